@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT */
+/* codec: how one row becomes codes and scales, and back; the registry. */
+#ifndef QUIRE_CODEC_CODEC_H
+#define QUIRE_CODEC_CODEC_H
+
+#include "core/core.h"
+
+#define QUIRE_MAX_D 1024
+#define QUIRE_MAX_GROUPS (QUIRE_MAX_D / 32)
+
+/* How a code becomes a value: s * T(code) + b, with s and b of the code's group. */
+typedef enum quire_values {
+    QUIRE_VALUES_FLOAT,  /* no codes: the row is kept as f32, f16 or bf16 */
+    QUIRE_VALUES_LINEAR, /* T(code) = code - zero */
+    QUIRE_VALUES_TABLE   /* T(code) = table[code], signed 8-bit */
+} quire_values;
+
+typedef enum quire_rotation {
+    QUIRE_ROTATION_NONE,
+    QUIRE_ROTATION_PLAIN, /* "h:": Walsh-Hadamard in blocks, no signs */
+    QUIRE_ROTATION_SIGNED /* r, tq: fixed signs, then Walsh-Hadamard of the whole head */
+} quire_rotation;
+
+typedef struct quire_coder quire_coder;
+
+/*
+ * One row between floats and bytes. Codes are unsigned, as they lie in tiles. scale and bias are f16 bits,
+ * always finite. Float codecs use value only (already rounded to what the codec keeps).
+ */
+typedef struct quire_coded_row {
+    uint8_t code[QUIRE_MAX_D];
+    uint16_t scale[QUIRE_MAX_GROUPS];
+    uint16_t bias[QUIRE_MAX_GROUPS];
+    float value[QUIRE_MAX_D];
+} quire_coded_row;
+
+/* A registry entry. */
+typedef struct quire_codec {
+    quire_codec_info info;
+    quire_values values;
+    quire_form float_form; /* FLOAT */
+    bool has_bias;
+    uint8_t zero;        /* LINEAR */
+    const int8_t *table; /* TABLE: 2^bits entries, ascending */
+    quire_rotation rotation;
+    uint32_t revision; /* raised if the same input would give other bytes; part of every fingerprint */
+    /* x: d finite values, calibrated and rotated already. */
+    void (*encode)(const quire_coder *coder, const float *x, quire_coded_row *row, quire_counts *counts);
+    /* Native row bytes. NULL, or d is not a whole number of groups: the common form (codes as one bit stream,
+     * scales, biases). */
+    void (*pack)(const quire_coder *coder, const quire_coded_row *row, uint8_t *bytes);
+    /* False: not finite. */
+    bool (*unpack)(const quire_coder *coder, const uint8_t *bytes, quire_coded_row *row);
+} quire_codec;
+
+const quire_codec *quire_codec_get(const char *name); /* NULL if unknown */
+
+/* Means and weights of one KV head's K channels, d values each; all NULL without a profile. */
+typedef struct quire_calibration {
+    const float *mean, *weight, *q_rms;
+} quire_calibration;
+
+/* A codec bound to a side and a head size. */
+struct quire_coder {
+    const quire_codec *codec;
+    quire_side side;
+    uint32_t d;        /* values of a row */
+    uint32_t d_pad;    /* d rounded up to 16: codes of a row in a tile; the extra codes are 0 */
+    uint32_t group;    /* values that share a scale (d_pad for one per row); the last group may be shorter */
+    uint32_t n_groups; /* 0 for floats */
+    uint32_t block;    /* rotation block, a power of two; 1: none */
+};
+
+/* d_v: side K with V in its first d_v channels (rotation blocks must not straddle it), else 0. */
+quire_status quire_coder_init(quire_coder *coder, const quire_codec *codec, quire_side side, uint32_t d,
+                              uint32_t d_v);
+
+/*
+ * f32 row to codes. NaN becomes 0, too large saturates; both are counted. counts may be NULL. A calibrated codec
+ * without calibration codes the row as it is and marks it as one without a mean.
+ */
+void quire_encode_row(const quire_coder *coder, const quire_calibration *cal, const float *x,
+                      quire_coded_row *row, quire_counts *counts);
+/* Codes to the f32 row that every error bound speaks of. */
+void quire_decode_row(const quire_coder *coder, const quire_calibration *cal, const quire_coded_row *row,
+                      float *x);
+
+/* Codes to values, still rotated and calibrated: what score and mix work on. y has d values. */
+void quire_expand_row(const quire_coder *coder, const quire_coded_row *row, float *y);
+/* Whether the mean was taken out of this row; false without calibration. */
+bool quire_row_has_mean(const quire_coder *coder, const quire_coded_row *row);
+
+/*
+ * The other halves of expand: score = query . y (+ *mean_score if the row has its mean taken out), and
+ * value = finish(sum of p * y, sum of p over rows that have their mean taken out).
+ * quire_prepare_query: q and out have d values and may be the same.
+ * quire_finish_value: acc has d values, in place; with V in K the first d_v of them are the result.
+ */
+void quire_prepare_query(const quire_coder *coder, const quire_calibration *cal, const float *q, float *out,
+                         float *mean_score);
+void quire_finish_value(const quire_coder *coder, const quire_calibration *cal, float *acc, float mean_sum);
+
+/* In place. Rotation and its inverse; d values. */
+void quire_rotate(const quire_coder *coder, float *x);
+void quire_unrotate(const quire_coder *coder, float *x);
+
+/* --- forms.c: coded rows to and from the bytes of other programs, never re-coding */
+
+size_t quire_row_bytes(const quire_coder *coder);
+void quire_row_pack(const quire_coder *coder, const quire_coded_row *row, uint8_t *bytes);
+/* EFORMAT: a scale or value is not finite. */
+quire_status quire_row_unpack(const quire_coder *coder, const uint8_t *bytes, quire_coded_row *row);
+/*
+ * MLX: words = ceil(d * bits / 32) little-endian u32; scales and biases n_groups values of scale_form, at any address.
+ * EUNSUPPORTED: not an affine codec, or its rows are rotated. Writing scales as bf16 rounds them to 8 bits.
+ */
+quire_status quire_row_to_mlx(const quire_coder *coder, const quire_coded_row *row, void *words, void *scales,
+                              void *biases, quire_form scale_form);
+/* EMISMATCH: scales do not fit in f16 or are not finite; the row must be decoded and coded anew (quire_mlx_row_values). */
+quire_status quire_row_from_mlx(const quire_coder *coder, const void *words, const void *scales,
+                                const void *biases, quire_form scale_form, quire_coded_row *row);
+void quire_mlx_row_values(const quire_coder *coder, const void *words, const void *scales, const void *biases,
+                          quire_form scale_form, float *x);
+
+/* Hash of everything that decides a row's bytes, except the profile. */
+void quire_coder_hash(const quire_coder *coder, quire_hash *h);
+
+/* --- profile.c */
+
+/* Calibration of one head; all NULL if profile is NULL. The profile must be finished and fit. */
+quire_calibration quire_profile_head(const quire_profile *profile, uint32_t layer, uint32_t head);
+/* Whether the profile is finished and has this layer with these shapes. */
+bool quire_profile_fits(const quire_profile *profile, uint32_t layer, uint32_t n_kv_heads, uint32_t d_k);
+quire_status quire_profile_copy(quire_profile **out, const quire_profile *profile,
+                                const quire_allocator *allocator);
+uint32_t quire_profile_n_heads(const quire_profile *profile, uint32_t layer); /* 0 if it has no such layer */
+/* Digest of one layer's vectors: layers with other shapes do not change it. */
+uint64_t quire_profile_layer_digest(const quire_profile *profile, uint32_t layer);
+
+#endif

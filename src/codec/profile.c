@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT */
+/* profile: means and weights of a model's K channels, gathered from rows. */
+#include "codec/profile.h"
+
+#include "core/geometry.h"
+
+#include <math.h>
+
+/* The first tokens of a text (attention sinks) are unlike all others and would spoil the mean. */
+#define FIRST_POSITION 4u
+
+quire_profile *quire_profile_new(uint32_t n_layers, const quire_allocator *allocator)
+{
+    quire_allocator a = quire_allocator_or_default(allocator);
+    quire_profile *p = quire_alloc(&a, sizeof *p);
+    if (!p) return NULL;
+    p->allocator = a;
+    p->n_layers = n_layers;
+    p->layers = quire_alloc(&a, quire_bytes(n_layers, sizeof *p->layers));
+    if (p->layers) return p;
+    quire_free(&a, p, sizeof *p);
+    return NULL;
+}
+
+static void drop_sums(quire_profile *p)
+{
+    for (uint32_t i = 0; i < p->n_layers; i++) {
+        quire_profile_layer *l = &p->layers[i];
+        quire_free(&p->allocator, l->sums, (size_t)l->n_kv_heads * l->d_k * sizeof *l->sums);
+        l->sums = NULL;
+    }
+}
+
+void quire_profile_destroy(quire_profile *profile)
+{
+    if (!profile) return;
+    quire_allocator a = profile->allocator;
+    drop_sums(profile);
+    for (uint32_t i = 0; i < profile->n_layers; i++)
+        quire_free(&a, profile->layers[i].vectors, profile->layers[i].n_vectors * sizeof(float));
+    quire_free(&a, profile->layers, profile->n_layers * sizeof *profile->layers);
+    quire_free(&a, profile, sizeof *profile);
+}
+
+static bool add_vectors(quire_profile *p, quire_profile_layer *l)
+{
+    uint32_t n = (uint32_t)quire_profile_floats(l);
+    l->vectors = quire_alloc(&p->allocator, quire_bytes(n, sizeof(float)));
+    if (l->vectors) l->n_vectors = n;
+    return l->vectors;
+}
+
+quire_status quire_profile_create(quire_profile **out, const quire_geometry *geometry,
+                                  const quire_allocator *allocator)
+{
+    uint32_t n_layers = quire_geometry_check(geometry, NULL);
+    if (!out || !n_layers) return QUIRE_EINVAL;
+    uint64_t floats = 0;
+    for (uint32_t i = 0; i < n_layers; i++) {
+        quire_layer shape = quire_geometry_layer(geometry, i);
+        floats += (uint64_t)shape.n_kv_heads * shape.d_k * 3;
+    }
+    if (floats > QUIRE_PROFILE_MAX_FLOATS) return QUIRE_EINVAL;
+
+    quire_profile *p = quire_profile_new(n_layers, allocator);
+    if (!p) return QUIRE_ENOMEM;
+    for (uint32_t i = 0; i < n_layers; i++) {
+        quire_layer shape = quire_geometry_layer(geometry, i);
+        quire_profile_layer *l = &p->layers[i];
+        l->n_q_heads = shape.n_q_heads;
+        l->n_kv_heads = shape.n_kv_heads;
+        l->d_k = shape.d_k;
+        /* The vectors too: finish() then needs no memory. */
+        l->sums = quire_alloc(&p->allocator, quire_bytes((size_t)l->n_kv_heads * l->d_k, sizeof *l->sums));
+        if (!l->sums || !add_vectors(p, l)) goto fail;
+    }
+    *out = p;
+    return QUIRE_OK;
+fail:
+    quire_profile_destroy(p);
+    return QUIRE_ENOMEM;
+}
+
+/* ---------------------------------------------------------------- gathering */
+
+static bool can_observe(const quire_profile *p, uint32_t layer, const float *rows, uint32_t n_tokens)
+{
+    return p && !p->finished && layer < p->n_layers && (rows || !n_tokens);
+}
+
+quire_status quire_profile_observe_k(quire_profile *profile, uint32_t layer, uint32_t first, const float *k,
+                                     uint32_t n_tokens)
+{
+    if (!can_observe(profile, layer, k, n_tokens)) return QUIRE_EINVAL;
+    quire_profile_layer *l = &profile->layers[layer];
+    size_t n = (size_t)l->n_kv_heads * l->d_k;
+    for (uint32_t t = 0; t < n_tokens; t++) {
+        if ((uint64_t)first + t < FIRST_POSITION) continue;
+        for (size_t i = 0; i < n; i++) {
+            double x = (double)k[t * n + i];
+            if (!isfinite(x)) continue;
+            l->sums[i].k += x;
+            l->sums[i].kk += x * x;
+            l->sums[i].n_k++;
+        }
+    }
+    return QUIRE_OK;
+}
+
+quire_status quire_profile_observe_q(quire_profile *profile, uint32_t layer, const float *q,
+                                     uint32_t n_tokens)
+{
+    if (!can_observe(profile, layer, q, n_tokens)) return QUIRE_EINVAL;
+    quire_profile_layer *l = &profile->layers[layer];
+    uint32_t heads_per_kv = l->n_q_heads / l->n_kv_heads;
+    for (uint32_t t = 0; t < n_tokens; t++) {
+        for (uint32_t h = 0; h < l->n_q_heads; h++, q += l->d_k) {
+            quire_channel_sums *sums = l->sums + (size_t)(h / heads_per_kv) * l->d_k;
+            for (uint32_t i = 0; i < l->d_k; i++) {
+                double x = (double)q[i];
+                if (!isfinite(x)) continue;
+                sums[i].qq += x * x;
+                sums[i].n_q++;
+            }
+        }
+    }
+    return QUIRE_OK;
+}
+
+static double within(double x, double lo, double hi)
+{
+    return x < lo ? lo : x > hi ? hi : x;
+}
+
+/* A channel of which K or Q was not seen is left as it is. */
+static void finish_channel(const quire_channel_sums *sums, float *mean, float *weight, float *q_rms)
+{
+    *mean = 0;
+    *weight = 1;
+    *q_rms = 1;
+    if (!sums->n_k || !sums->n_q) return;
+    double m = sums->k / (double)sums->n_k;
+    double variance = sums->kk / (double)sums->n_k - m * m;
+    double sd = sqrt(variance > 1e-12 ? variance : 1e-12);
+    double rms = sqrt(sums->qq / (double)sums->n_q + 1e-12);
+    *mean = (float)within(m, (double)-QUIRE_F16_MAX, (double)QUIRE_F16_MAX);
+    *weight = (float)within(sqrt(rms / sd), (double)QUIRE_WEIGHT_MIN, (double)QUIRE_WEIGHT_MAX);
+    *q_rms = (float)rms;
+}
+
+static bool saw_both(const quire_profile_layer *l)
+{
+    bool k = false, q = false;
+    for (size_t i = 0; i < (size_t)l->n_kv_heads * l->d_k; i++) {
+        k |= l->sums[i].n_k > 0;
+        q |= l->sums[i].n_q > 0;
+    }
+    return k && q;
+}
+
+quire_status quire_profile_finish(quire_profile *profile)
+{
+    if (!profile || profile->finished) return QUIRE_EINVAL;
+    bool seen = false;
+    for (uint32_t i = 0; i < profile->n_layers && !seen; i++) seen = saw_both(&profile->layers[i]);
+    if (!seen) return QUIRE_EINVAL;
+
+    for (uint32_t i = 0; i < profile->n_layers; i++) {
+        quire_profile_layer *l = &profile->layers[i];
+        for (uint32_t h = 0; h < l->n_kv_heads; h++) {
+            const quire_channel_sums *sums = l->sums + (size_t)h * l->d_k;
+            float *v = l->vectors + (size_t)h * 3 * l->d_k;
+            for (uint32_t c = 0; c < l->d_k; c++)
+                finish_channel(&sums[c], &v[c], &v[l->d_k + c], &v[2 * l->d_k + c]);
+        }
+    }
+    drop_sums(profile);
+    profile->finished = true;
+    profile->digest = quire_profile_compute_digest(profile);
+    return QUIRE_OK;
+}
+
+/* ------------------------------------------------------------------ reading */
+
+uint64_t quire_profile_digest(const quire_profile *profile)
+{
+    return profile ? profile->digest : 0;
+}
+
+bool quire_profile_fits(const quire_profile *profile, uint32_t layer, uint32_t n_kv_heads, uint32_t d_k)
+{
+    if (!profile || !profile->finished || layer >= profile->n_layers) return false;
+    return profile->layers[layer].n_kv_heads == n_kv_heads && profile->layers[layer].d_k == d_k;
+}
+
+uint32_t quire_profile_n_heads(const quire_profile *profile, uint32_t layer)
+{
+    return profile && layer < profile->n_layers ? profile->layers[layer].n_kv_heads : 0;
+}
+
+quire_calibration quire_profile_head(const quire_profile *profile, uint32_t layer, uint32_t head)
+{
+    if (!profile) return (quire_calibration){0};
+    const quire_profile_layer *l = &profile->layers[layer];
+    const float *v = l->vectors + (size_t)head * 3 * l->d_k;
+    return (quire_calibration){.mean = v, .weight = v + l->d_k, .q_rms = v + 2 * l->d_k};
+}
+
+quire_status quire_profile_copy(quire_profile **out, const quire_profile *profile,
+                                const quire_allocator *allocator)
+{
+    if (!profile || !profile->finished) return QUIRE_EINVAL;
+    quire_profile *p = quire_profile_new(profile->n_layers, allocator);
+    if (!p) return QUIRE_ENOMEM;
+    for (uint32_t i = 0; i < p->n_layers; i++) {
+        const quire_profile_layer *from = &profile->layers[i];
+        quire_profile_layer *to = &p->layers[i];
+        to->n_q_heads = from->n_q_heads;
+        to->n_kv_heads = from->n_kv_heads;
+        to->d_k = from->d_k;
+        if (!add_vectors(p, to)) goto fail;
+        memcpy(to->vectors, from->vectors, to->n_vectors * sizeof(float));
+    }
+    p->finished = true;
+    p->digest = profile->digest;
+    *out = p;
+    return QUIRE_OK;
+fail:
+    quire_profile_destroy(p);
+    return QUIRE_ENOMEM;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/* rotate: Walsh-Hadamard rotations, which spread outliers over a whole row. */
+#include "codec/codec.h"
+
+#include <math.h>
+
+/* Bit i % 64 of word i / 64: channel i changes its sign. Bit 0 of the outputs of splitmix64 with the seed
+ * 0x9e3779b97f4a7c15; without signs a row that is constant over its channels would end in a single one. */
+static const uint64_t minus[QUIRE_MAX_D / 64] = {
+    0x6cdaf47f6198faaau, 0xd254d481be9c3645u, 0x5a037575dee4e58au, 0x86237e9ca946f9a2u,
+    0xdf3d7b3beb3ae8bbu, 0x61eadd6632f9ff2fu, 0xdd159a479454c1bau, 0xa3cf786c7a78d898u,
+    0x82f7ce90a30dacfau, 0xaf77a8caa176f7d8u, 0xce3210f14e0e5362u, 0x7dfb475f3e87f0dbu,
+    0x3f303f3ae12bfc4cu, 0xeb100339e1d16bd0u, 0x685cce82ffdaa530u, 0x70a273830bcbe437u,
+};
+
+static void change_signs(float *x, uint32_t d)
+{
+    for (uint32_t i = 0; i < d; i++)
+        if (minus[i / 64] >> (i % 64) & 1) x[i] = -x[i];
+}
+
+/* Blocks of n values, n a power of two; natural (Sylvester) order; its own inverse. */
+static void hadamard(float *x, uint32_t d, uint32_t n)
+{
+    for (uint32_t half = 1; half < n; half *= 2) {
+        for (uint32_t at = 0; at < d; at += 2 * half) {
+            for (uint32_t i = at; i < at + half; i++) {
+                float a = x[i], b = x[i + half];
+                x[i] = a + b;
+                x[i + half] = a - b;
+            }
+        }
+    }
+    float factor = 1.0f / sqrtf((float)n);
+    for (uint32_t i = 0; i < d; i++) x[i] *= factor;
+}
+
+void quire_rotate(const quire_coder *coder, float *x)
+{
+    if (coder->codec->rotation == QUIRE_ROTATION_NONE) return;
+    if (coder->codec->rotation == QUIRE_ROTATION_SIGNED) change_signs(x, coder->d);
+    hadamard(x, coder->d, coder->block);
+}
+
+void quire_unrotate(const quire_coder *coder, float *x)
+{
+    if (coder->codec->rotation == QUIRE_ROTATION_NONE) return;
+    hadamard(x, coder->d, coder->block);
+    if (coder->codec->rotation == QUIRE_ROTATION_SIGNED) change_signs(x, coder->d);
+}

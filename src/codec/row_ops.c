@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT */
+/* row_ops: one row through its codec and back, whatever the codec. */
+#include "codec/registry.h"
+
+#include <float.h>
+
+/* The largest value a codec takes in. f16 for all that have f16 scales, so that every scale stays in reach. */
+static float limit_of(const quire_codec *codec)
+{
+    if (codec->values != QUIRE_VALUES_FLOAT || codec->float_form == QUIRE_F16) return QUIRE_F16_MAX;
+    return codec->float_form == QUIRE_BF16 ? QUIRE_BF16_MAX : FLT_MAX;
+}
+
+static void clean(const quire_coder *coder, const float *x, float *y, quire_counts *counts)
+{
+    float limit = limit_of(coder->codec);
+    for (uint32_t i = 0; i < coder->d; i++) {
+        float v = x[i];
+        if (v >= -limit && v <= limit) {
+            y[i] = v;
+        } else if (v != v) {
+            y[i] = 0;
+            counts->nan++;
+        } else {
+            y[i] = v > 0 ? limit : -limit;
+            counts->saturated++;
+        }
+    }
+}
+
+void quire_encode_row(const quire_coder *coder, const quire_calibration *cal, const float *x,
+                      quire_coded_row *row, quire_counts *counts)
+{
+    float y[QUIRE_MAX_D];
+    quire_counts unused = {0};
+    if (!counts) counts = &unused;
+    clean(coder, x, y, counts);
+    if (quire_is_calibrated(coder, cal)) {
+        quire_encode_calibrated(coder, cal, y, row, counts);
+    } else {
+        quire_rotate(coder, y);
+        coder->codec->encode(coder, y, row, counts);
+        if (coder->codec->info.flags & QUIRE_CODEC_CALIBRATED) row->scale[0] |= QUIRE_F16_SIGN;
+    }
+    quire_row_pad(coder, row);
+}
+
+void quire_row_pad(const quire_coder *coder, quire_coded_row *row)
+{
+    for (uint32_t i = coder->d; i < coder->d_pad; i++) {
+        if (coder->n_groups)
+            row->code[i] = 0;
+        else
+            row->value[i] = 0;
+    }
+}
+
+static void expand_group(const quire_codec *codec, const uint8_t *code, uint32_t n, float s, float b,
+                         float *y)
+{
+    if (codec->values == QUIRE_VALUES_TABLE)
+        for (uint32_t i = 0; i < n; i++) y[i] = s * (float)codec->table[code[i]];
+    else
+        for (uint32_t i = 0; i < n; i++) y[i] = s * (float)(code[i] - codec->zero);
+    if (codec->has_bias)
+        for (uint32_t i = 0; i < n; i++) y[i] += b;
+}
+
+void quire_expand_row(const quire_coder *coder, const quire_coded_row *row, float *y)
+{
+    const quire_codec *codec = coder->codec;
+    if (codec->values == QUIRE_VALUES_FLOAT) {
+        memcpy(y, row->value, coder->d * sizeof *y);
+        return;
+    }
+    /* There the sign bit is a flag. */
+    uint16_t keep = codec->info.flags & QUIRE_CODEC_CALIBRATED ? 0x7fff : 0xffff;
+    for (uint32_t g = 0; g < coder->n_groups; g++) {
+        uint32_t at = g * coder->group;
+        float s = quire_f16_to_f32(row->scale[g] & keep);
+        float b = codec->has_bias ? quire_f16_to_f32(row->bias[g]) : 0;
+        expand_group(codec, row->code + at, quire_group_size(coder, g), s, b, y + at);
+    }
+}
+
+void quire_decode_row(const quire_coder *coder, const quire_calibration *cal, const quire_coded_row *row,
+                      float *x)
+{
+    quire_expand_row(coder, row, x);
+    quire_unrotate(coder, x);
+    if (quire_is_calibrated(coder, cal))
+        quire_uncalibrate(coder, cal, x, quire_row_has_mean(coder, row) ? 1 : 0);
+}

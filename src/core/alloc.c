@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT */
+/* core: memory. */
+#define _GNU_SOURCE
+#include "core/core.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#define ALIGNMENT 64
+
+static void *default_alloc(void *ctx, size_t bytes)
+{
+    (void)ctx;
+    void *ptr = NULL;
+    return posix_memalign(&ptr, ALIGNMENT, bytes) ? NULL : ptr;
+}
+
+static void default_free(void *ctx, void *ptr, size_t bytes)
+{
+    (void)ctx;
+    (void)bytes;
+    free(ptr);
+}
+
+static void *default_reserve(void *ctx, size_t bytes)
+{
+    (void)ctx;
+    void *ptr = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (ptr == MAP_FAILED) return NULL;
+#ifdef MADV_NOHUGEPAGE
+    /* A huge page is up to twenty of ours: touching one row would make 2 MiB resident. */
+    (void)madvise(ptr, bytes, MADV_NOHUGEPAGE);
+#endif
+    return ptr;
+}
+
+static void default_release(void *ctx, void *ptr, size_t bytes)
+{
+    (void)ctx;
+    munmap(ptr, bytes);
+}
+
+static void default_discard(void *ctx, void *ptr, size_t bytes)
+{
+    (void)ctx;
+    (void)madvise(ptr, bytes, MADV_DONTNEED);
+}
+
+quire_allocator quire_allocator_or_default(const quire_allocator *allocator)
+{
+    quire_allocator a = allocator ? *allocator : (quire_allocator){0};
+    if (!a.alloc || !a.free) {
+        a.alloc = default_alloc;
+        a.free = default_free;
+    }
+    if (!a.reserve || !a.release || !a.discard) {
+        a.reserve = default_reserve;
+        a.release = default_release;
+        a.discard = default_discard;
+    }
+    return a;
+}
+
+void *quire_alloc(const quire_allocator *a, size_t bytes)
+{
+    if (bytes >= SIZE_MAX / 2) return NULL;
+    if (bytes == 0) bytes = 1;
+    void *ptr = a->alloc(a->ctx, bytes);
+    if (ptr) memset(ptr, 0, bytes);
+    return ptr;
+}
+
+void quire_free(const quire_allocator *a, void *ptr, size_t bytes)
+{
+    if (ptr) a->free(a->ctx, ptr, bytes ? bytes : 1);
+}
+
+bool quire_grow(const quire_allocator *a, void *array_ptr, uint32_t *cap, uint32_t used, uint32_t need,
+                size_t size)
+{
+    if (need <= *cap) return true;
+    uint64_t grown = (uint64_t)*cap + *cap / 2 + 8;
+    uint32_t new_cap = grown < need ? need : grown > UINT32_MAX ? UINT32_MAX : (uint32_t)grown;
+    void *fresh = quire_alloc(a, quire_bytes(new_cap, size));
+    if (!fresh) return false;
+    void *old;
+    memcpy(&old, array_ptr, sizeof old);
+    if (used) memcpy(fresh, old, (size_t)used * size);
+    quire_free(a, old, (size_t)*cap * size);
+    memcpy(array_ptr, &fresh, sizeof fresh);
+    *cap = new_cap;
+    return true;
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT */
+/* geometry: the caller's model shape, checked and brought to one form. */
+#ifndef QUIRE_CORE_GEOMETRY_H
+#define QUIRE_CORE_GEOMETRY_H
+
+#include "core/core.h"
+
+#define QUIRE_MAX_LAYERS 4096u
+#define QUIRE_MAX_HEADS 65535u
+#define QUIRE_MAX_HEAD_SIZE 1024u
+
+/* Number of layers after checking everything, or 0 if the geometry is not valid. *why gets one sentence. */
+uint32_t quire_geometry_check(const quire_geometry *geometry, const char **why);
+/* Layer `layer` of a checked geometry. */
+quire_layer quire_geometry_layer(const quire_geometry *geometry, uint32_t layer);
+
+#endif
