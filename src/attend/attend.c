@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: MIT */
+/* attend: checking jobs and spreading them over the executor. Who does which part never changes a result: a split's
+ * partial result depends on its tiles alone, and partial results are folded in order. */
+#include "attend/attend.h"
+
+#include "core/float_mode.h"
+
+#include <math.h>
+
+#define PARTS_IN_FLIGHT 64u /* partial results kept at once when one block's splits are spread over threads */
+
+struct quire_workspace {
+    quire_allocator allocator;
+    quire_executor executor;
+    uint8_t *memory; /* everything a call needs, laid out anew by each */
+    size_t bytes;
+};
+
+quire_status quire_workspace_create(quire_workspace **out, const quire_executor *executor,
+                                    const quire_allocator *allocator)
+{
+    if (!out) return QUIRE_EINVAL;
+    quire_allocator a = quire_allocator_or_default(allocator);
+    quire_workspace *w = (quire_workspace *)quire_alloc(&a, sizeof *w);
+    if (!w) return QUIRE_ENOMEM;
+    w->allocator = a;
+    if (executor && executor->run) w->executor = *executor;
+    if (!w->executor.n_threads) w->executor.n_threads = 1;
+    *out = w;
+    return QUIRE_OK;
+}
+
+void quire_workspace_destroy(quire_workspace *w)
+{
+    if (!w) return;
+    quire_allocator a = w->allocator;
+    quire_free(&a, w->memory, w->bytes);
+    quire_free(&a, w, sizeof *w);
+}
+
+/* ------------------------------------------------------------------ checks */
+
+static bool add_format(const quire_format **list, uint32_t *n, const quire_format *format)
+{
+    for (uint32_t i = 0; i < *n; i++)
+        if (list[i] == format) return true;
+    if (*n == QUIRE_MAX_FORMATS) return false;
+    list[(*n)++] = format;
+    return true;
+}
+
+static bool mask_is_valid(const quire_mask *m)
+{
+    return !m || !m->n_keys || (m->data && quire_form_is_float(m->form));
+}
+
+static quire_status check_tile(quire_checked_job *c, const quire_attend_job *job, const quire_tile_ref *tile)
+{
+    if (!tile->k || !tile->k_format || tile->n_rows > QUIRE_TILE_ROWS) return QUIRE_EINVAL;
+    const quire_format *value = tile->v ? tile->v_format : tile->k_format;
+    if (!value || tile->k_format->coder.side != QUIRE_K || tile->k_format->coder.d != job->d_k)
+        return QUIRE_EINVAL;
+    if (tile->v ? value->coder.side != QUIRE_V || value->coder.d != job->d_v : job->d_v > job->d_k)
+        return QUIRE_EINVAL;
+    if (job->n_kv_heads > tile->k_format->n_heads || job->n_kv_heads > value->n_heads) return QUIRE_EINVAL;
+    if (!add_format(c->k, &c->n_k, tile->k_format) || !add_format(c->v, &c->n_v, value))
+        return QUIRE_EUNSUPPORTED;
+    if (value->coder.d > c->v_stride) c->v_stride = value->coder.d;
+    return QUIRE_OK;
+}
+
+static quire_status check_job(quire_checked_job *c, const quire_attend_job *job,
+                              const quire_attend_options *o)
+{
+    *c = (quire_checked_job){.job = job};
+    if (!job->n_kv_heads || !job->n_q_heads || job->n_q_heads % job->n_kv_heads) return QUIRE_EINVAL;
+    if (!job->d_k || job->d_k > QUIRE_MAX_D || !job->d_v || job->d_v > QUIRE_MAX_D) return QUIRE_EINVAL;
+    if (job->n_queries && (!job->q || !job->out)) return QUIRE_EINVAL;
+    if (job->n_queries > (uint32_t)INT32_MAX || job->first_query > (uint32_t)INT32_MAX) return QUIRE_EINVAL;
+    if ((job->n_tiles && !job->tiles) || !mask_is_valid(job->mask)) return QUIRE_EINVAL;
+    if (job->ring_tokens ? job->ring_sinks >= job->ring_tokens : job->ring_sinks) return QUIRE_EINVAL;
+    for (uint32_t i = 0; i < job->n_tiles; i++) {
+        quire_status status = check_tile(c, job, &job->tiles[i]);
+        if (status) return status;
+        if (!i || job->tiles[i].first / QUIRE_SPLIT_TOKENS != job->tiles[i - 1].first / QUIRE_SPLIT_TOKENS)
+            c->n_splits++;
+    }
+    c->n_per_kv = job->n_q_heads / job->n_kv_heads;
+    uint64_t rows = (uint64_t)job->n_queries * c->n_per_kv;
+    if (rows > UINT32_MAX - QUIRE_MAX_QUERY_ROWS) return QUIRE_EINVAL;
+    c->n_rows = (uint32_t)rows;
+    c->blocks_per_head = (c->n_rows + QUIRE_MAX_QUERY_ROWS - 1) / QUIRE_MAX_QUERY_ROWS;
+    c->q_head_stride = job->q_head_stride ? job->q_head_stride : job->d_k;
+    c->q_stride = job->q_stride ? job->q_stride : (size_t)job->n_q_heads * job->d_k;
+    c->out_head_stride = job->out_head_stride ? job->out_head_stride : job->d_v;
+    c->out_stride = job->out_stride ? job->out_stride : (size_t)job->n_q_heads * job->d_v;
+    c->scale = o->scale != 0 ? o->scale : 1.0f / sqrtf((float)job->d_k);
+    return QUIRE_OK;
+}
+
+static void cut_splits(quire_checked_job *c)
+{
+    const quire_tile_ref *tile = c->job->tiles;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->job->n_tiles; i++) {
+        if (!i || tile[i].first / QUIRE_SPLIT_TOKENS != tile[i - 1].first / QUIRE_SPLIT_TOKENS)
+            c->split[n++] = (quire_split){i, i};
+        c->split[n - 1].end = i + 1;
+    }
+}
+
+/* ------------------------------------------------------------------ memory */
+
+/* What the largest job needs. */
+typedef struct needs {
+    uint32_t n_k, rows, d;
+    size_t state_floats;
+} needs;
+
+typedef struct call {
+    const quire_attend_options *options;
+    quire_checked_job *jobs;
+    uint32_t n_jobs, n_workers;
+    uint64_t n_blocks;
+    quire_split *splits;
+    quire_scratch *scratch; /* one per worker */
+    float *parts;           /* PARTS_IN_FLIGHT states of state_floats, if splits are spread */
+    size_t state_floats;
+    atomic_ullong next;
+    /* Spread splits: parts [first, first + n) of the list of all (block, split). */
+    uint64_t first_part, n_parts;
+} call;
+
+/* Hands out pieces of one block of memory; with base NULL it only counts. */
+typedef struct carver {
+    uint8_t *base;
+    size_t used;
+} carver;
+
+static void *carve(carver *c, size_t n, size_t size)
+{
+    size_t at = c->used, bytes = quire_bytes(n, size);
+    c->used = bytes > SIZE_MAX / 2 - at ? SIZE_MAX / 2 : (at + bytes + 63) / 64 * 64;
+    return c->base ? c->base + at : NULL;
+}
+
+static void lay_out_scratch(carver *m, const needs *n, quire_scratch *s)
+{
+    float *at[8];
+    size_t rows = n->rows;
+    size_t floats[8] = {
+        quire_kernel_scratch(n->d), n->n_k * rows * n->d, n->n_k * rows, rows * QUIRE_TILE_ROWS,
+        rows * QUIRE_TILE_ROWS,     QUIRE_MAX_D,          rows,          n->state_floats};
+    for (int i = 0; i < 8; i++) at[i] = (float *)carve(m, floats[i], sizeof(float));
+    float *total = (float *)carve(m, n->state_floats, sizeof(float));
+    uint64_t *visible = (uint64_t *)carve(m, rows, sizeof(uint64_t));
+    if (!m->base) return;
+    *s = (quire_scratch){at[0], at[1], at[2], at[3], at[4], at[5], at[6], visible, at[7], total};
+}
+
+/* Lays out all memory of a call. Called once to count, once to place. */
+static void lay_out(carver *m, call *c, const needs *n, uint64_t n_splits, bool spread)
+{
+    quire_checked_job *jobs = (quire_checked_job *)carve(m, c->n_jobs, sizeof *jobs);
+    c->splits = (quire_split *)carve(m, (size_t)n_splits, sizeof *c->splits);
+    c->scratch = (quire_scratch *)carve(m, c->n_workers, sizeof *c->scratch);
+    for (uint32_t i = 0; i < c->n_workers; i++) lay_out_scratch(m, n, m->base ? &c->scratch[i] : NULL);
+    c->parts = spread ? (float *)carve(m, PARTS_IN_FLIGHT, n->state_floats * sizeof(float)) : NULL;
+    c->jobs = jobs;
+}
+
+static quire_status ensure(quire_workspace *w, size_t bytes)
+{
+    if (bytes <= w->bytes) return QUIRE_OK;
+    uint8_t *memory = (uint8_t *)quire_alloc(&w->allocator, bytes);
+    if (!memory) return QUIRE_ENOMEM;
+    quire_free(&w->allocator, w->memory, w->bytes);
+    w->memory = memory;
+    w->bytes = bytes;
+    return QUIRE_OK;
+}
+
+/* ------------------------------------------------------------------- tasks */
+
+static quire_block block_at(const call *c, uint64_t index)
+{
+    uint32_t lo = 0, hi = c->n_jobs; /* the last job that begins at or before index */
+    while (hi - lo > 1) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (c->jobs[mid].first_block <= index)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    const quire_checked_job *job = &c->jobs[lo];
+    index -= job->first_block;
+    uint32_t first = (uint32_t)(index % job->blocks_per_head) * QUIRE_MAX_QUERY_ROWS;
+    uint32_t rows = job->n_rows - first;
+    return (quire_block){
+        .job = job,
+        .head = (uint32_t)(index / job->blocks_per_head),
+        .first_row = first,
+        .n_rows = rows < QUIRE_MAX_QUERY_ROWS ? rows : QUIRE_MAX_QUERY_ROWS,
+    };
+}
+
+/* One worker: whole blocks, split after split. */
+static void whole_blocks(void *arg, uint32_t worker)
+{
+    call *c = (call *)arg;
+    quire_scratch *s = &c->scratch[worker];
+    uint32_t mode = quire_float_mode_enter();
+    uint64_t i;
+    while ((i = atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed)) < c->n_blocks) {
+        quire_block b = block_at(c, i);
+        quire_state part = quire_state_at(b.job, b.n_rows, s->part);
+        quire_state total = quire_state_at(b.job, b.n_rows, s->total);
+        quire_state_clear(&b, &total);
+        quire_block_prepare(&b, s);
+        for (uint32_t k = 0; k < b.job->n_splits; k++) {
+            quire_block_split(&b, c->options, &b.job->split[k], s, &part);
+            quire_state_fold(&b, &total, &part);
+        }
+        quire_block_finish(&b, c->options, &total, s);
+    }
+    quire_float_mode_leave(mode);
+}
+
+/* The block and split that part number i of the whole call is; false past the end. */
+static bool part_at(const call *c, uint64_t i, quire_block *block, uint32_t *split)
+{
+    for (uint64_t b = 0; b < c->n_blocks; b++) {
+        *block = block_at(c, b);
+        if (i < block->job->n_splits) {
+            *split = (uint32_t)i;
+            return true;
+        }
+        i -= block->job->n_splits;
+    }
+    return false;
+}
+
+static void spread_parts(void *arg, uint32_t worker)
+{
+    call *c = (call *)arg;
+    quire_scratch *s = &c->scratch[worker];
+    uint32_t mode = quire_float_mode_enter();
+    uint64_t i;
+    while ((i = atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed)) < c->n_parts) {
+        quire_block b;
+        uint32_t k;
+        if (!part_at(c, c->first_part + i, &b, &k)) break;
+        quire_state part = quire_state_at(b.job, b.n_rows, c->parts + (size_t)i * c->state_floats);
+        quire_block_prepare(&b, s);
+        quire_block_split(&b, c->options, &b.job->split[k], s, &part);
+    }
+    quire_float_mode_leave(mode);
+}
+
+static void run(const quire_workspace *w, call *c, void (*task)(void *, uint32_t), uint32_t n)
+{
+    atomic_store_explicit(&c->next, 0, memory_order_relaxed);
+    if (w->executor.run && n > 1)
+        w->executor.run(w->executor.ctx, task, c, n);
+    else
+        task(c, 0);
+}
+
+/* Few blocks, many tiles: the splits of a block go to different workers, a bounded number at a time. */
+static void run_spread(const quire_workspace *w, call *c, uint64_t n_parts)
+{
+    quire_scratch *s = &c->scratch[0];
+    uint32_t mode = quire_float_mode_enter();
+    for (c->first_part = 0; c->first_part < n_parts; c->first_part += PARTS_IN_FLIGHT) {
+        c->n_parts = n_parts - c->first_part < PARTS_IN_FLIGHT ? n_parts - c->first_part : PARTS_IN_FLIGHT;
+        run(w, c, spread_parts, c->n_workers);
+        for (uint64_t i = 0; i < c->n_parts; i++) {
+            quire_block b;
+            uint32_t k;
+            if (!part_at(c, c->first_part + i, &b, &k)) break;
+            quire_state part = quire_state_at(b.job, b.n_rows, c->parts + (size_t)i * c->state_floats);
+            quire_state total = quire_state_at(b.job, b.n_rows, s->total); /* lives on between rounds */
+            if (k == 0) quire_state_clear(&b, &total);
+            quire_state_fold(&b, &total, &part);
+            if (k + 1 == b.job->n_splits) quire_block_finish(&b, c->options, &total, s);
+        }
+    }
+    quire_float_mode_leave(mode);
+}
+
+quire_status quire_attend(quire_workspace *w, const quire_attend_options *options,
+                          const quire_attend_job *jobs, uint32_t n_jobs)
+{
+    static const quire_attend_options plain = {.version = QUIRE_OPTIONS};
+    if (!w || (n_jobs && !jobs)) return QUIRE_EINVAL;
+    if (!options) options = &plain;
+    if (options->version < QUIRE_OPTIONS) return QUIRE_EINVAL;
+
+    call c = {.options = options, .n_jobs = n_jobs};
+    needs n = {.n_k = 1, .rows = 1, .d = 16};
+    uint64_t n_splits = 0, n_parts = 0;
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        quire_checked_job job;
+        quire_status status = check_job(&job, &jobs[i], options);
+        if (status) return status;
+        uint64_t blocks = (uint64_t)job.blocks_per_head * jobs[i].n_kv_heads;
+        uint32_t rows = job.n_rows < QUIRE_MAX_QUERY_ROWS ? job.n_rows : QUIRE_MAX_QUERY_ROWS;
+        size_t floats = quire_state_floats(&job, rows);
+        uint32_t d = jobs[i].d_k > jobs[i].d_v ? jobs[i].d_k : jobs[i].d_v;
+        if (job.n_k > n.n_k) n.n_k = job.n_k;
+        if (rows > n.rows) n.rows = rows;
+        if ((d + 15) / 16 * 16 > n.d) n.d = (d + 15) / 16 * 16;
+        if (floats > n.state_floats) n.state_floats = floats;
+        n_splits += job.n_splits;
+        n_parts += blocks * job.n_splits;
+        c.n_blocks += blocks;
+    }
+    if (!c.n_blocks) return QUIRE_OK;
+    bool spread =
+        w->executor.n_threads > 1 && c.n_blocks < 2 * (uint64_t)w->executor.n_threads && n_parts > c.n_blocks;
+    uint64_t pieces = spread ? n_parts : c.n_blocks;
+    c.n_workers = pieces < w->executor.n_threads ? (uint32_t)pieces : w->executor.n_threads;
+    c.state_floats = n.state_floats;
+
+    carver count = {0};
+    lay_out(&count, &c, &n, n_splits, spread);
+    quire_status status = ensure(w, count.used);
+    if (status) return status;
+    carver place = {.base = w->memory};
+    lay_out(&place, &c, &n, n_splits, spread);
+    quire_split *split = c.splits;
+    uint64_t block = 0;
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        (void)check_job(&c.jobs[i], &jobs[i], options);
+        c.jobs[i].first_block = block;
+        block += (uint64_t)c.jobs[i].blocks_per_head * jobs[i].n_kv_heads;
+        c.jobs[i].split = split;
+        cut_splits(&c.jobs[i]);
+        split += c.jobs[i].n_splits;
+    }
+    if (spread)
+        run_spread(w, &c, n_parts);
+    else
+        run(w, &c, whole_blocks, c.n_workers);
+    return QUIRE_OK;
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+/* attend: walks tiles, splits the KV length, merges partial results. Inside of the rung. */
+#ifndef QUIRE_ATTEND_ATTEND_H
+#define QUIRE_ATTEND_ATTEND_H
+
+#include "kernels/kernels.h"
+
+#include <stdatomic.h>
+
+/* Formats of one side that the tiles of a job may have. A plan brings two (ordinary and sink pages). */
+#define QUIRE_MAX_FORMATS 16u
+
+/*
+ * Tokens whose tiles make one partial result. Partial results are always cut at multiples of this position and
+ * always folded in order, so that the result is the same whoever computes which part.
+ */
+#define QUIRE_SPLIT_TOKENS 1024u
+
+/* Tiles [begin, end) of a job. */
+typedef struct quire_split {
+    uint32_t begin, end;
+} quire_split;
+
+/* A job after checking. Query row r of a KV head is query r / n_per_kv, query head kv * n_per_kv + r % n_per_kv. */
+typedef struct quire_checked_job {
+    const quire_attend_job *job;
+    uint32_t n_per_kv;
+    uint32_t n_rows;          /* query rows of one KV head */
+    uint32_t blocks_per_head; /* of at most QUIRE_MAX_QUERY_ROWS rows */
+    uint64_t first_block;     /* number of blocks of all jobs before it */
+    uint32_t n_splits;
+    quire_split *split;
+    uint32_t n_k, n_v;
+    const quire_format *k[QUIRE_MAX_FORMATS]; /* distinct formats, in order of appearance */
+    const quire_format *v[QUIRE_MAX_FORMATS];
+    uint32_t v_stride; /* floats of one accumulator: the largest row size among v[] */
+    size_t q_stride, q_head_stride, out_stride, out_head_stride;
+    float scale;
+} quire_checked_job;
+
+/* A block of query rows of one KV head. */
+typedef struct quire_block {
+    const quire_checked_job *job;
+    uint32_t head, first_row, n_rows;
+} quire_block;
+
+/*
+ * Running softmax of the rows of a block. Scores are in units of log 2. Row i: max[i], sum[i], and per V format an
+ * accumulator (acc + (i * n_v + f) * v_stride) and the weight of rows with their mean taken out (mean + i * n_v + f).
+ */
+typedef struct quire_state {
+    float *max, *sum, *mean, *acc;
+} quire_state;
+
+/* Scratch of one worker. */
+typedef struct quire_scratch {
+    float *tile;             /* quire_kernel_scratch() */
+    float *query;            /* prepared queries: [n_k][rows][d_k] */
+    float *mean_score;       /* [n_k][rows] */
+    float *scores, *weights; /* [rows][64] */
+    float *row;              /* one row of values */
+    float *mean_sums;        /* [rows] */
+    uint64_t *visible;       /* [rows] */
+    float *part, *total;     /* memory of two states */
+} quire_scratch;
+
+/* Floats that a state of n_rows rows needs, and a state laid out at `at`. */
+size_t quire_state_floats(const quire_checked_job *job, uint32_t n_rows);
+quire_state quire_state_at(const quire_checked_job *job, uint32_t n_rows, float *at);
+
+void quire_block_prepare(const quire_block *block, quire_scratch *s);
+/* The partial result of one split, from nothing. */
+void quire_block_split(const quire_block *block, const quire_attend_options *options,
+                       const quire_split *split, quire_scratch *s, quire_state *part);
+void quire_state_clear(const quire_block *block, quire_state *state);
+void quire_state_fold(const quire_block *block, quire_state *total, const quire_state *part);
+/* Write outputs. */
+void quire_block_finish(const quire_block *block, const quire_attend_options *options,
+                        const quire_state *total, quire_scratch *s);
+
+#endif

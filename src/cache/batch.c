@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT */
+/* cache: an ordered set of sequences, and the left-padded form other engines use. */
+#include "cache/cache.h"
+
+struct quire_batch {
+    quire_pool *pool;
+    uint32_t n, cap;
+    quire_seq **seq;
+};
+
+void quire_batch_destroy(quire_batch *batch)
+{
+    if (!batch) return;
+    quire_allocator a = batch->pool->allocator;
+    for (uint32_t i = 0; i < batch->n; i++) quire_seq_destroy(batch->seq[i]);
+    quire_free(&a, batch->seq, sizeof *batch->seq * batch->cap);
+    quire_free(&a, batch, sizeof *batch);
+}
+
+/* Room for n sequences, none in it yet. */
+static quire_batch *batch_alloc(quire_pool *pool, uint32_t n)
+{
+    quire_batch *batch = (quire_batch *)quire_alloc(&pool->allocator, sizeof *batch);
+    if (!batch) return NULL;
+    batch->pool = pool;
+    if (!quire_grow(&pool->allocator, &batch->seq, &batch->cap, 0, n, sizeof *batch->seq)) {
+        quire_batch_destroy(batch);
+        return NULL;
+    }
+    return batch;
+}
+
+/* Add forks; on failure the batch is as it was. */
+static quire_status add_forks(quire_batch *batch, quire_seq *const *seqs, uint32_t n)
+{
+    if (n > UINT32_MAX - batch->n) return QUIRE_EINVAL;
+    uint32_t n_before = batch->n;
+    if (!quire_grow(&batch->pool->allocator, &batch->seq, &batch->cap, batch->n, batch->n + n,
+                    sizeof *batch->seq))
+        return QUIRE_ENOMEM;
+    for (uint32_t i = 0; i < n; i++) {
+        quire_status status = quire_seq_fork(&batch->seq[batch->n], seqs[i]);
+        if (status) {
+            while (batch->n > n_before) quire_seq_destroy(batch->seq[--batch->n]);
+            return status;
+        }
+        batch->n++;
+    }
+    return QUIRE_OK;
+}
+
+quire_status quire_batch_merge(quire_batch **out, quire_pool *pool, quire_seq *const *seqs, uint32_t n)
+{
+    if (!out || !pool || (n && !seqs)) return QUIRE_EINVAL;
+    for (uint32_t i = 0; i < n; i++)
+        if (!seqs[i] || seqs[i]->pool != pool) return QUIRE_EINVAL;
+    quire_batch *batch = batch_alloc(pool, n);
+    if (!batch) return QUIRE_ENOMEM;
+    quire_status status = add_forks(batch, seqs, n);
+    if (status) {
+        quire_batch_destroy(batch);
+        return status;
+    }
+    *out = batch;
+    return QUIRE_OK;
+}
+
+quire_status quire_batch_extract(quire_seq **out, const quire_batch *batch, uint32_t index)
+{
+    if (!out || !batch || index >= batch->n) return QUIRE_EINVAL;
+    return quire_seq_fork(out, batch->seq[index]);
+}
+
+quire_status quire_batch_filter(quire_batch *batch, const uint32_t *indices, uint32_t n)
+{
+    if (!batch || (n && !indices) || n > batch->n) return QUIRE_EINVAL;
+    for (uint32_t i = 0; i < batch->n; i++)
+        if (batch->seq[i]->step) return QUIRE_EBUSY;
+    for (uint32_t i = 0; i < n; i++) {
+        if (indices[i] >= batch->n) return QUIRE_EINVAL;
+        for (uint32_t j = 0; j < i; j++)
+            if (indices[j] == indices[i]) return QUIRE_EINVAL;
+    }
+    size_t bytes = sizeof(quire_seq *) * batch->cap;
+    quire_seq **kept = (quire_seq **)quire_alloc(&batch->pool->allocator, bytes);
+    if (!kept) return QUIRE_ENOMEM;
+    for (uint32_t i = 0; i < n; i++) {
+        kept[i] = batch->seq[indices[i]];
+        batch->seq[indices[i]] = NULL;
+    }
+    for (uint32_t i = 0; i < batch->n; i++) quire_seq_destroy(batch->seq[i]);
+    quire_free(&batch->pool->allocator, batch->seq, bytes);
+    batch->seq = kept;
+    batch->n = n;
+    return QUIRE_OK;
+}
+
+quire_status quire_batch_extend(quire_batch *batch, const quire_batch *other)
+{
+    if (!batch || !other || batch == other || batch->pool != other->pool) return QUIRE_EINVAL;
+    return add_forks(batch, other->seq, other->n);
+}
+
+quire_seq *const *quire_batch_seqs(const quire_batch *batch, uint32_t *n)
+{
+    if (n) *n = batch->n;
+    return batch->seq;
+}
+
+/* ------------------------------------------------------------- left padding */
+
+/* The block of one sequence, its padding skipped. */
+static quire_rows seq_rows(const quire_format *f, uint32_t n_heads, const quire_rows *all, uint32_t seq,
+                           uint32_t n_columns, uint32_t padding)
+{
+    quire_rows dense = *all;
+    quire_rows_dense(f, n_heads, n_columns, &dense);
+    return quire_rows_at(&dense, seq, padding, 0);
+}
+
+static quire_status import_rows(quire_step *step, const quire_plan *plan, uint32_t n_seqs, uint32_t n_columns,
+                                const uint32_t *left_padding, const quire_rows *k, const quire_rows *v)
+{
+    for (uint32_t layer = 0; layer < plan->n_layers; layer++) {
+        const quire_planned_layer *l = &plan->layer[layer];
+        uint32_t heads = l->shape.n_kv_heads;
+        if (!k[layer].data || (!l->shape.v_in_k && !v[layer].data)) return QUIRE_EINVAL;
+        for (uint32_t i = 0; i < n_seqs; i++) {
+            quire_rows one_k = seq_rows(&l->k, heads, &k[layer], i, n_columns, left_padding[i]), one_v = {0};
+            if (!l->shape.v_in_k) one_v = seq_rows(&l->v, heads, &v[layer], i, n_columns, left_padding[i]);
+            quire_status status = quire_step_append_rows(step, layer, i, &one_k, &one_v);
+            if (status) return status;
+        }
+    }
+    return quire_step_commit(step);
+}
+
+quire_status quire_batch_import(quire_batch **out, quire_pool *pool, uint32_t n_seqs, uint32_t n_columns,
+                                const uint32_t *left_padding, const quire_rows *k, const quire_rows *v)
+{
+    if (!out || !pool || !k || (n_seqs && !left_padding)) return QUIRE_EINVAL;
+    const quire_plan *plan = pool->plan[0];
+    for (uint32_t layer = 0; layer < plan->n_layers; layer++)
+        if (!v && !plan->layer[layer].shape.v_in_k) return QUIRE_EINVAL;
+    for (uint32_t i = 0; i < n_seqs; i++)
+        if (left_padding[i] > n_columns) return QUIRE_EINVAL;
+    quire_status status = QUIRE_ENOMEM;
+    quire_step *step = NULL;
+    size_t bytes = quire_bytes(n_seqs, sizeof(uint32_t));
+    uint32_t *n_tokens = (uint32_t *)quire_alloc(&pool->allocator, bytes);
+    quire_batch *batch = batch_alloc(pool, n_seqs);
+    if (!n_tokens || !batch) goto fail;
+    for (; batch->n < n_seqs; batch->n++) {
+        n_tokens[batch->n] = n_columns - left_padding[batch->n];
+        status = quire_seq_create(&batch->seq[batch->n], pool, NULL);
+        if (status) goto fail;
+    }
+    status = quire_step_begin(&step, pool, batch->seq, n_tokens, n_seqs);
+    if (status) goto fail;
+    status = import_rows(step, plan, n_seqs, n_columns, left_padding, k, v);
+    if (status) {
+        quire_step_abort(step);
+        goto fail;
+    }
+    quire_free(&pool->allocator, n_tokens, bytes);
+    *out = batch;
+    return QUIRE_OK;
+fail:
+    quire_free(&pool->allocator, n_tokens, bytes);
+    quire_batch_destroy(batch);
+    return status;
+}
+
+/* Zeros in the first n columns of one sequence. */
+static void clear_columns(const quire_format *f, uint32_t n_heads, const quire_rows_out *rows,
+                          const quire_rows *dense, uint32_t seq, uint32_t n)
+{
+    quire_row_address bytes = quire_rows_one(f, rows->form, rows->scale_form);
+    for (uint32_t t = 0; t < n; t++)
+        for (uint32_t h = 0; h < n_heads; h++) {
+            quire_rows_out one = quire_rows_out_at(rows, dense, seq, t, h);
+            memset(one.data, 0, bytes.data);
+            if (bytes.scales) memset(one.scales, 0, bytes.scales);
+            if (bytes.scales) memset(one.biases, 0, bytes.scales);
+        }
+}
+
+quire_status quire_batch_export(const quire_batch *batch, uint32_t layer, quire_side side, uint32_t n_columns,
+                                uint32_t *left_padding, const quire_rows_out *rows)
+{
+    if (!batch || !left_padding || !rows || layer >= batch->pool->plan[0]->n_layers) return QUIRE_EINVAL;
+    if (side == QUIRE_V && batch->pool->plan[0]->layer[layer].shape.v_in_k) return QUIRE_EINVAL;
+    for (uint32_t i = 0; i < batch->n; i++)
+        if (batch->seq[i]->length > n_columns) return QUIRE_EINVAL;
+    for (uint32_t i = 0; i < batch->n; i++) {
+        const quire_seq *seq = batch->seq[i];
+        const quire_planned_layer *l = &seq->plan->layer[layer];
+        const quire_format *f = side == QUIRE_K ? &l->k : &l->v;
+        quire_rows dense = quire_rows_of(rows);
+        quire_status status =
+            quire_rows_check(f, dense.form, dense.scale_form, dense.data, dense.scales, dense.biases);
+        if (status) return status;
+        quire_rows_dense(f, l->shape.n_kv_heads, n_columns, &dense);
+        uint32_t padding = n_columns - seq->length;
+        clear_columns(f, l->shape.n_kv_heads, rows, &dense, i, padding);
+        quire_rows_out one = quire_rows_out_at(rows, &dense, i, padding, 0);
+        status = quire_seq_export(seq, layer, side, 0, seq->length, &one);
+        if (status) return status;
+        left_padding[i] = padding;
+    }
+    return QUIRE_OK;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT */
+/* cache: what an engine holds. Inside of the rung. */
+#ifndef QUIRE_CACHE_CACHE_H
+#define QUIRE_CACHE_CACHE_H
+
+#include "cache/plan.h"
+
+#define QUIRE_MAX_TOKENS ((uint32_t)INT32_MAX)
+#define QUIRE_MAX_PLANS 8u /* plans whose pages one sequence may hold: attend takes that many formats */
+
+struct quire_pool {
+    quire_allocator allocator;
+    quire_executor executor;
+    quire_pages pages;
+    pthread_mutex_t lock; /* plans and spare workspaces */
+    uint32_t n_plans, cap_plans;
+    quire_plan **plan; /* plan[0] is what new sequences use */
+    uint32_t n_spare, cap_spare, n_lent;
+    quire_workspace **spare;
+    atomic_ullong nan, saturated, recoded;
+};
+
+void quire_pool_count(quire_pool *pool, const quire_counts *counts);
+/* A workspace nobody uses; NULL if memory is out. Always room to give it back. */
+quire_workspace *quire_pool_borrow(quire_pool *pool);
+void quire_pool_return(quire_pool *pool, quire_workspace *workspace);
+/* The pool's own object for an equal plan, or NULL. */
+quire_plan *quire_pool_find_plan(quire_pool *pool, uint64_t fingerprint);
+
+/*
+ * Pages of one group, oldest first. The page index of entry i is i for the first n_kept entries, i + gap after
+ * them: in a ring the pages between the sinks and the window are gone.
+ */
+typedef struct quire_table {
+    quire_page **page;
+    uint32_t n, cap;
+    uint32_t n_kept, gap;
+} quire_table;
+
+struct quire_seq {
+    quire_pool *pool;
+    const quire_plan *plan; /* one of the pool's */
+    uint32_t length;
+    quire_seq_options ring;
+    quire_table *table;     /* one per group */
+    const quire_step *step; /* the open step it is part of */
+};
+
+static inline uint32_t quire_table_index(const quire_table *t, uint32_t entry)
+{
+    return entry < t->n_kept ? entry : entry + t->gap;
+}
+
+/* Entry that holds a page index, or UINT32_MAX. */
+static inline uint32_t quire_table_entry(const quire_table *t, uint32_t page_index)
+{
+    if (page_index < t->n_kept) return page_index < t->n ? page_index : UINT32_MAX;
+    if (page_index < t->n_kept + t->gap || page_index - t->gap >= t->n) return UINT32_MAX;
+    return page_index - t->gap;
+}
+
+static inline uint32_t quire_pages_for(uint32_t tokens)
+{
+    return tokens / QUIRE_PAGE_TOKENS + (tokens % QUIRE_PAGE_TOKENS != 0);
+}
+
+/* ring.c: which rows a group still needs when the next query stands at position `next`. */
+
+/* Oldest position, sinks aside, that queries from `next` on may see, `spare` more tokens kept. */
+uint32_t quire_group_from(const quire_seq *seq, uint32_t group, uint32_t next, uint32_t spare);
+/* Pages at the start that stay however far the ring has moved. */
+uint32_t quire_group_kept(const quire_seq *seq, uint32_t group);
+/* Give up the pages nobody will see once the length is `next`. */
+void quire_seq_release(quire_seq *seq, uint32_t next);
+/* Whether everything visible at this length is held. */
+bool quire_seq_can_trim(const quire_seq *seq, uint32_t length);
+
+/* seq.c */
+quire_seq *quire_seq_alloc(quire_pool *pool, const quire_plan *plan, const quire_seq_options *ring);
+/* Tiles of a layer, rows up to `length`. Returns how many; writes at most cap. */
+uint32_t quire_seq_tiles_to(const quire_seq *seq, uint32_t layer, uint32_t length, quire_tile_ref *tiles,
+                            uint32_t cap);
+bool quire_ring_is_valid(const quire_seq_options *ring);
+
+#endif

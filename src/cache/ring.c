@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+/* cache: which pages a sequence still needs. A query at p of a ring sees the sinks and the last R = max_tokens -
+ * sinks rows, itself included; in a window layer also only the last `window` rows. */
+#include "cache/cache.h"
+
+bool quire_ring_is_valid(const quire_seq_options *ring)
+{
+    if (ring->max_tokens > QUIRE_MAX_TOKENS || ring->spare_tokens > QUIRE_MAX_TOKENS) return false;
+    return ring->max_tokens ? ring->sinks < ring->max_tokens : !ring->sinks;
+}
+
+/* Rows back from the query, itself included, that a group sees; 0: all. */
+static uint32_t reach(const quire_seq *seq, uint32_t group)
+{
+    uint32_t window = seq->plan->group[group].window;
+    uint32_t ring = seq->ring.max_tokens - seq->ring.sinks;
+    if (!seq->ring.max_tokens) return window;
+    return !window || ring < window ? ring : window;
+}
+
+uint32_t quire_group_from(const quire_seq *seq, uint32_t group, uint32_t next, uint32_t spare)
+{
+    uint64_t back = reach(seq, group);
+    if (!back) return 0;
+    back += spare;
+    return (uint64_t)next + 1 > back ? (uint32_t)(next + 1 - back) : 0;
+}
+
+uint32_t quire_group_kept(const quire_seq *seq, uint32_t group)
+{
+    uint32_t window = seq->plan->group[group].window;
+    /* A window no longer than the ring hides the sinks before the ring does. */
+    if (window && window <= seq->ring.max_tokens - seq->ring.sinks) return 0;
+    return quire_pages_for(seq->ring.sinks);
+}
+
+void quire_seq_release(quire_seq *seq, uint32_t next)
+{
+    for (uint32_t g = 0; g < seq->plan->n_groups; g++) {
+        quire_table *t = &seq->table[g];
+        uint32_t first = quire_group_from(seq, g, next, seq->ring.spare_tokens) / QUIRE_PAGE_TOKENS;
+        uint32_t kept = quire_group_kept(seq, g);
+        if (kept > t->n) kept = t->n;
+        if (t->gap) kept = t->n_kept; /* the hole stays where it is and grows */
+        if (first <= kept + t->gap) continue;
+        uint32_t n_gone = first - kept - t->gap;
+        if (n_gone > t->n - kept) n_gone = t->n - kept;
+        if (!n_gone) continue;
+        for (uint32_t i = kept; i < kept + n_gone; i++) quire_page_drop(&seq->pool->pages, t->page[i]);
+        memmove(t->page + kept, t->page + kept + n_gone, sizeof *t->page * (t->n - kept - n_gone));
+        t->n -= n_gone;
+        t->n_kept = kept;
+        t->gap += n_gone;
+    }
+}
+
+/* Length from which on everything visible is held, given that the hole of a table ends at its first later page. */
+static uint32_t group_floor(const quire_seq *seq, uint32_t g)
+{
+    const quire_table *t = &seq->table[g];
+    if (!t->gap) return 0;
+    uint64_t oldest = (uint64_t)(t->n_kept + t->gap) * QUIRE_PAGE_TOKENS;
+    uint64_t floor = oldest + reach(seq, g) - 1;
+    return floor < seq->length ? (uint32_t)floor : seq->length;
+}
+
+uint32_t quire_seq_trim_floor(const quire_seq *seq)
+{
+    uint32_t floor = 0;
+    for (uint32_t g = 0; g < seq->plan->n_groups; g++) {
+        uint32_t f = group_floor(seq, g);
+        if (f > floor) floor = f;
+    }
+    return floor;
+}
+
+bool quire_seq_can_trim(const quire_seq *seq, uint32_t length)
+{
+    if (length > seq->length) return false;
+    for (uint32_t g = 0; g < seq->plan->n_groups; g++)
+        if (length < group_floor(seq, g) && length > seq->table[g].n_kept * QUIRE_PAGE_TOKENS) return false;
+    return true;
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT */
+/* cache: a sequence: create, fork, trim, look inside. */
+#include "cache/cache.h"
+
+quire_seq *quire_seq_alloc(quire_pool *pool, const quire_plan *plan, const quire_seq_options *ring)
+{
+    quire_seq *seq = (quire_seq *)quire_alloc(&pool->allocator, sizeof *seq);
+    if (!seq) return NULL;
+    seq->table = (quire_table *)quire_alloc(&pool->allocator, sizeof *seq->table * plan->n_groups);
+    if (!seq->table) {
+        quire_free(&pool->allocator, seq, sizeof *seq);
+        return NULL;
+    }
+    seq->pool = pool;
+    seq->plan = plan;
+    if (ring) seq->ring = *ring;
+    seq->ring.version = QUIRE_OPTIONS;
+    return seq;
+}
+
+quire_status quire_seq_create(quire_seq **out, quire_pool *pool, const quire_seq_options *options)
+{
+    if (!out || !pool) return QUIRE_EINVAL;
+    if (options && (options->version < QUIRE_OPTIONS || !quire_ring_is_valid(options))) return QUIRE_EINVAL;
+    quire_seq *seq = quire_seq_alloc(pool, pool->plan[0], options);
+    if (!seq) return QUIRE_ENOMEM;
+    *out = seq;
+    return QUIRE_OK;
+}
+
+void quire_seq_destroy(quire_seq *seq)
+{
+    if (!seq) return;
+    const quire_allocator *a = &seq->pool->allocator;
+    for (uint32_t g = 0; g < seq->plan->n_groups; g++) {
+        quire_table *t = &seq->table[g];
+        for (uint32_t i = 0; i < t->n; i++) quire_page_drop(&seq->pool->pages, t->page[i]);
+        quire_free(a, t->page, sizeof *t->page * t->cap);
+    }
+    quire_free(a, seq->table, sizeof *seq->table * seq->plan->n_groups);
+    quire_free(a, seq, sizeof *seq);
+}
+
+uint32_t quire_seq_length(const quire_seq *seq)
+{
+    return seq->length;
+}
+
+const quire_plan *quire_seq_plan(const quire_seq *seq)
+{
+    return seq->plan;
+}
+
+quire_status quire_seq_fork(quire_seq **out, const quire_seq *seq)
+{
+    if (!out || !seq) return QUIRE_EINVAL;
+    if (seq->step) return QUIRE_EBUSY;
+    quire_seq *fork = quire_seq_alloc(seq->pool, seq->plan, &seq->ring);
+    if (!fork) return QUIRE_ENOMEM;
+    fork->length = seq->length;
+    for (uint32_t g = 0; g < seq->plan->n_groups; g++) {
+        const quire_table *from = &seq->table[g];
+        quire_table *to = &fork->table[g];
+        if (!quire_grow(&seq->pool->allocator, &to->page, &to->cap, 0, from->n, sizeof *to->page)) {
+            quire_seq_destroy(fork);
+            return QUIRE_ENOMEM;
+        }
+        for (uint32_t i = 0; i < from->n; i++) {
+            quire_page_hold(from->page[i]);
+            to->page[i] = from->page[i];
+        }
+        to->n = from->n;
+        to->n_kept = from->n_kept;
+        to->gap = from->gap;
+    }
+    *out = fork;
+    return QUIRE_OK;
+}
+
+quire_status quire_seq_trim(quire_seq *seq, uint32_t length)
+{
+    if (!seq || length > seq->length) return QUIRE_EINVAL;
+    if (seq->step) return QUIRE_EBUSY;
+    if (!quire_seq_can_trim(seq, length)) return QUIRE_ERANGE;
+    uint32_t n_pages = quire_pages_for(length);
+    for (uint32_t g = 0; g < seq->plan->n_groups; g++) {
+        quire_table *t = &seq->table[g];
+        while (t->n && quire_table_index(t, t->n - 1) >= n_pages)
+            quire_page_drop(&seq->pool->pages, t->page[--t->n]);
+        if (t->n <= t->n_kept && n_pages <= t->n_kept)
+            t->gap = t->n_kept = 0; /* only sinks are left: no hole */
+    }
+    seq->length = length;
+    return QUIRE_OK;
+}
+
+uint32_t quire_seq_tiles_to(const quire_seq *seq, uint32_t layer, uint32_t length, quire_tile_ref *tiles,
+                            uint32_t cap)
+{
+    const quire_planned_layer *l = &seq->plan->layer[layer];
+    const quire_table *t = &seq->table[l->group];
+    for (uint32_t i = 0; i < t->n && i < cap; i++) {
+        const quire_page *page = t->page[i];
+        const quire_page_layer *p = &page->layout->layer[l->index];
+        uint32_t first = quire_table_index(t, i) * QUIRE_PAGE_TOKENS, left = length - first;
+        tiles[i] = (quire_tile_ref){
+            .k = quire_page_tile(page, l->index, QUIRE_K, 0),
+            .v = p->v ? quire_page_tile(page, l->index, QUIRE_V, 0) : NULL,
+            .k_head_stride = p->head_stride,
+            .v_head_stride = p->head_stride,
+            .k_format = p->k,
+            .v_format = p->v,
+            .first = first,
+            .n_rows = left < QUIRE_PAGE_TOKENS ? left : QUIRE_PAGE_TOKENS,
+        };
+    }
+    return t->n;
+}
+
+uint32_t quire_seq_tiles(const quire_seq *seq, uint32_t layer, quire_tile_ref *tiles, uint32_t cap)
+{
+    if (!seq || layer >= seq->plan->n_layers) return 0;
+    /* An open step may have added pages that hold no committed row yet. */
+    uint32_t n = quire_seq_tiles_to(seq, layer, seq->length, tiles, cap), n_used = 0;
+    const quire_table *t = &seq->table[seq->plan->layer[layer].group];
+    while (n_used < n && quire_table_index(t, n_used) < quire_pages_for(seq->length)) n_used++;
+    return n_used;
+}
+
+quire_status quire_seq_export(const quire_seq *seq, uint32_t layer, quire_side side, uint32_t first,
+                              uint32_t n, const quire_rows_out *rows)
+{
+    if (!seq || !rows || layer >= seq->plan->n_layers || (side != QUIRE_K && side != QUIRE_V))
+        return QUIRE_EINVAL;
+    if (first > seq->length || n > seq->length - first) return QUIRE_EINVAL;
+    const quire_planned_layer *l = &seq->plan->layer[layer];
+    if (side == QUIRE_V && l->shape.v_in_k) return QUIRE_EINVAL;
+    const quire_table *t = &seq->table[l->group];
+    const quire_format *planned = side == QUIRE_K ? &l->k : &l->v;
+    for (uint32_t i = first / QUIRE_PAGE_TOKENS; i < quire_pages_for(first + n) && n; i++) {
+        uint32_t entry = quire_table_entry(t, i);
+        if (entry == UINT32_MAX) return QUIRE_ERANGE;
+        const quire_format *held = quire_page_format(t->page[entry], l->index, side);
+        if (!quire_form_is_float(rows->form) && held->fingerprint != planned->fingerprint)
+            return QUIRE_EUNSUPPORTED;
+    }
+    quire_rows dense = quire_rows_of(rows);
+    quire_status status =
+        quire_rows_check(planned, dense.form, dense.scale_form, dense.data, dense.scales, dense.biases);
+    if (status) return status;
+    quire_rows_dense(planned, l->shape.n_kv_heads, n, &dense);
+    for (uint32_t p = first, run; p < first + n; p += run) {
+        uint32_t row = p % QUIRE_PAGE_TOKENS, left = first + n - p;
+        run = QUIRE_PAGE_TOKENS - row < left ? QUIRE_PAGE_TOKENS - row : left;
+        const quire_page *page = t->page[quire_table_entry(t, p / QUIRE_PAGE_TOKENS)];
+        for (uint32_t h = 0; h < l->shape.n_kv_heads; h++) {
+            quire_rows_out one = quire_rows_out_at(rows, &dense, 0, p - first, h);
+            const uint8_t *tile = quire_page_tile(page, l->index, side, h);
+            status = quire_tile_decode(quire_page_format(page, l->index, side), h, tile, row, run, &one);
+            if (status) return status;
+        }
+    }
+    return QUIRE_OK;
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: MIT */
+/* page: 64 tokens of every layer in a group: one block of memory, one reference count. */
+#ifndef QUIRE_PAGE_PAGE_H
+#define QUIRE_PAGE_PAGE_H
+
+#include "tile/tile.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* Where the tiles of one layer lie in a page: head h has its K tile at offset + h * head_stride, its V tile right after. */
+typedef struct quire_page_layer {
+    size_t offset;
+    size_t head_stride;
+    uint32_t n_heads;
+    const quire_format *k;
+    const quire_format *v; /* NULL: V is part of K */
+} quire_page_layer;
+
+/* What a page holds. Owned by a plan. */
+typedef struct quire_page_layout {
+    uint64_t fingerprint; /* of every format, shape and offset */
+    size_t bytes;         /* a multiple of 64 */
+    uint32_t n_layers;
+    quire_page_layer *layer; /* in the order of the group */
+} quire_page_layout;
+
+/* Fills offsets, bytes and fingerprint from the formats and head counts of layer[]. */
+void quire_page_layout_finish(quire_page_layout *layout);
+
+typedef struct quire_page {
+    atomic_uint refs;
+    bool dirty; /* memory may hold an earlier page's bytes */
+    const quire_page_layout *layout;
+    uint8_t *data;
+    struct quire_page_class *size_class;
+    struct quire_page *next_free;
+} quire_page;
+
+/* Pages of one size: address space for as many as the budget allows. */
+typedef struct quire_page_class {
+    size_t bytes;                   /* of layouts it serves */
+    size_t stride;                  /* bytes a page takes of the budget */
+    uint32_t n_slots, n_used_slots; /* slots ever handed out */
+    uint8_t *memory;
+    quire_page *page;  /* descriptors, in reserved address space too */
+    quire_page *free;  /* released, still resident */
+    quire_page *clean; /* released, memory given back */
+    struct quire_page_class *next;
+} quire_page_class;
+
+/* The page memory of a pool. */
+typedef struct quire_pages {
+    quire_allocator allocator;
+    pthread_mutex_t lock;
+    size_t budget, used, resident, peak;
+    uint64_t n_pages, n_copies;
+    quire_page_class *classes;
+} quire_pages;
+
+quire_status quire_pages_init(quire_pages *pages, const quire_allocator *allocator, size_t budget);
+void quire_pages_fini(quire_pages *pages);
+/* Make pages of this layout available. */
+quire_status quire_pages_add(quire_pages *pages, const quire_page_layout *layout);
+
+/* One page of zeros with one reference, NULL if the budget is used up. The layout must have been added. */
+quire_page *quire_page_take(quire_pages *pages, const quire_page_layout *layout);
+/* A copy of the tiles of another page of the same layout. */
+quire_page *quire_page_copy(quire_pages *pages, const quire_page *from);
+
+static inline void quire_page_hold(quire_page *page)
+{
+    atomic_fetch_add_explicit(&page->refs, 1, memory_order_relaxed);
+}
+
+/* The caller holds one of the references; nobody else can add one meanwhile if it is the only one. */
+static inline bool quire_page_is_shared(quire_page *page)
+{
+    return atomic_load_explicit(&page->refs, memory_order_acquire) > 1;
+}
+
+void quire_page_drop(quire_pages *pages, quire_page *page);
+
+/*
+ * A share of the budget set aside, so that a series of takes and drops cannot fail half-way. take uses up the share,
+ * a drop that frees its page gives to it.
+ */
+bool quire_pages_promise(quire_pages *pages, size_t bytes);
+void quire_pages_forgive(quire_pages *pages, size_t bytes);
+quire_page *quire_page_take_promised(quire_pages *pages, const quire_page_layout *layout, size_t *promise);
+void quire_page_drop_promised(quire_pages *pages, quire_page *page, size_t *promise);
+/* Budget bytes of one page of an added layout. */
+size_t quire_page_cost(quire_pages *pages, const quire_page_layout *layout);
+
+/* Format of one side of a layer (number within the group); NULL: V is part of K. */
+static inline const quire_format *quire_page_format(const quire_page *page, uint32_t layer, quire_side side)
+{
+    const quire_page_layer *l = &page->layout->layer[layer];
+    return side == QUIRE_K ? l->k : l->v;
+}
+
+/* Tile of one side, layer and head. There is no V tile if V is part of K. */
+static inline uint8_t *quire_page_tile(const quire_page *page, uint32_t layer, quire_side side, uint32_t head)
+{
+    const quire_page_layer *l = &page->layout->layer[layer];
+    return page->data + l->offset + head * l->head_stride + (side == QUIRE_V ? l->k->tile_bytes : 0);
+}
+
+#endif

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT */
+/* page: the page memory of a pool. Address space is reserved once per page size; memory is touched page by page.
+ * Released pages stay resident for reuse until another size needs their share of the budget. */
+#include "page/page.h"
+
+#include <assert.h>
+
+#define OS_PAGE 4096u
+#define WHOLE_OS_PAGES_FROM \
+    (64u * OS_PAGE) /* from here rounding up to whole OS pages costs less than 1.6 % */
+
+/* Released pages stay resident up to this share of the budget, and a few in any case. */
+#define KEPT_SHARE 32u
+#define KEPT_PAGES 4u
+
+static size_t round_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+quire_status quire_pages_init(quire_pages *pages, const quire_allocator *allocator, size_t budget)
+{
+    memset(pages, 0, sizeof *pages);
+    pages->allocator = *allocator;
+    pages->budget = budget;
+    return pthread_mutex_init(&pages->lock, NULL) ? QUIRE_ENOMEM : QUIRE_OK;
+}
+
+static void class_destroy(const quire_allocator *a, quire_page_class *c)
+{
+    if (c->memory) a->release(a->ctx, c->memory, c->stride * c->n_slots);
+    if (c->page) a->release(a->ctx, c->page, sizeof *c->page * c->n_slots);
+    quire_free(a, c, sizeof *c);
+}
+
+void quire_pages_fini(quire_pages *pages)
+{
+    while (pages->classes) {
+        quire_page_class *c = pages->classes;
+        pages->classes = c->next;
+        class_destroy(&pages->allocator, c);
+    }
+    pthread_mutex_destroy(&pages->lock);
+}
+
+static quire_page_class *class_of(const quire_pages *pages, size_t bytes)
+{
+    for (quire_page_class *c = pages->classes; c; c = c->next)
+        if (c->bytes == bytes) return c;
+    return NULL;
+}
+
+static quire_page_class *class_create(quire_pages *pages, size_t bytes)
+{
+    const quire_allocator *a = &pages->allocator;
+    size_t stride = bytes >= WHOLE_OS_PAGES_FROM ? round_up(bytes, OS_PAGE) : bytes;
+    size_t n = pages->budget / stride;
+    quire_page_class *c = (quire_page_class *)quire_alloc(a, sizeof *c);
+    if (!c) return NULL;
+    c->bytes = bytes;
+    c->stride = stride;
+    c->n_slots = n > UINT32_MAX ? UINT32_MAX : (uint32_t)n;
+    if (!c->n_slots) return c; /* the budget holds no such page: every take fails */
+    c->memory = (uint8_t *)a->reserve(a->ctx, stride * c->n_slots);
+    c->page = c->memory ? (quire_page *)a->reserve(a->ctx, sizeof *c->page * c->n_slots) : NULL;
+    if (!c->page) {
+        class_destroy(a, c);
+        return NULL;
+    }
+    return c;
+}
+
+quire_status quire_pages_add(quire_pages *pages, const quire_page_layout *layout)
+{
+    quire_status status = QUIRE_OK;
+    pthread_mutex_lock(&pages->lock);
+    if (!class_of(pages, layout->bytes)) {
+        quire_page_class *c = class_create(pages, layout->bytes);
+        if (c) {
+            c->next = pages->classes;
+            pages->classes = c;
+        } else {
+            status = QUIRE_ENOMEM;
+        }
+    }
+    pthread_mutex_unlock(&pages->lock);
+    return status;
+}
+
+static void give_back(quire_pages *pages, quire_page_class *c)
+{
+    quire_page *page = c->free;
+    c->free = page->next_free;
+    pages->allocator.discard(pages->allocator.ctx, page->data, c->stride);
+    pages->resident -= c->stride;
+    page->next_free = c->clean;
+    c->clean = page;
+}
+
+/* Give back the memory of released pages until `bytes` more fit in the budget. */
+static void make_room(quire_pages *pages, size_t bytes)
+{
+    for (quire_page_class *c = pages->classes; c; c = c->next)
+        while (c->free && pages->resident + bytes > pages->budget) give_back(pages, c);
+}
+
+static quire_page *take_locked(quire_pages *pages, quire_page_class *c)
+{
+    if (c->stride > pages->budget - pages->used) return NULL;
+    quire_page *page = c->free;
+    if (page) {
+        c->free = page->next_free;
+    } else {
+        make_room(pages, c->stride);
+        page = c->clean;
+        if (page) {
+            c->clean = page->next_free;
+        } else {
+            if (c->n_used_slots == c->n_slots) return NULL;
+            uint32_t slot = c->n_used_slots++;
+            page = &c->page[slot];
+            page->data = c->memory + c->stride * slot;
+            page->size_class = c;
+        }
+        pages->resident += c->stride;
+        if (pages->resident > pages->peak) pages->peak = pages->resident;
+    }
+    pages->used += c->stride;
+    pages->n_pages++;
+    return page;
+}
+
+/* A page with one reference whose memory may hold anything if it is dirty. */
+static quire_page *take(quire_pages *pages, const quire_page_layout *layout, bool is_copy, size_t *promise)
+{
+    pthread_mutex_lock(&pages->lock);
+    quire_page_class *c = class_of(pages, layout->bytes);
+    if (c && promise) {
+        assert(*promise >= c->stride);
+        *promise -= c->stride;
+        pages->used -= c->stride;
+    }
+    quire_page *page = c ? take_locked(pages, c) : NULL;
+    if (page && is_copy) pages->n_copies++;
+    pthread_mutex_unlock(&pages->lock);
+    if (!page) return NULL;
+    page->next_free = NULL;
+    page->layout = layout;
+    atomic_store_explicit(&page->refs, 1, memory_order_relaxed);
+    return page;
+}
+
+static quire_page *take_zeroed(quire_pages *pages, const quire_page_layout *layout, size_t *promise)
+{
+    quire_page *page = take(pages, layout, false, promise);
+    if (!page) return NULL;
+    if (page->dirty) memset(page->data, 0, layout->bytes);
+    page->dirty = true;
+    return page;
+}
+
+quire_page *quire_page_take(quire_pages *pages, const quire_page_layout *layout)
+{
+    return take_zeroed(pages, layout, NULL);
+}
+
+quire_page *quire_page_take_promised(quire_pages *pages, const quire_page_layout *layout, size_t *promise)
+{
+    return take_zeroed(pages, layout, promise);
+}
+
+quire_page *quire_page_copy(quire_pages *pages, const quire_page *from)
+{
+    quire_page *page = take(pages, from->layout, true, NULL);
+    if (!page) return NULL;
+    memcpy(page->data, from->data, from->layout->bytes);
+    page->dirty = true;
+    return page;
+}
+
+static void drop(quire_pages *pages, quire_page *page, size_t *promise)
+{
+    if (!page || atomic_fetch_sub_explicit(&page->refs, 1, memory_order_acq_rel) > 1) return;
+    pthread_mutex_lock(&pages->lock);
+    quire_page_class *c = page->size_class;
+    page->next_free = c->free;
+    c->free = page;
+    pages->n_pages--;
+    if (promise)
+        *promise += c->stride;
+    else
+        pages->used -= c->stride;
+    size_t in_pages = pages->used - (promise ? *promise : 0);
+    if (pages->resident - in_pages > pages->budget / KEPT_SHARE &&
+        pages->resident - in_pages > KEPT_PAGES * c->stride)
+        give_back(pages, c);
+    pthread_mutex_unlock(&pages->lock);
+}
+
+void quire_page_drop(quire_pages *pages, quire_page *page)
+{
+    drop(pages, page, NULL);
+}
+
+void quire_page_drop_promised(quire_pages *pages, quire_page *page, size_t *promise)
+{
+    drop(pages, page, promise);
+}
+
+bool quire_pages_promise(quire_pages *pages, size_t bytes)
+{
+    pthread_mutex_lock(&pages->lock);
+    bool fits = bytes <= pages->budget - pages->used;
+    if (fits) pages->used += bytes;
+    pthread_mutex_unlock(&pages->lock);
+    return fits;
+}
+
+void quire_pages_forgive(quire_pages *pages, size_t bytes)
+{
+    pthread_mutex_lock(&pages->lock);
+    pages->used -= bytes;
+    pthread_mutex_unlock(&pages->lock);
+}
+
+size_t quire_page_cost(quire_pages *pages, const quire_page_layout *layout)
+{
+    pthread_mutex_lock(&pages->lock);
+    const quire_page_class *c = class_of(pages, layout->bytes);
+    size_t cost = c ? c->stride : SIZE_MAX / 2;
+    pthread_mutex_unlock(&pages->lock);
+    return cost;
+}

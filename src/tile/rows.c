@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT */
+/* tile: rows of a caller's memory into tiles and back, in every form. */
+#include "tile/tile.h"
+
+#include "core/float_mode.h"
+
+/* A float codec's own bytes are its values. */
+static quire_form effective_form(const quire_format *f, quire_form form)
+{
+    const quire_codec *codec = f->coder.codec;
+    return form == QUIRE_NATIVE && codec->values == QUIRE_VALUES_FLOAT ? codec->float_form : form;
+}
+
+quire_row_address quire_rows_one(const quire_format *f, quire_form form, quire_form scale_form)
+{
+    const quire_coder *coder = &f->coder;
+    form = effective_form(f, form);
+    if (quire_form_is_float(form)) return (quire_row_address){coder->d * quire_value_bytes(form), 0};
+    if (form == QUIRE_NATIVE) return (quire_row_address){quire_row_bytes(coder), 0};
+    size_t words = ((size_t)coder->d * coder->codec->info.bits + 31) / 32;
+    return (quire_row_address){words * 4, coder->n_groups * quire_value_bytes(scale_form)};
+}
+
+quire_status quire_rows_check(const quire_format *f, quire_form form, quire_form scale_form, const void *data,
+                              const void *scales, const void *biases)
+{
+    if (!data) return QUIRE_EINVAL;
+    if (quire_form_is_float(form) || form == QUIRE_NATIVE) return QUIRE_OK;
+    if (form != QUIRE_MLX || !quire_form_is_float(scale_form) || !scales || !biases) return QUIRE_EINVAL;
+    return f->coder.codec->info.flags & QUIRE_CODEC_MLX ? QUIRE_OK : QUIRE_EUNSUPPORTED;
+}
+
+void quire_rows_dense(const quire_format *f, uint32_t n_heads, uint32_t n_tokens, quire_rows *rows)
+{
+    quire_row_address one = quire_rows_one(f, rows->form, rows->scale_form);
+    if (!rows->head_stride) rows->head_stride = one.data;
+    if (!rows->token_stride) rows->token_stride = one.data * n_heads;
+    if (!rows->seq_stride) rows->seq_stride = rows->token_stride * n_tokens;
+    if (!rows->scale_head_stride) rows->scale_head_stride = one.scales;
+    if (!rows->scale_token_stride) rows->scale_token_stride = one.scales * n_heads;
+    if (!rows->scale_seq_stride) rows->scale_seq_stride = rows->scale_token_stride * n_tokens;
+}
+
+quire_rows quire_rows_of(const quire_rows_out *out)
+{
+    return (quire_rows){
+        .form = out->form,
+        .scale_form = out->scale_form,
+        .data = out->data,
+        .scales = out->scales,
+        .biases = out->biases,
+        .token_stride = out->token_stride,
+        .head_stride = out->head_stride,
+        .seq_stride = out->seq_stride,
+        .scale_token_stride = out->scale_token_stride,
+        .scale_head_stride = out->scale_head_stride,
+        .scale_seq_stride = out->scale_seq_stride,
+    };
+}
+
+static quire_row_address row_address(const quire_rows *r, size_t seq, size_t token, size_t head)
+{
+    return (quire_row_address){
+        .data = seq * r->seq_stride + token * r->token_stride + head * r->head_stride,
+        .scales = seq * r->scale_seq_stride + token * r->scale_token_stride + head * r->scale_head_stride,
+    };
+}
+
+quire_rows quire_rows_at(const quire_rows *dense, size_t seq, size_t token, size_t head)
+{
+    quire_row_address at = row_address(dense, seq, token, head);
+    quire_rows r = *dense;
+    r.data = (const uint8_t *)r.data + at.data;
+    if (r.scales) r.scales = (const uint8_t *)r.scales + at.scales;
+    if (r.biases) r.biases = (const uint8_t *)r.biases + at.scales;
+    return r;
+}
+
+quire_rows_out quire_rows_out_at(const quire_rows_out *out, const quire_rows *dense, size_t seq, size_t token,
+                                 size_t head)
+{
+    quire_row_address at = row_address(dense, seq, token, head);
+    return (quire_rows_out){
+        .form = out->form,
+        .scale_form = out->scale_form,
+        .data = (uint8_t *)out->data + at.data,
+        .scales = out->scales ? (uint8_t *)out->scales + at.scales : NULL,
+        .biases = out->biases ? (uint8_t *)out->biases + at.scales : NULL,
+        .token_stride = dense->token_stride,
+        .head_stride = dense->head_stride,
+        .seq_stride = dense->seq_stride,
+        .scale_token_stride = dense->scale_token_stride,
+        .scale_head_stride = dense->scale_head_stride,
+        .scale_seq_stride = dense->scale_seq_stride,
+    };
+}
+
+static void encode_values(const quire_format *f, const quire_calibration *cal, quire_form form,
+                          const void *data, quire_coded_row *row, quire_counts *counts)
+{
+    float x[QUIRE_MAX_D];
+    for (uint32_t c = 0; c < f->coder.d; c++) x[c] = quire_load_value(form, data, c);
+    quire_encode_row(&f->coder, cal, x, row, counts);
+}
+
+static quire_status read_row(const quire_format *f, const quire_calibration *cal, const quire_rows *rows,
+                             quire_row_address at, quire_coded_row *row, quire_counts *counts)
+{
+    const uint8_t *data = (const uint8_t *)rows->data + at.data;
+    quire_form form = effective_form(f, rows->form);
+    if (quire_form_is_float(form)) {
+        encode_values(f, cal, form, data, row, counts);
+        return QUIRE_OK;
+    }
+    if (form == QUIRE_NATIVE) return quire_row_unpack(&f->coder, data, row);
+    const uint8_t *scales = (const uint8_t *)rows->scales + at.scales;
+    const uint8_t *biases = (const uint8_t *)rows->biases + at.scales;
+    quire_status status = quire_row_from_mlx(&f->coder, data, scales, biases, rows->scale_form, row);
+    if (status != QUIRE_EMISMATCH) return status;
+    float x[QUIRE_MAX_D];
+    quire_mlx_row_values(&f->coder, data, scales, biases, rows->scale_form, x);
+    quire_encode_row(&f->coder, cal, x, row, counts);
+    if (counts) counts->recoded++;
+    return QUIRE_OK;
+}
+
+static bool range_is_valid(const quire_format *f, uint32_t head, uint32_t row, uint32_t n)
+{
+    return head < f->n_heads && row <= QUIRE_TILE_ROWS && n <= QUIRE_TILE_ROWS - row;
+}
+
+QUIRE_APART static quire_status encode_rows(const quire_format *f, uint32_t head, void *tile, uint32_t row,
+                                            uint32_t n, const quire_rows *dense, quire_counts *counts)
+{
+    quire_calibration cal = quire_format_head(f, head);
+    quire_coded_row coded;
+    for (uint32_t i = 0; i < n; i++) {
+        quire_status status = read_row(f, &cal, dense, row_address(dense, 0, i, 0), &coded, counts);
+        if (status) return status;
+        quire_tile_put(f, tile, row + i, &coded);
+    }
+    return QUIRE_OK;
+}
+
+quire_status quire_tile_encode(const quire_format *f, uint32_t head, void *tile, uint32_t row, uint32_t n,
+                               const quire_rows *rows, quire_counts *counts)
+{
+    if (!f || !tile || !rows || !range_is_valid(f, head, row, n)) return QUIRE_EINVAL;
+    quire_status status =
+        quire_rows_check(f, rows->form, rows->scale_form, rows->data, rows->scales, rows->biases);
+    if (status) return status;
+    quire_rows dense = *rows;
+    quire_rows_dense(f, 1, n, &dense);
+    uint32_t mode = quire_float_mode_enter();
+    status = encode_rows(f, head, tile, row, n, &dense, counts);
+    quire_float_mode_leave(mode);
+    return status;
+}
+
+static quire_status write_row(const quire_format *f, const quire_calibration *cal, const quire_coded_row *row,
+                              const quire_rows_out *rows, quire_row_address at)
+{
+    uint8_t *data = (uint8_t *)rows->data + at.data;
+    quire_form form = effective_form(f, rows->form);
+    if (quire_form_is_float(form)) {
+        float x[QUIRE_MAX_D];
+        quire_decode_row(&f->coder, cal, row, x);
+        for (uint32_t c = 0; c < f->coder.d; c++) quire_store_value(form, data, c, x[c]);
+        return QUIRE_OK;
+    }
+    if (form == QUIRE_NATIVE) {
+        quire_row_pack(&f->coder, row, data);
+        return QUIRE_OK;
+    }
+    return quire_row_to_mlx(&f->coder, row, data, (uint8_t *)rows->scales + at.scales,
+                            (uint8_t *)rows->biases + at.scales, rows->scale_form);
+}
+
+QUIRE_APART static quire_status decode_rows(const quire_format *f, uint32_t head, const void *tile,
+                                            uint32_t row, uint32_t n, const quire_rows *dense,
+                                            const quire_rows_out *rows)
+{
+    quire_calibration cal = quire_format_head(f, head);
+    quire_coded_row coded;
+    for (uint32_t i = 0; i < n; i++) {
+        quire_tile_get(f, tile, row + i, &coded);
+        quire_status status = write_row(f, &cal, &coded, rows, row_address(dense, 0, i, 0));
+        if (status) return status;
+    }
+    return QUIRE_OK;
+}
+
+quire_status quire_tile_decode(const quire_format *f, uint32_t head, const void *tile, uint32_t row,
+                               uint32_t n, const quire_rows_out *rows)
+{
+    if (!f || !tile || !rows || !range_is_valid(f, head, row, n)) return QUIRE_EINVAL;
+    quire_status status =
+        quire_rows_check(f, rows->form, rows->scale_form, rows->data, rows->scales, rows->biases);
+    if (status) return status;
+    quire_rows dense = quire_rows_of(rows);
+    quire_rows_dense(f, 1, n, &dense);
+    uint32_t mode = quire_float_mode_enter();
+    status = decode_rows(f, head, tile, row, n, &dense, rows);
+    quire_float_mode_leave(mode);
+    return status;
+}

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: MIT */
+/* tile: one row into and out of a tile. The layout is stated in docs/formats/tiles.md. */
+#include "tile/tile.h"
+
+#include <assert.h>
+
+/* The bit planes of a code, lowest bits first: 3 = 2 + 1, 5 = 4 + 1, 6 = 4 + 2. */
+typedef struct planes {
+    uint32_t n;
+    uint32_t width[2];
+} planes;
+
+static planes planes_of(uint32_t bits)
+{
+    switch (bits) {
+    case 3: return (planes){2, {2, 1}};
+    case 5: return (planes){2, {4, 1}};
+    case 6: return (planes){2, {4, 2}};
+    default: return (planes){1, {bits, 0}};
+    }
+}
+
+/* Vector of 64 codes that holds (t, c), and the byte within it. */
+static inline uint32_t vector_of(const quire_coder *coder, uint32_t t, uint32_t c, uint32_t *byte)
+{
+    if (coder->side == QUIRE_K) {
+        *byte = t % 16 * 4 + c % 4;
+        return t / 16 * (coder->d_pad / 4) + c / 4;
+    }
+    *byte = c % 16 * 4 + t % 4;
+    return c / 16 * 16 + t / 4;
+}
+
+/* Where plane `width` of vector u keeps `byte`: line and shift. Eight vectors are stored together. */
+static inline size_t place(uint32_t bits, uint32_t plane_offset, uint32_t width, uint32_t u, uint32_t byte,
+                           uint32_t *shift)
+{
+    uint32_t in_block = u % 8 * width;
+    *shift = in_block % 8;
+    return (size_t)(u / 8) * 64 * bits + plane_offset + (in_block / 8) * 64 + byte;
+}
+
+static void put_codes(const quire_format *f, uint8_t *tile, uint32_t t, const uint8_t *code)
+{
+    const quire_coder *coder = &f->coder;
+    uint32_t bits = coder->codec->info.bits, offset = 0, low = 0;
+    planes p = planes_of(bits);
+    for (uint32_t i = 0; i < p.n; i++) {
+        uint32_t width = p.width[i], mask = (1u << width) - 1;
+        for (uint32_t c = 0; c < coder->d_pad; c++) {
+            uint32_t byte, shift, u = vector_of(coder, t, c, &byte);
+            uint8_t *at = tile + place(bits, offset, width, u, byte, &shift);
+            uint32_t v = c < coder->d ? (uint32_t)code[c] >> low & mask : 0;
+            *at = (uint8_t)((*at & ~(mask << shift)) | v << shift);
+        }
+        offset += 64 * width;
+        low += width;
+    }
+}
+
+static void get_codes(const quire_format *f, const uint8_t *tile, uint32_t t, uint8_t *code)
+{
+    const quire_coder *coder = &f->coder;
+    uint32_t bits = coder->codec->info.bits, offset = 0, low = 0;
+    planes p = planes_of(bits);
+    for (uint32_t i = 0; i < p.n; i++) {
+        uint32_t width = p.width[i], mask = (1u << width) - 1;
+        for (uint32_t c = 0; c < coder->d; c++) {
+            uint32_t byte, shift, u = vector_of(coder, t, c, &byte);
+            size_t at = place(bits, offset, width, u, byte, &shift);
+            uint32_t v = (uint32_t)tile[at] >> shift & mask;
+            code[c] = (uint8_t)(i ? code[c] | v << low : v);
+        }
+        offset += 64 * width;
+        low += width;
+    }
+}
+
+static inline size_t float_index(const quire_coder *coder, uint32_t t, uint32_t c)
+{
+    if (coder->side == QUIRE_K) return ((size_t)(t / 16) * coder->d_pad + c) * 16 + t % 16;
+    return ((size_t)(c / 16) * QUIRE_TILE_ROWS + t) * 16 + c % 16;
+}
+
+void quire_tile_put(const quire_format *f, void *tile, uint32_t t, const quire_coded_row *row)
+{
+    assert(t < QUIRE_TILE_ROWS);
+    const quire_coder *coder = &f->coder;
+    uint8_t *bytes = (uint8_t *)tile;
+    if (coder->codec->values == QUIRE_VALUES_FLOAT) {
+        for (uint32_t c = 0; c < coder->d; c++)
+            quire_store_value(coder->codec->float_form, bytes, float_index(coder, t, c), row->value[c]);
+        return;
+    }
+    put_codes(f, bytes, t, row->code);
+    for (uint32_t g = 0; g < coder->n_groups; g++) {
+        size_t at = ((size_t)g * QUIRE_TILE_ROWS + t) * 2;
+        quire_store16(bytes + f->code_bytes + at, row->scale[g]);
+        if (coder->codec->has_bias) quire_store16(bytes + f->bias_offset + at, row->bias[g]);
+    }
+}
+
+void quire_tile_get(const quire_format *f, const void *tile, uint32_t t, quire_coded_row *row)
+{
+    assert(t < QUIRE_TILE_ROWS);
+    const quire_coder *coder = &f->coder;
+    const uint8_t *bytes = (const uint8_t *)tile;
+    if (coder->codec->values == QUIRE_VALUES_FLOAT) {
+        for (uint32_t c = 0; c < coder->d; c++)
+            row->value[c] = quire_load_value(coder->codec->float_form, bytes, float_index(coder, t, c));
+        return;
+    }
+    get_codes(f, bytes, t, row->code);
+    for (uint32_t g = 0; g < coder->n_groups; g++) {
+        size_t at = ((size_t)g * QUIRE_TILE_ROWS + t) * 2;
+        row->scale[g] = quire_load16(bytes + f->code_bytes + at);
+        if (coder->codec->has_bias) row->bias[g] = quire_load16(bytes + f->bias_offset + at);
+    }
+}
+
+bool quire_tile_expand(const quire_format *f, const void *tile, uint32_t t, float *y)
+{
+    quire_coded_row row;
+    quire_tile_get(f, tile, t, &row);
+    quire_expand_row(&f->coder, &row, y);
+    return quire_row_has_mean(&f->coder, &row);
+}
+
+void quire_tile_clear(const quire_format *f, void *tile, uint32_t row, uint32_t n)
+{
+    quire_coded_row zero;
+    memset(&zero, 0, sizeof zero);
+    for (uint32_t t = row; t < row + n && t < QUIRE_TILE_ROWS; t++) quire_tile_put(f, tile, t, &zero);
+}
+
+static bool f16_is_finite(uint16_t h)
+{
+    return (h & 0x7c00) != 0x7c00;
+}
+
+bool quire_tile_finite(const quire_format *f, const void *tile, uint32_t n)
+{
+    const quire_codec *codec = f->coder.codec;
+    const uint8_t *bytes = (const uint8_t *)tile;
+    if (codec->values == QUIRE_VALUES_FLOAT) {
+        for (uint32_t t = 0; t < n; t++)
+            for (uint32_t c = 0; c < f->coder.d; c++) {
+                float x = quire_load_value(codec->float_form, bytes, float_index(&f->coder, t, c));
+                if ((quire_bits_of(x) & 0x7f800000u) == 0x7f800000u) return false;
+            }
+        return true;
+    }
+    for (uint32_t g = 0; g < f->coder.n_groups; g++)
+        for (uint32_t t = 0; t < n; t++) {
+            size_t at = ((size_t)g * QUIRE_TILE_ROWS + t) * 2;
+            if (!f16_is_finite(quire_load16(bytes + f->code_bytes + at))) return false;
+            if (codec->has_bias && !f16_is_finite(quire_load16(bytes + f->bias_offset + at))) return false;
+        }
+    return true;
+}
