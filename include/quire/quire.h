@@ -45,8 +45,8 @@ extern "C" {
 #define QUIRE_VERSION_MINOR 1
 #define QUIRE_VERSION_PATCH 0
 
-/* First member of every structure a caller fills: the header it was compiled
- * with, so that members can be appended later. */
+/* First member of every structure of options: the header the caller was
+ * compiled with, so that members can be appended later. */
 #define QUIRE_OPTIONS (QUIRE_VERSION_MAJOR * 10000u + QUIRE_VERSION_MINOR * 100u)
 
 /* Tokens in a tile and in a page. Part of every format; it does not change. */

@@ -71,4 +71,10 @@ def make():
                 assert same_bits(to_f32(B), rounded(bias, dt)), (dt, bits, group)
                 for part, a in (("packed", P), ("scales", S), ("biases", B)):
                     arrays[f"{dt}_b{bits}_g{group}_{part}"] = stored(a)
+                if dt == "bf16":                    # the scales before MLX rounds them to bf16
+                    P32, S32, B32 = mx.quantize(X.astype(mx.float32), group_size=group, bits=bits)
+                    assert np.array_equal(np.array(P32), np.array(P)), (bits, group)
+                    assert same_bits(to_f32(S), rounded(np.array(S32), dt)), (bits, group)
+                    arrays[f"{dt}_b{bits}_g{group}_scales32"] = np.array(S32)
+                    arrays[f"{dt}_b{bits}_g{group}_biases32"] = np.array(B32)
     return arrays

@@ -121,10 +121,11 @@ uint32_t quire_seq_tiles(const quire_seq *seq, uint32_t layer, quire_tile_ref *t
 {
     if (!seq || layer >= seq->plan->n_layers) return 0;
     /* An open step may have added pages that hold no committed row yet. */
-    uint32_t n = quire_seq_tiles_to(seq, layer, seq->length, tiles, cap), n_used = 0;
     const quire_table *t = &seq->table[seq->plan->layer[layer].group];
-    while (n_used < n && quire_table_index(t, n_used) < quire_pages_for(seq->length)) n_used++;
-    return n_used;
+    uint32_t n = t->n;
+    while (n && quire_table_index(t, n - 1) >= quire_pages_for(seq->length)) n--;
+    quire_seq_tiles_to(seq, layer, seq->length, tiles, n < cap ? n : cap);
+    return n;
 }
 
 quire_status quire_seq_export(const quire_seq *seq, uint32_t layer, quire_side side, uint32_t first,

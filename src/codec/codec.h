@@ -107,6 +107,8 @@ void quire_unrotate(const quire_coder *coder, float *x);
 /* --- forms.c: coded rows to and from the bytes of other programs, never re-coding */
 
 size_t quire_row_bytes(const quire_coder *coder);
+/* Bytes of the codes as one bit stream, filled up to words of four bytes: MLX's packed row. */
+size_t quire_row_code_bytes(const quire_coder *coder);
 void quire_row_pack(const quire_coder *coder, const quire_coded_row *row, uint8_t *bytes);
 /* EFORMAT: a scale or value is not finite. */
 quire_status quire_row_unpack(const quire_coder *coder, const uint8_t *bytes, quire_coded_row *row);

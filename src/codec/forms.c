@@ -5,9 +5,9 @@
 /* -------------------------------------------------------------- bit streams */
 
 /* Code i is bits [i * bits, (i + 1) * bits), least significant first. */
-static size_t code_bytes(uint32_t d, uint32_t bits)
+size_t quire_row_code_bytes(const quire_coder *coder)
 {
-    return ((size_t)d * bits + 31) / 32 * 4;
+    return ((size_t)coder->d * coder->codec->info.bits + 31) / 32 * 4;
 }
 
 static void write_codes(const uint8_t *code, uint32_t d, uint32_t bits, uint8_t *bytes)
@@ -58,7 +58,7 @@ size_t quire_row_bytes(const quire_coder *coder)
 {
     const quire_codec *codec = coder->codec;
     if (codec->values == QUIRE_VALUES_FLOAT) return coder->d * quire_value_bytes(codec->float_form);
-    return code_bytes(coder->d, codec->info.bits) + (size_t)coder->n_groups * (codec->has_bias ? 4 : 2);
+    return quire_row_code_bytes(coder) + (size_t)coder->n_groups * (codec->has_bias ? 4 : 2);
 }
 
 void quire_row_pack(const quire_coder *coder, const quire_coded_row *row, uint8_t *bytes)
@@ -69,7 +69,7 @@ void quire_row_pack(const quire_coder *coder, const quire_coded_row *row, uint8_
         return;
     }
     write_codes(row->code, coder->d, codec->info.bits, bytes);
-    bytes += code_bytes(coder->d, codec->info.bits);
+    bytes += quire_row_code_bytes(coder);
     for (uint32_t g = 0; g < coder->n_groups; g++, bytes += 2) quire_store16(bytes, row->scale[g]);
     for (uint32_t g = 0; codec->has_bias && g < coder->n_groups; g++, bytes += 2)
         quire_store16(bytes, row->bias[g]);
@@ -80,7 +80,7 @@ static bool unpack_common(const quire_coder *coder, const uint8_t *bytes, quire_
     const quire_codec *codec = coder->codec;
     bool finite = true;
     read_codes(bytes, coder->d, codec->info.bits, row->code);
-    bytes += code_bytes(coder->d, codec->info.bits);
+    bytes += quire_row_code_bytes(coder);
     for (uint32_t g = 0; g < coder->n_groups; g++, bytes += 2) {
         row->scale[g] = quire_load16(bytes);
         finite &= quire_f16_is_finite(row->scale[g]);

@@ -89,11 +89,6 @@ static inline bool quire_is_calibrated(const quire_coder *coder, const quire_cal
 
 #define QUIRE_F16_SIGN 0x8000u
 
-static inline bool quire_f16_is_finite(uint16_t h)
-{
-    return (h & 0x7c00) != 0x7c00;
-}
-
 /* A scale or bias as it is stored; what f16 cannot hold becomes its largest value and is counted. */
 static inline uint16_t quire_store_scale(float s, quire_counts *counts)
 {

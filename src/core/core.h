@@ -136,6 +136,11 @@ static inline uint16_t quire_f32_to_f16(float x)
     return (uint16_t)(sign | ((mag - 0x38000000u + 0xfff + odd) >> 13));
 }
 
+static inline bool quire_f16_is_finite(uint16_t h)
+{
+    return (h & 0x7c00) != 0x7c00;
+}
+
 static inline float quire_bf16_to_f32(uint16_t h)
 {
     return quire_float_of((uint32_t)h << 16);

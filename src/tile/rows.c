@@ -17,8 +17,7 @@ quire_row_address quire_rows_one(const quire_format *f, quire_form form, quire_f
     form = effective_form(f, form);
     if (quire_form_is_float(form)) return (quire_row_address){coder->d * quire_value_bytes(form), 0};
     if (form == QUIRE_NATIVE) return (quire_row_address){quire_row_bytes(coder), 0};
-    size_t words = ((size_t)coder->d * coder->codec->info.bits + 31) / 32;
-    return (quire_row_address){words * 4, coder->n_groups * quire_value_bytes(scale_form)};
+    return (quire_row_address){quire_row_code_bytes(coder), coder->n_groups * quire_value_bytes(scale_form)};
 }
 
 quire_status quire_rows_check(const quire_format *f, quire_form form, quire_form scale_form, const void *data,

@@ -133,11 +133,6 @@ void quire_tile_clear(const quire_format *f, void *tile, uint32_t row, uint32_t 
     for (uint32_t t = row; t < row + n && t < QUIRE_TILE_ROWS; t++) quire_tile_put(f, tile, t, &zero);
 }
 
-static bool f16_is_finite(uint16_t h)
-{
-    return (h & 0x7c00) != 0x7c00;
-}
-
 bool quire_tile_finite(const quire_format *f, const void *tile, uint32_t n)
 {
     const quire_codec *codec = f->coder.codec;
@@ -153,8 +148,9 @@ bool quire_tile_finite(const quire_format *f, const void *tile, uint32_t n)
     for (uint32_t g = 0; g < f->coder.n_groups; g++)
         for (uint32_t t = 0; t < n; t++) {
             size_t at = ((size_t)g * QUIRE_TILE_ROWS + t) * 2;
-            if (!f16_is_finite(quire_load16(bytes + f->code_bytes + at))) return false;
-            if (codec->has_bias && !f16_is_finite(quire_load16(bytes + f->bias_offset + at))) return false;
+            if (!quire_f16_is_finite(quire_load16(bytes + f->code_bytes + at))) return false;
+            if (codec->has_bias && !quire_f16_is_finite(quire_load16(bytes + f->bias_offset + at)))
+                return false;
         }
     return true;
 }
