@@ -150,6 +150,12 @@ static void remark_sizes(quire_planned_layer *l)
     }
 }
 
+/* Whole pages: rows of one page share a layout. */
+static uint32_t sink_pages(const quire_policy *policy)
+{
+    return (policy->sink_tokens + QUIRE_PAGE_TOKENS - 1) / QUIRE_PAGE_TOKENS;
+}
+
 /* full: how many full-attention layers come before this one, of n_full. */
 static quire_status plan_layer(const draft *d, quire_plan *plan, uint32_t i, uint32_t full, uint32_t n_full)
 {
@@ -172,6 +178,8 @@ static quire_status plan_layer(const draft *d, quire_plan *plan, uint32_t i, uin
         status = init_format(d, plan, i, QUIRE_K, policy->sinks.k, &l->sink_k);
         if (!status && !l->shape.v_in_k)
             status = init_format(d, plan, i, QUIRE_V, policy->sinks.v, &l->sink_v);
+        if (!status)
+            remark(l, "the first %u tokens are sinks", (unsigned)sink_pages(policy) * QUIRE_PAGE_TOKENS);
     }
     if (status) return status;
     if (l->shape.v_in_k) remark(l, "V is a prefix of K");
@@ -245,7 +253,7 @@ static quire_status plan_groups(const draft *d, quire_plan *plan)
     assign_groups(plan);
     for (uint32_t i = 0; i < plan->n_groups; i++) {
         quire_group *g = &plan->group[i];
-        if (!g->window) g->n_sink_pages = (d->policy.sink_tokens + QUIRE_PAGE_TOKENS - 1) / QUIRE_PAGE_TOKENS;
+        if (!g->window) g->n_sink_pages = sink_pages(&d->policy);
         g->layer = quire_alloc(a, quire_bytes(g->n_layers, sizeof *g->layer));
         if (!g->layer || !layout_alloc(a, &g->pages, g->n_layers)) return no_memory(d);
         if (g->n_sink_pages && !layout_alloc(a, &g->sinks, g->n_layers)) return no_memory(d);

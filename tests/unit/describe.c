@@ -156,11 +156,11 @@ static void describe(void **state)
         "policy: a4g64/a4g64,edge=1:a8g64/a4g64,sinks=4:bf16/f16\n"
         "group 0: full attention, 4 layers, 360448 bytes/page; tokens 0-63: K bf16 V f16, 1048576 bytes/page\n"
         "group 1: window of 512 tokens, 2 layers, 524288 bytes/page\n"
-        "layer 0: K a8g64 V a4g64, 1664 bytes/token, edge layer\n"
-        "layer 1: K a4g64 V a4g64, 1152 bytes/token\n"
+        "layer 0: K a8g64 V a4g64, 1664 bytes/token, edge layer; the first 64 tokens are sinks\n"
+        "layer 1: K a4g64 V a4g64, 1152 bytes/token, the first 64 tokens are sinks\n"
         "layers 2-3: K f16 V f16, 4096 bytes/token each, window layer: kept as small float pages\n"
-        "layer 4: K a4g64 V a4g64, 1152 bytes/token\n"
-        "layer 5: K a8g64 V a4g64, 1664 bytes/token, edge layer\n"
+        "layer 4: K a4g64 V a4g64, 1152 bytes/token, the first 64 tokens are sinks\n"
+        "layer 5: K a8g64 V a4g64, 1664 bytes/token, edge layer; the first 64 tokens are sinks\n"
         "total: 5632 bytes/token, 34.4% of f16; window layers do not grow with the length\n");
     static const quire_layer layers[] = {{1, 1, 16, 16, 9, 0}};
     g = per_layer(layers, 1);
@@ -175,8 +175,8 @@ static void describe(void **state)
         &g, "f16,sinks=1:f32",
         "policy: f16/f16,sinks=1:f32/f32\n"
         "group 0: full attention, 2 layers, 40960 bytes/page; tokens 0-63: K f32 V f32, 81920 bytes/page\n"
-        "layer 0: K f16, 384 bytes/token, V is a prefix of K\n"
-        "layer 1: K f16 V f16, 256 bytes/token\n"
+        "layer 0: K f16, 384 bytes/token, the first 64 tokens are sinks; V is a prefix of K\n"
+        "layer 1: K f16 V f16, 256 bytes/token, the first 64 tokens are sinks\n"
         "total: 640 bytes/token, 100.0% of f16\n");
 }
 

@@ -155,9 +155,9 @@ static void windows(void **state)
         assert_true(w[i] ? !l.sink_k && !l.sink_v : !strcmp(l.sink_k, "f16") && !strcmp(l.sink_v, "f16"));
         if (w[i]) check_layer(plan, i, "f16", "f16", 1024, "window layer: kept as small float pages");
     }
-    check_layer(plan, 5, "r8", "r8", 2 * 258, "edge layer");
-    check_layer(plan, 11, "r4", "r4", 2 * 130, NULL);
-    check_layer(plan, 17, "r8", "r8", 2 * 258, "edge layer");
+    check_layer(plan, 5, "r8", "r8", 2 * 258, "edge layer; the first 128 tokens are sinks");
+    check_layer(plan, 11, "r4", "r4", 2 * 130, "the first 128 tokens are sinks");
+    check_layer(plan, 17, "r8", "r8", 2 * 258, "edge layer; the first 128 tokens are sinks");
     assert_true(quire_plan_bytes_per_token(plan) == 4 * 258 + 2 * 130); /* window layers left out */
     assert_int_equal(quire_plan_page_bytes(plan, 0), 64 * 15 * 1024);
     assert_int_equal(quire_plan_page_bytes(plan, 1), 64 * (4 * 258 + 2 * 130));
@@ -187,8 +187,8 @@ static void mla(void **state)
     g.d_v = 512;
     g.v_in_k = 1;
     quire_plan *plan = make(&g, "r4/a4g64,edge=1:f16,sinks=1:r8/f32");
-    check_layer(plan, 0, "f16", NULL, 1152, "edge layer; V is a prefix of K");
-    check_layer(plan, 1, "r4", NULL, 288 + 2, "V is a prefix of K");
+    check_layer(plan, 0, "f16", NULL, 1152, "edge layer; the first 64 tokens are sinks; V is a prefix of K");
+    check_layer(plan, 1, "r4", NULL, 288 + 2, "the first 64 tokens are sinks; V is a prefix of K");
     assert_string_equal(info(plan, 1).sink_k, "r8");
     assert_null(info(plan, 1).sink_v);
     assert_null(plan->group[0].pages.layer[1].v);
