@@ -62,6 +62,8 @@ static quire_status check_tile(quire_checked_job *c, const quire_attend_job *job
         return QUIRE_EINVAL;
     if (tile->v ? value->coder.side != QUIRE_V || value->coder.d != job->d_v : job->d_v > job->d_k)
         return QUIRE_EINVAL;
+    /* V cannot be had from its channels of K alone if a rotation mixes them with others. */
+    if (!tile->v && job->d_v % value->coder.block) return QUIRE_EINVAL;
     if (job->n_kv_heads > tile->k_format->n_heads || job->n_kv_heads > value->n_heads) return QUIRE_EINVAL;
     if (!add_format(c->k, &c->n_k, tile->k_format) || !add_format(c->v, &c->n_v, value))
         return QUIRE_EUNSUPPORTED;
@@ -271,6 +273,13 @@ static void run_spread(const quire_workspace *w, call *c, uint64_t n_parts)
 {
     quire_scratch *s = &c->scratch[0];
     uint32_t mode = quire_float_mode_enter();
+    for (uint64_t i = 0; i < c->n_blocks; i++) { /* a job without tiles has no parts */
+        quire_block b = block_at(c, i);
+        if (b.job->n_splits) continue;
+        quire_state total = quire_state_at(b.job, b.n_rows, s->total);
+        quire_state_clear(&b, &total);
+        quire_block_finish(&b, c->options, &total, s);
+    }
     for (c->first_part = 0; c->first_part < n_parts; c->first_part += PARTS_IN_FLIGHT) {
         c->n_parts = n_parts - c->first_part < PARTS_IN_FLIGHT ? n_parts - c->first_part : PARTS_IN_FLIGHT;
         run(w, c, spread_parts, c->n_workers);

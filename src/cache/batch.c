@@ -139,7 +139,7 @@ quire_status quire_batch_import(quire_batch **out, quire_pool *pool, uint32_t n_
                                 const uint32_t *left_padding, const quire_rows *k, const quire_rows *v)
 {
     if (!out || !pool || !k || (n_seqs && !left_padding)) return QUIRE_EINVAL;
-    const quire_plan *plan = pool->plan[0];
+    const quire_plan *plan = pool->main_plan;
     for (uint32_t layer = 0; layer < plan->n_layers; layer++)
         if (!v && !plan->layer[layer].shape.v_in_k) return QUIRE_EINVAL;
     for (uint32_t i = 0; i < n_seqs; i++)
@@ -188,8 +188,8 @@ static void clear_columns(const quire_format *f, uint32_t n_heads, const quire_r
 quire_status quire_batch_export(const quire_batch *batch, uint32_t layer, quire_side side, uint32_t n_columns,
                                 uint32_t *left_padding, const quire_rows_out *rows)
 {
-    if (!batch || !left_padding || !rows || layer >= batch->pool->plan[0]->n_layers) return QUIRE_EINVAL;
-    if (side == QUIRE_V && batch->pool->plan[0]->layer[layer].shape.v_in_k) return QUIRE_EINVAL;
+    if (!batch || !left_padding || !rows || layer >= batch->pool->main_plan->n_layers) return QUIRE_EINVAL;
+    if (side == QUIRE_V && batch->pool->main_plan->layer[layer].shape.v_in_k) return QUIRE_EINVAL;
     for (uint32_t i = 0; i < batch->n; i++)
         if (batch->seq[i]->length > n_columns) return QUIRE_EINVAL;
     for (uint32_t i = 0; i < batch->n; i++) {

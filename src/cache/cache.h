@@ -14,7 +14,8 @@ struct quire_pool {
     quire_pages pages;
     pthread_mutex_t lock; /* plans and spare workspaces */
     uint32_t n_plans, cap_plans;
-    quire_plan **plan; /* plan[0] is what new sequences use */
+    quire_plan **plan;
+    const quire_plan *main_plan; /* plan[0], what new sequences use; needs no lock, the list may move */
     uint32_t n_spare, cap_spare, n_lent;
     quire_workspace **spare;
     atomic_ullong nan, saturated, recoded;

@@ -69,6 +69,7 @@ static quire_status add_plan_locked(quire_pool *pool, const quire_plan *plan)
         if (status) return status; /* page sizes added so far do no harm */
     }
     pool->plan[pool->n_plans++] = quire_plan_hold(plan);
+    if (!pool->main_plan) pool->main_plan = pool->plan[0];
     return QUIRE_OK;
 }
 

@@ -22,7 +22,7 @@ quire_status quire_seq_create(quire_seq **out, quire_pool *pool, const quire_seq
 {
     if (!out || !pool) return QUIRE_EINVAL;
     if (options && (options->version < QUIRE_OPTIONS || !quire_ring_is_valid(options))) return QUIRE_EINVAL;
-    quire_seq *seq = quire_seq_alloc(pool, pool->plan[0], options);
+    quire_seq *seq = quire_seq_alloc(pool, pool->main_plan, options);
     if (!seq) return QUIRE_ENOMEM;
     *out = seq;
     return QUIRE_OK;

@@ -30,7 +30,7 @@ struct quire_step {
 
 static quire_step *step_alloc(quire_pool *pool, uint32_t n_seqs)
 {
-    const quire_plan *plan = pool->plan[0];
+    const quire_plan *plan = pool->main_plan;
     struct {
         size_t n, size;
     } part[] = {
@@ -290,7 +290,7 @@ quire_status quire_step_append_rows(quire_step *step, uint32_t layer, uint32_t s
 quire_status quire_step_append(quire_step *step, uint32_t layer, const float *k, const float *v)
 {
     if (!step || layer >= step->n_layers) return QUIRE_EINVAL;
-    const quire_layer *shape = &step->pool->plan[0]->layer[layer].shape;
+    const quire_layer *shape = &step->pool->main_plan->layer[layer].shape;
     if (step->n_tokens && (!k || (!v && !shape->v_in_k))) return QUIRE_EINVAL;
     for (uint32_t i = 0; i < step->n_seqs; i++) {
         if (!step->tokens[i]) continue;

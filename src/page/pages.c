@@ -87,11 +87,19 @@ quire_status quire_pages_add(quire_pages *pages, const quire_page_layout *layout
     return status;
 }
 
+/* Only the OS pages that lie wholly inside: the system works in OS pages, and those at the edges hold neighbours. */
+static void discard_inside(const quire_allocator *a, uint8_t *data, size_t bytes)
+{
+    size_t before = (OS_PAGE - (uintptr_t)data % OS_PAGE) % OS_PAGE;
+    if (bytes < before + OS_PAGE) return;
+    a->discard(a->ctx, data + before, (bytes - before) / OS_PAGE * OS_PAGE);
+}
+
 static void give_back(quire_pages *pages, quire_page_class *c)
 {
     quire_page *page = c->free;
     c->free = page->next_free;
-    pages->allocator.discard(pages->allocator.ctx, page->data, c->stride);
+    discard_inside(&pages->allocator, page->data, c->stride);
     pages->resident -= c->stride;
     page->next_free = c->clean;
     c->clean = page;
