@@ -21,7 +21,8 @@
  *
  * Errors. A function that can fail returns quire_status; what it gives back
  * goes through out-pointers, which a failure leaves untouched. Nothing prints,
- * aborts or exits. Destructors accept NULL.
+ * aborts or exits. Destructors accept NULL; functions that only look (lengths,
+ * sizes, names) take valid objects.
  */
 #ifndef QUIRE_QUIRE_H
 #define QUIRE_QUIRE_H
@@ -46,7 +47,8 @@ extern "C" {
 #define QUIRE_VERSION_PATCH 0
 
 /* First member of every structure of options: the header the caller was
- * compiled with, so that members can be appended later. */
+ * compiled with, so that members can be appended later. 0 is refused; members
+ * that a library does not know yet are ignored. */
 #define QUIRE_OPTIONS (QUIRE_VERSION_MAJOR * 10000u + QUIRE_VERSION_MINOR * 100u)
 
 /* Tokens in a tile and in a page. Part of every format; it does not change. */
@@ -80,11 +82,13 @@ QUIRE_API const char *quire_version(void); /* "0.1.0" */
 /* ----------------------------------------------- memory, threads, callbacks */
 
 /*
- * Where memory comes from. NULL pointers, or no allocator at all: malloc and
- * mmap. alloc returns memory aligned to 64 bytes or NULL. reserve returns
- * address space for page memory that reads as zero and costs nothing until it
- * is touched; discard gives the memory of a range back, keeping the addresses.
- * The callbacks may be called from several threads.
+ * Where memory comes from. No allocator, or alloc and free both NULL: malloc;
+ * reserve, release and discard all NULL: mmap. alloc returns memory aligned to
+ * 64 bytes or NULL. reserve returns address space for page memory, aligned to
+ * 64 bytes, that reads as zero and costs nothing until it is touched. discard
+ * gives the memory of a range back, keeping the addresses; what lies outside of
+ * the range must stay as it is. The callbacks may be called from several
+ * threads.
  */
 typedef struct quire_allocator {
     void *ctx;
@@ -159,7 +163,10 @@ typedef struct quire_counts {
  *   F32 F16 BF16  values
  *   NATIVE        the codec's own bytes (docs/formats/rows.md); ggml's blocks for ggml's codecs
  *   MLX           packed words in data, scales and biases beside them in scale_form
- * Strides are bytes; 0 means dense, token after token, heads within a token.
+ * Strides are bytes. Each that is 0 is filled in by itself, for the dense order
+ * token after token, heads within a token; if the order is another one, give all.
+ * codec names the codec of NATIVE and MLX rows; EMISMATCH if it is not the one
+ * they meet. NULL: the caller knows.
  */
 typedef enum quire_form { QUIRE_F32 = 0, QUIRE_F16, QUIRE_BF16, QUIRE_NATIVE, QUIRE_MLX } quire_form;
 
@@ -168,6 +175,7 @@ typedef struct quire_rows {
     const void *data, *scales, *biases;
     size_t token_stride, head_stride, seq_stride;                   /* of data; seq_stride: batches */
     size_t scale_token_stride, scale_head_stride, scale_seq_stride; /* of scales and biases */
+    const char *codec;
 } quire_rows;
 
 typedef struct quire_rows_out { /* the same, to be written */
@@ -175,6 +183,7 @@ typedef struct quire_rows_out { /* the same, to be written */
     void *data, *scales, *biases;
     size_t token_stride, head_stride, seq_stride;
     size_t scale_token_stride, scale_head_stride, scale_seq_stride;
+    const char *codec;
 } quire_rows_out;
 
 /* ---------------------------------------------------------------- geometry */
@@ -184,7 +193,8 @@ typedef struct quire_layer {
     uint32_t n_kv_heads;
     uint32_t d_k, d_v; /* head sizes */
     uint32_t window;   /* sliding window in tokens, the query's own included; 0: sees everything */
-    uint32_t v_in_k;   /* 1: V is the first d_v channels of K (MLA); only K is kept */
+    uint32_t v_in_k;   /* 1: V is the first d_v channels of K (MLA); only K is kept. Mind the scale: the
+                         * default 1 / sqrt(d_k) is rarely that of such a model (quire_attend_options) */
 } quire_layer;
 
 /* What the model looks like: either one shape for all layers, or layers[]. */
@@ -193,7 +203,7 @@ typedef struct quire_geometry {
     uint32_t n_layers;
     uint32_t n_q_heads, n_kv_heads, d_k, d_v, v_in_k; /* every layer, unless layers is given */
     const uint32_t *windows;                          /* n_layers sliding windows, or NULL */
-    const quire_layer *layers;                        /* n_layers shapes, or NULL */
+    const quire_layer *layers;                        /* n_layers shapes, or NULL; instead of windows */
 } quire_geometry;
 
 /* ----------------------------------------------------------------- profile */
@@ -236,7 +246,7 @@ typedef struct quire_plan_options {
     uint32_t version;                 /* QUIRE_OPTIONS */
     const quire_profile *profile;     /* for "c:" codecs; copied */
     const quire_allocator *allocator; /* copied */
-    char *message;                    /* gets one sentence when creation fails; may be NULL */
+    char *message;                    /* gets one sentence when creation fails, else ""; may be NULL */
     size_t message_size;
 } quire_plan_options;
 
@@ -268,7 +278,7 @@ typedef struct quire_pool quire_pool;
 
 typedef struct quire_pool_options {
     uint32_t version;                 /* QUIRE_OPTIONS */
-    size_t budget_bytes;              /* ceiling of page memory. Required. */
+    size_t budget_bytes;              /* ceiling of page memory; at least one page of every group */
     const quire_allocator *allocator; /* copied */
     const quire_executor *executor;   /* copied; what ctx points to must outlive the pool */
 } quire_pool_options;
@@ -286,7 +296,8 @@ typedef struct quire_pool_stats {
 /* Reserves address space for the budget; memory is touched page by page. */
 QUIRE_API quire_status quire_pool_create(quire_pool **out, const quire_plan *plan,
                                          const quire_pool_options *options);
-/* Makes the pages of another plan of the same geometry known (conversion, restore). */
+/* Makes the pages of another plan of the same geometry known, so that its snapshots can be loaded. A conversion does
+ * this by itself. */
 QUIRE_API quire_status quire_pool_add_plan(quire_pool *pool, const quire_plan *plan);
 QUIRE_API void quire_pool_stats_get(quire_pool *pool, quire_pool_stats *out);
 /* Every sequence, batch and step of the pool must be gone. */
@@ -297,28 +308,38 @@ QUIRE_API void quire_pool_destroy(quire_pool *pool);
 typedef struct quire_seq quire_seq;
 
 /*
- * A ring: with max_tokens > 0 the query at position p sees the rows j < sinks and the rows
- * p - (max_tokens - sinks) < j <= p, whatever the chunking. Pages nobody will
- * see are released. spare_tokens more rows are kept, so that a trim of that
- * many tokens always works.
+ * A ring: with max_tokens > 0 the query at position p sees the rows j < sinks and
+ * the rows p - (max_tokens - sinks) < j <= p, whatever the chunking. Positions
+ * go on counting; rows keep the rotation they were given. In rings and window
+ * layers pages that nobody will see are released. spare_tokens more rows are
+ * kept, ring or not, so that a trim of that many tokens always works.
  */
 typedef struct quire_seq_options {
     uint32_t version; /* QUIRE_OPTIONS */
     uint32_t max_tokens, sinks, spare_tokens;
 } quire_seq_options;
 
+/* Page memory that one sequence needs at most to reach n_tokens in steps of step_tokens: window layers and rings hold
+ * a whole step while it is open. options as in quire_seq_create(). */
+QUIRE_API size_t quire_plan_bytes(const quire_plan *plan, const quire_seq_options *options, uint32_t n_tokens,
+                                  uint32_t step_tokens);
 QUIRE_API quire_status quire_seq_create(quire_seq **out, quire_pool *pool,
                                         const quire_seq_options *options /* NULL: no ring */);
-QUIRE_API void quire_seq_destroy(quire_seq *seq);
+QUIRE_API void quire_seq_destroy(quire_seq *seq);          /* not while it is part of an open step */
 QUIRE_API uint32_t quire_seq_length(const quire_seq *seq); /* tokens ever appended and not trimmed */
 /* A second sequence with the same tokens. Pages are shared until one of them writes. */
 QUIRE_API quire_status quire_seq_fork(quire_seq **out, const quire_seq *seq);
 /* Forget the rows from length on. ERANGE: rows that would be visible again are gone. */
 QUIRE_API quire_status quire_seq_trim(quire_seq *seq, uint32_t length);
-QUIRE_API uint32_t quire_seq_trim_floor(const quire_seq *seq); /* smallest length a trim may ask for */
+/* Every length from here on works; a shorter one only if it lies within the kept sink pages, as 0 does. */
+QUIRE_API uint32_t quire_seq_trim_floor(const quire_seq *seq);
 
 enum { QUIRE_CONVERT_NEW = 1 }; /* re-code only the unfinished page; finished pages stay as they are */
-/* Go on with another plan of the same geometry. A second call with the same plan changes nothing. */
+/*
+ * Go on with another plan of the same geometry. Pages that have the right codecs stay as they are, so a second call
+ * changes nothing. Never needs more of the budget than before plus what the new pages are larger. Pages shared with
+ * other sequences are left to them: convert forks together (quire_batch_convert) or they stop sharing.
+ */
 QUIRE_API quire_status quire_seq_convert(quire_seq *seq, const quire_plan *plan, uint32_t flags);
 QUIRE_API const quire_plan *quire_seq_plan(const quire_seq *seq);
 
@@ -328,18 +349,29 @@ QUIRE_API quire_status quire_seq_export(const quire_seq *seq, uint32_t layer, qu
 
 /* A sequence as bytes: header, page table, pages, checksums (docs/formats/snapshot.md). */
 QUIRE_API quire_status quire_seq_save(const quire_seq *seq, quire_write_fn write, void *ctx);
+/* EMISMATCH: no plan of the pool is the one it was saved with; quire_snapshot_read_info() tells which. */
 QUIRE_API quire_status quire_seq_load(quire_seq **out, quire_pool *pool, quire_read_fn read, void *ctx);
+
+typedef struct quire_snapshot_info {
+    char policy[512]; /* canonical, of the plan that new rows use */
+    uint64_t plan_fingerprint;
+    uint32_t length;
+    uint32_t max_tokens, sinks, spare_tokens;
+} quire_snapshot_info;
+
+/* Reads and checks the head of a snapshot; to load it, read from its beginning again. */
+QUIRE_API quire_status quire_snapshot_read_info(quire_snapshot_info *out, quire_read_fn read, void *ctx);
 
 /* ----------------------------------------------------------- attend options */
 
 enum {
     QUIRE_ATTEND_BIDIRECTIONAL = 1, /* queries see later positions too */
-    QUIRE_ATTEND_PARTIAL = 2        /* out is the sum before division; sink_logits are not used */
+    QUIRE_ATTEND_PARTIAL = 2 /* out is the sum before division; needs max and sum, ignores sink_logits */
 };
 
 /* Additive mask of one sequence: value of key j for query i and head h at
  * data[i*query_stride + h*head_stride + (j - first)], strides in elements. -inf and
- * NaN hide the row. Keys outside [first, first + n_keys) get 0. */
+ * NaN hide the row. Keys outside [first, first + n_keys) get 0; n_keys 0: no mask. */
 typedef struct quire_mask {
     quire_form form; /* F32, F16 or BF16 */
     const void *data;
@@ -362,8 +394,9 @@ typedef struct quire_attend_options {
 typedef struct quire_step quire_step;
 
 /*
- * Reserve n_tokens[i] rows in sequence i, in all layers. EFULL or ENOMEM: nothing
- * has changed. EBUSY: a sequence is in another open step or named twice.
+ * Reserve n_tokens[i] rows in sequence i, in all layers; window layers and rings too
+ * hold all of them until the step ends. EFULL or ENOMEM: nothing has changed.
+ * EBUSY: a sequence is in another open step or named twice.
  */
 QUIRE_API quire_status quire_step_begin(quire_step **out, quire_pool *pool, quire_seq *const *seqs,
                                         const uint32_t *n_tokens, uint32_t n_seqs);
@@ -374,7 +407,7 @@ QUIRE_API quire_status quire_step_append_rows(quire_step *step, uint32_t layer, 
                                               const quire_rows *k, const quire_rows *v);
 /* q: [all tokens][n_q_heads][d_k]; out: [all tokens][n_q_heads][d_v]. A row that sees nothing gives zeros. */
 QUIRE_API quire_status quire_step_attend(quire_step *step, uint32_t layer, const float *q, float *out);
-/* max, sum: [all tokens][n_q_heads] or NULL; masks: one per sequence or NULL. */
+/* max, sum: [all tokens][n_q_heads] or NULL, without sink_logits; masks: one per sequence or NULL. */
 QUIRE_API quire_status quire_step_attend_with(quire_step *step, uint32_t layer, const float *q, float *out,
                                               float *max, float *sum, const quire_attend_options *options,
                                               const quire_mask *masks);
@@ -386,19 +419,23 @@ QUIRE_API void quire_step_abort(quire_step *step); /* forget them */
 
 /*
  * An ordered set of sequences that the batch owns. Rows are never copied or
- * padded: merge, extract and extend share pages as a fork does.
+ * padded: merge, add, extract and extend fork, and what they fork from stays
+ * the caller's.
  */
 typedef struct quire_batch quire_batch;
 
 QUIRE_API quire_status quire_batch_merge(quire_batch **out, quire_pool *pool, quire_seq *const *seqs,
                                          uint32_t n);
+QUIRE_API quire_status quire_batch_add(quire_batch *batch, const quire_seq *seq); /* at the end */
 QUIRE_API quire_status quire_batch_extract(quire_seq **out, const quire_batch *batch, uint32_t index);
-QUIRE_API quire_status quire_batch_filter(quire_batch *batch, const uint32_t *indices,
-                                          uint32_t n); /* ascending or not */
+/* Keep these, in this order. An index may come again (beam search): a fork. */
+QUIRE_API quire_status quire_batch_filter(quire_batch *batch, const uint32_t *indices, uint32_t n);
 QUIRE_API quire_status quire_batch_extend(quire_batch *batch, const quire_batch *other);
-QUIRE_API quire_seq *const *quire_batch_seqs(const quire_batch *batch,
-                                             uint32_t *n); /* for step_begin, trim */
-QUIRE_API void quire_batch_destroy(quire_batch *batch);
+/* As quire_seq_convert() for all of them; pages they share stay shared. */
+QUIRE_API quire_status quire_batch_convert(quire_batch *batch, const quire_plan *plan, uint32_t flags);
+/* For step_begin, trim and the like; valid until the batch changes. */
+QUIRE_API quire_seq *const *quire_batch_seqs(const quire_batch *batch, uint32_t *n);
+QUIRE_API void quire_batch_destroy(quire_batch *batch); /* none of them in an open step */
 
 /*
  * The left-padded form other engines use: n_columns columns, sequence i in columns
@@ -433,9 +470,9 @@ QUIRE_API void quire_format_destroy(quire_format *format);
 QUIRE_API size_t quire_tile_bytes(const quire_format *format); /* a multiple of 64 */
 QUIRE_API uint64_t quire_format_fingerprint(const quire_format *format);
 /*
- * Rows [row, row + n) of the tile of one KV head. A tile begins as zeros and is
- * aligned to 64 bytes. Rows do not depend on each other; two threads must not write
- * to one tile at once. counts may be NULL.
+ * Rows [row, row + n) of the tile of one KV head; rows points at that head's first
+ * row. A tile begins as zeros and is aligned to 64 bytes. Rows do not depend on
+ * each other; two threads must not write to one tile at once. counts may be NULL.
  */
 QUIRE_API quire_status quire_tile_encode(const quire_format *format, uint32_t head, void *tile, uint32_t row,
                                          uint32_t n, const quire_rows *rows, quire_counts *counts);
@@ -443,9 +480,13 @@ QUIRE_API quire_status quire_tile_decode(const quire_format *format, uint32_t he
                                          uint32_t row, uint32_t n, const quire_rows_out *rows);
 QUIRE_API void quire_tile_clear(const quire_format *format, void *tile, uint32_t row, uint32_t n);
 
-/* The K and V tiles of 64 or fewer tokens, all KV heads; head h is h * head_stride bytes on. */
+/*
+ * The K and V tiles of 64 or fewer tokens, all KV heads, aligned to 64 bytes; head h
+ * is h * head_stride bytes on (0: tile after tile). A host whose cells hold tokens in any order sets
+ * first to the number of the first cell and QUIRE_ATTEND_BIDIRECTIONAL, and leaves everything to the mask.
+ */
 typedef struct quire_tile_ref {
-    const void *k, *v; /* v NULL: V is part of K */
+    const void *k, *v; /* v NULL: V is part of K, whose format has d_v */
     size_t k_head_stride, v_head_stride;
     const quire_format *k_format, *v_format;
     uint32_t first; /* position of row 0, and its column in the mask */

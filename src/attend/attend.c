@@ -7,6 +7,7 @@
 
 #include <math.h>
 
+#define KNOWN_FLAGS (uint32_t)(QUIRE_ATTEND_BIDIRECTIONAL | QUIRE_ATTEND_PARTIAL)
 #define PARTS_IN_FLIGHT 64u /* partial results kept at once when one block's splits are spread over threads */
 
 struct quire_workspace {
@@ -54,16 +55,25 @@ static bool mask_is_valid(const quire_mask *m)
     return !m || !m->n_keys || (m->data && quire_form_is_float(m->form));
 }
 
+/* Whether the tiles of all heads lie apart and aligned. */
+static bool heads_are_apart(const void *tile, size_t stride, const quire_format *f, uint32_t n_heads)
+{
+    if (!quire_tile_is_aligned(tile)) return false;
+    return !stride || n_heads == 1 || (stride % 64 == 0 && stride >= f->tile_bytes);
+}
+
 static quire_status check_tile(quire_checked_job *c, const quire_attend_job *job, const quire_tile_ref *tile)
 {
     if (!tile->k || !tile->k_format || tile->n_rows > QUIRE_TILE_ROWS) return QUIRE_EINVAL;
+    if (tile->first > (uint32_t)INT32_MAX) return QUIRE_EINVAL;
     const quire_format *value = tile->v ? tile->v_format : tile->k_format;
     if (!value || tile->k_format->coder.side != QUIRE_K || tile->k_format->coder.d != job->d_k)
         return QUIRE_EINVAL;
-    if (tile->v ? value->coder.side != QUIRE_V || value->coder.d != job->d_v : job->d_v > job->d_k)
+    if (tile->v ? value->coder.side != QUIRE_V || value->coder.d != job->d_v : value->coder.d_v != job->d_v)
         return QUIRE_EINVAL;
-    /* V cannot be had from its channels of K alone if a rotation mixes them with others. */
-    if (!tile->v && job->d_v % value->coder.block) return QUIRE_EINVAL;
+    if (!heads_are_apart(tile->k, tile->k_head_stride, tile->k_format, job->n_kv_heads)) return QUIRE_EINVAL;
+    if (tile->v && !heads_are_apart(tile->v, tile->v_head_stride, value, job->n_kv_heads))
+        return QUIRE_EINVAL;
     if (job->n_kv_heads > tile->k_format->n_heads || job->n_kv_heads > value->n_heads) return QUIRE_EINVAL;
     if (!add_format(c->k, &c->n_k, tile->k_format) || !add_format(c->v, &c->n_v, value))
         return QUIRE_EUNSUPPORTED;
@@ -80,6 +90,10 @@ static quire_status check_job(quire_checked_job *c, const quire_attend_job *job,
     if (job->n_queries && (!job->q || !job->out)) return QUIRE_EINVAL;
     if (job->n_queries > (uint32_t)INT32_MAX || job->first_query > (uint32_t)INT32_MAX) return QUIRE_EINVAL;
     if ((job->n_tiles && !job->tiles) || !mask_is_valid(job->mask)) return QUIRE_EINVAL;
+    if (o->flags & QUIRE_ATTEND_PARTIAL && job->n_queries && (!job->max || !job->sum)) return QUIRE_EINVAL;
+    if ((job->out_stride && job->out_stride < job->d_v) ||
+        (job->out_head_stride && job->out_head_stride < job->d_v))
+        return QUIRE_EINVAL;
     if (job->ring_tokens ? job->ring_sinks >= job->ring_tokens : job->ring_sinks) return QUIRE_EINVAL;
     for (uint32_t i = 0; i < job->n_tiles; i++) {
         quire_status status = check_tile(c, job, &job->tiles[i]);
@@ -303,7 +317,8 @@ quire_status quire_attend(quire_workspace *w, const quire_attend_options *option
     static const quire_attend_options plain = {.version = QUIRE_OPTIONS};
     if (!w || (n_jobs && !jobs)) return QUIRE_EINVAL;
     if (!options) options = &plain;
-    if (options->version < QUIRE_OPTIONS) return QUIRE_EINVAL;
+    if (options->version < QUIRE_OPTIONS || options->flags & ~KNOWN_FLAGS) return QUIRE_EINVAL;
+    if (!isfinite(options->scale) || !isfinite(options->softcap) || options->softcap < 0) return QUIRE_EINVAL;
 
     call c = {.options = options, .n_jobs = n_jobs};
     needs n = {.n_k = 1, .rows = 1, .d = 16};

@@ -147,6 +147,11 @@ static uint32_t index_of(const quire_format *const *list, uint32_t n, const quir
     return i;
 }
 
+static const uint8_t *head_tile(const void *first, size_t stride, const quire_format *format, uint32_t head)
+{
+    return (const uint8_t *)first + head * (stride ? stride : format->tile_bytes);
+}
+
 void quire_block_split(const quire_block *b, const quire_attend_options *o, const quire_split *split,
                        quire_scratch *s, quire_state *part)
 {
@@ -165,7 +170,7 @@ void quire_block_split(const quire_block *b, const quire_attend_options *o, cons
         }
         if (!any) continue;
         uint32_t kf = index_of(checked->k, checked->n_k, tile->k_format);
-        const uint8_t *k_tile = (const uint8_t *)tile->k + b->head * tile->k_head_stride;
+        const uint8_t *k_tile = head_tile(tile->k, tile->k_head_stride, tile->k_format, b->head);
         kernels->score(tile->k_format, k_tile, tile->n_rows, s->query + (size_t)kf * b->n_rows * d_k, d_k,
                        b->n_rows, s->scores, &has_mean, s->tile);
         any = 0;
@@ -191,7 +196,7 @@ void quire_block_split(const quire_block *b, const quire_attend_options *o, cons
         }
         if (!any) continue;
         const quire_format *v_format = tile->v ? tile->v_format : tile->k_format;
-        const uint8_t *v_tile = tile->v ? (const uint8_t *)tile->v + b->head * tile->v_head_stride : k_tile;
+        const uint8_t *v_tile = tile->v ? head_tile(tile->v, tile->v_head_stride, v_format, b->head) : k_tile;
         uint32_t vf = index_of(checked->v, checked->n_v, v_format);
         for (uint32_t i = 0; i < b->n_rows; i++) s->mean_sums[i] = 0;
         kernels->mix(v_format, v_tile, tile->n_rows, job->d_v, s->weights, s->visible, b->n_rows,

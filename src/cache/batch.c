@@ -31,7 +31,7 @@ static quire_batch *batch_alloc(quire_pool *pool, uint32_t n)
 }
 
 /* Add forks; on failure the batch is as it was. */
-static quire_status add_forks(quire_batch *batch, quire_seq *const *seqs, uint32_t n)
+static quire_status add_forks(quire_batch *batch, const quire_seq *const *seqs, uint32_t n)
 {
     if (n > UINT32_MAX - batch->n) return QUIRE_EINVAL;
     uint32_t n_before = batch->n;
@@ -56,7 +56,7 @@ quire_status quire_batch_merge(quire_batch **out, quire_pool *pool, quire_seq *c
         if (!seqs[i] || seqs[i]->pool != pool) return QUIRE_EINVAL;
     quire_batch *batch = batch_alloc(pool, n);
     if (!batch) return QUIRE_ENOMEM;
-    quire_status status = add_forks(batch, seqs, n);
+    quire_status status = add_forks(batch, (const quire_seq *const *)seqs, n);
     if (status) {
         quire_batch_destroy(batch);
         return status;
@@ -71,34 +71,46 @@ quire_status quire_batch_extract(quire_seq **out, const quire_batch *batch, uint
     return quire_seq_fork(out, batch->seq[index]);
 }
 
+quire_status quire_batch_add(quire_batch *batch, const quire_seq *seq)
+{
+    if (!batch || !seq || seq->pool != batch->pool) return QUIRE_EINVAL;
+    return add_forks(batch, &seq, 1);
+}
+
 quire_status quire_batch_filter(quire_batch *batch, const uint32_t *indices, uint32_t n)
 {
-    if (!batch || (n && !indices) || n > batch->n) return QUIRE_EINVAL;
+    if (!batch || (n && !indices)) return QUIRE_EINVAL;
     for (uint32_t i = 0; i < batch->n; i++)
         if (batch->seq[i]->step) return QUIRE_EBUSY;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         if (indices[i] >= batch->n) return QUIRE_EINVAL;
-        for (uint32_t j = 0; j < i; j++)
-            if (indices[j] == indices[i]) return QUIRE_EINVAL;
-    }
-    size_t bytes = sizeof(quire_seq *) * batch->cap;
-    quire_seq **kept = (quire_seq **)quire_alloc(&batch->pool->allocator, bytes);
+    quire_batch *kept = batch_alloc(batch->pool, n);
     if (!kept) return QUIRE_ENOMEM;
+    /* Forks of all, then the old ones go: an index may come any number of times, and a failure changes nothing. */
     for (uint32_t i = 0; i < n; i++) {
-        kept[i] = batch->seq[indices[i]];
-        batch->seq[indices[i]] = NULL;
+        quire_status status = add_forks(kept, (const quire_seq *const *)&batch->seq[indices[i]], 1);
+        if (status) {
+            quire_batch_destroy(kept);
+            return status;
+        }
     }
-    for (uint32_t i = 0; i < batch->n; i++) quire_seq_destroy(batch->seq[i]);
-    quire_free(&batch->pool->allocator, batch->seq, bytes);
-    batch->seq = kept;
-    batch->n = n;
+    quire_batch old = *batch;
+    *batch = *kept;
+    *kept = old;
+    quire_batch_destroy(kept);
     return QUIRE_OK;
 }
 
 quire_status quire_batch_extend(quire_batch *batch, const quire_batch *other)
 {
     if (!batch || !other || batch == other || batch->pool != other->pool) return QUIRE_EINVAL;
-    return add_forks(batch, other->seq, other->n);
+    return add_forks(batch, (const quire_seq *const *)other->seq, other->n);
+}
+
+quire_status quire_batch_convert(quire_batch *batch, const quire_plan *plan, uint32_t flags)
+{
+    if (!batch) return QUIRE_EINVAL;
+    return quire_seqs_convert(batch->pool, batch->seq, batch->n, plan, flags);
 }
 
 quire_seq *const *quire_batch_seqs(const quire_batch *batch, uint32_t *n)
@@ -114,7 +126,7 @@ static quire_rows seq_rows(const quire_format *f, uint32_t n_heads, const quire_
                            uint32_t n_columns, uint32_t padding)
 {
     quire_rows dense = *all;
-    quire_rows_dense(f, n_heads, n_columns, &dense);
+    (void)quire_rows_check(f, n_heads, n_columns, &dense); /* append checks again and refuses */
     return quire_rows_at(&dense, seq, padding, 0);
 }
 
@@ -197,10 +209,8 @@ quire_status quire_batch_export(const quire_batch *batch, uint32_t layer, quire_
         const quire_planned_layer *l = &seq->plan->layer[layer];
         const quire_format *f = side == QUIRE_K ? &l->k : &l->v;
         quire_rows dense = quire_rows_of(rows);
-        quire_status status =
-            quire_rows_check(f, dense.form, dense.scale_form, dense.data, dense.scales, dense.biases);
+        quire_status status = quire_rows_check(f, l->shape.n_kv_heads, n_columns, &dense);
         if (status) return status;
-        quire_rows_dense(f, l->shape.n_kv_heads, n_columns, &dense);
         uint32_t padding = n_columns - seq->length;
         clear_columns(f, l->shape.n_kv_heads, rows, &dense, i, padding);
         quire_rows_out one = quire_rows_out_at(rows, &dense, i, padding, 0);

@@ -83,4 +83,8 @@ uint32_t quire_seq_tiles_to(const quire_seq *seq, uint32_t layer, uint32_t lengt
                             uint32_t cap);
 bool quire_ring_is_valid(const quire_seq_options *ring);
 
+/* convert.c: several sequences of one pool at once; pages they share stay shared. */
+quire_status quire_seqs_convert(quire_pool *pool, quire_seq *const *seqs, uint32_t n, const quire_plan *plan,
+                                uint32_t flags);
+
 #endif

@@ -347,6 +347,7 @@ quire_status quire_plan_create(quire_plan **out, const quire_geometry *geometry,
         d.profile = options->profile;
         d.message = options->message;
         d.message_size = options->message ? options->message_size : 0;
+        if (d.message_size) d.message[0] = 0;
     }
     uint32_t n_layers = quire_geometry_check(geometry, &why);
     if (!n_layers) return complain(&d, QUIRE_EINVAL, "%s", why);

@@ -2,10 +2,22 @@
 /* cache: the pool: page memory, plans, workspaces. */
 #include "cache/cache.h"
 
+/* Budget bytes of a page of every group, the larger of its two kinds. */
+static size_t one_page_each(const quire_plan *plan)
+{
+    size_t bytes = 0;
+    for (uint32_t g = 0; g < plan->n_groups; g++) {
+        size_t page = quire_page_stride(plan->group[g].pages.bytes);
+        size_t sink = quire_page_stride(plan->group[g].sinks.bytes);
+        bytes += page > sink ? page : sink;
+    }
+    return bytes;
+}
+
 quire_status quire_pool_create(quire_pool **out, const quire_plan *plan, const quire_pool_options *options)
 {
-    if (!out || !plan || !options || options->version < QUIRE_OPTIONS || !options->budget_bytes)
-        return QUIRE_EINVAL;
+    if (!out || !plan || !options || options->version < QUIRE_OPTIONS) return QUIRE_EINVAL;
+    if (options->budget_bytes < one_page_each(plan)) return QUIRE_EINVAL;
     quire_allocator a = quire_allocator_or_default(options->allocator);
     quire_pool *pool = (quire_pool *)quire_alloc(&a, sizeof *pool);
     if (!pool) return QUIRE_ENOMEM;

@@ -9,13 +9,25 @@ bool quire_ring_is_valid(const quire_seq_options *ring)
     return ring->max_tokens ? ring->sinks < ring->max_tokens : !ring->sinks;
 }
 
-/* Rows back from the query, itself included, that a group sees; 0: all. */
+/* Rows back from the query, itself included, that layers of a window see; 0: all. */
+static uint32_t reach_of(uint32_t window, const quire_seq_options *ring)
+{
+    uint32_t last = ring->max_tokens - ring->sinks;
+    if (!ring->max_tokens) return window;
+    return !window || last < window ? last : window;
+}
+
+/* Pages at the start that stay however far the ring has moved. */
+static uint32_t kept_pages(uint32_t window, const quire_seq_options *ring)
+{
+    /* A window no longer than the ring hides the sinks before the ring does. */
+    if (window && window <= ring->max_tokens - ring->sinks) return 0;
+    return quire_pages_for(ring->sinks);
+}
+
 static uint32_t reach(const quire_seq *seq, uint32_t group)
 {
-    uint32_t window = seq->plan->group[group].window;
-    uint32_t ring = seq->ring.max_tokens - seq->ring.sinks;
-    if (!seq->ring.max_tokens) return window;
-    return !window || ring < window ? ring : window;
+    return reach_of(seq->plan->group[group].window, &seq->ring);
 }
 
 uint32_t quire_group_from(const quire_seq *seq, uint32_t group, uint32_t next, uint32_t spare)
@@ -28,10 +40,31 @@ uint32_t quire_group_from(const quire_seq *seq, uint32_t group, uint32_t next, u
 
 uint32_t quire_group_kept(const quire_seq *seq, uint32_t group)
 {
-    uint32_t window = seq->plan->group[group].window;
-    /* A window no longer than the ring hides the sinks before the ring does. */
-    if (window && window <= seq->ring.max_tokens - seq->ring.sinks) return 0;
-    return quire_pages_for(seq->ring.sinks);
+    return kept_pages(seq->plan->group[group].window, &seq->ring);
+}
+
+size_t quire_plan_bytes(const quire_plan *plan, const quire_seq_options *options, uint32_t n_tokens,
+                        uint32_t step_tokens)
+{
+    quire_seq_options ring = options ? *options : (quire_seq_options){0};
+    size_t bytes = 0;
+    if (!plan || !quire_ring_is_valid(&ring) || n_tokens > QUIRE_MAX_TOKENS) return 0;
+    for (uint32_t g = 0; g < plan->n_groups; g++) {
+        const quire_group *group = &plan->group[g];
+        uint64_t n = quire_pages_for(n_tokens), back = reach_of(group->window, &ring);
+        if (back) {
+            /* What a step may see and what it adds, at the worst place within pages. */
+            uint64_t span = back - 1 + ring.spare_tokens + step_tokens;
+            uint64_t held =
+                kept_pages(group->window, &ring) + (span + 2 * QUIRE_PAGE_TOKENS - 2) / QUIRE_PAGE_TOKENS;
+            if (held < n) n = held;
+        }
+        uint64_t n_sinks = group->n_sink_pages < n ? group->n_sink_pages : n;
+        size_t page = quire_page_stride(group->pages.bytes), sink = quire_page_stride(group->sinks.bytes);
+        if (back && sink < page) sink = page; /* a ring may let them go and hold ordinary pages instead */
+        bytes += (size_t)n_sinks * sink + (size_t)(n - n_sinks) * page;
+    }
+    return bytes;
 }
 
 void quire_seq_release(quire_seq *seq, uint32_t next)

@@ -128,6 +128,19 @@ uint32_t quire_seq_tiles(const quire_seq *seq, uint32_t layer, quire_tile_ref *t
     return n;
 }
 
+/* V rows of a layer that keeps K only: the first d_v values of its decoded K rows. */
+static void decode_prefix(const quire_format *k, uint32_t head, const uint8_t *tile, uint32_t row, uint32_t n,
+                          const quire_rows_out *rows)
+{
+    float x[QUIRE_MAX_D];
+    quire_rows_out one = {.form = QUIRE_F32, .data = x};
+    for (uint32_t i = 0; i < n; i++) {
+        (void)quire_tile_decode(k, head, tile, row + i, 1, &one);
+        for (uint32_t c = 0; c < k->coder.d_v; c++)
+            quire_store_value(rows->form, (uint8_t *)rows->data + i * rows->token_stride, c, x[c]);
+    }
+}
+
 quire_status quire_seq_export(const quire_seq *seq, uint32_t layer, quire_side side, uint32_t first,
                               uint32_t n, const quire_rows_out *rows)
 {
@@ -135,29 +148,36 @@ quire_status quire_seq_export(const quire_seq *seq, uint32_t layer, quire_side s
         return QUIRE_EINVAL;
     if (first > seq->length || n > seq->length - first) return QUIRE_EINVAL;
     const quire_planned_layer *l = &seq->plan->layer[layer];
-    if (side == QUIRE_V && l->shape.v_in_k) return QUIRE_EINVAL;
+    bool prefix = side == QUIRE_V && l->shape.v_in_k;
+    if (prefix && !quire_form_is_float(rows->form)) return QUIRE_EUNSUPPORTED;
+    quire_side kept = prefix ? QUIRE_K : side;
     const quire_table *t = &seq->table[l->group];
-    const quire_format *planned = side == QUIRE_K ? &l->k : &l->v;
+    const quire_format *planned = kept == QUIRE_K ? &l->k : &l->v;
     for (uint32_t i = first / QUIRE_PAGE_TOKENS; i < quire_pages_for(first + n) && n; i++) {
         uint32_t entry = quire_table_entry(t, i);
         if (entry == UINT32_MAX) return QUIRE_ERANGE;
-        const quire_format *held = quire_page_format(t->page[entry], l->index, side);
+        const quire_format *held = quire_page_format(t->page[entry], l->index, kept);
         if (!quire_form_is_float(rows->form) && held->fingerprint != planned->fingerprint)
             return QUIRE_EUNSUPPORTED;
     }
     quire_rows dense = quire_rows_of(rows);
-    quire_status status =
-        quire_rows_check(planned, dense.form, dense.scale_form, dense.data, dense.scales, dense.biases);
+    quire_format narrow; /* of a V row that is the prefix of a K row: only its size counts */
+    if (prefix && quire_format_init(&narrow, quire_codec_get("f32"), QUIRE_V, l->shape.d_v, 0, NULL, 0))
+        return QUIRE_EINVAL;
+    quire_status status = quire_rows_check(prefix ? &narrow : planned, l->shape.n_kv_heads, n, &dense);
     if (status) return status;
-    quire_rows_dense(planned, l->shape.n_kv_heads, n, &dense);
     for (uint32_t p = first, run; p < first + n; p += run) {
         uint32_t row = p % QUIRE_PAGE_TOKENS, left = first + n - p;
         run = QUIRE_PAGE_TOKENS - row < left ? QUIRE_PAGE_TOKENS - row : left;
         const quire_page *page = t->page[quire_table_entry(t, p / QUIRE_PAGE_TOKENS)];
+        const quire_format *held = quire_page_format(page, l->index, kept);
         for (uint32_t h = 0; h < l->shape.n_kv_heads; h++) {
             quire_rows_out one = quire_rows_out_at(rows, &dense, 0, p - first, h);
-            const uint8_t *tile = quire_page_tile(page, l->index, side, h);
-            status = quire_tile_decode(quire_page_format(page, l->index, side), h, tile, row, run, &one);
+            const uint8_t *tile = quire_page_tile(page, l->index, kept, h);
+            if (prefix)
+                decode_prefix(held, h, tile, row, run, &one);
+            else
+                status = quire_tile_decode(held, h, tile, row, run, &one);
             if (status) return status;
         }
     }

@@ -247,10 +247,8 @@ static quire_status check_rows(const quire_seq *seq, const quire_planned_layer *
                                uint32_t n_tokens, quire_rows *rows)
 {
     const quire_format *f = side == QUIRE_K ? &l->k : &l->v;
-    quire_status status =
-        quire_rows_check(f, rows->form, rows->scale_form, rows->data, rows->scales, rows->biases);
+    quire_status status = quire_rows_check(f, l->shape.n_kv_heads, n_tokens, rows);
     if (status) return status;
-    quire_rows_dense(f, l->shape.n_kv_heads, n_tokens, rows);
     if (quire_form_is_float(rows->form)) return QUIRE_OK;
     const quire_table *t = &seq->table[l->group];
     for (uint32_t i = seq->length / QUIRE_PAGE_TOKENS; i < quire_pages_for(seq->length + n_tokens); i++) {

@@ -65,6 +65,7 @@ struct quire_coder {
     const quire_codec *codec;
     quire_side side;
     uint32_t d;        /* values of a row */
+    uint32_t d_v;      /* side K: V is its first d_v values; 0: it is not */
     uint32_t d_pad;    /* d rounded up to 16: codes of a row in a tile; the extra codes are 0 */
     uint32_t group;    /* values that share a scale (d_pad for one per row); the last group may be shorter */
     uint32_t n_groups; /* 0 for floats */

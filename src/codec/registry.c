@@ -151,6 +151,7 @@ quire_status quire_coder_init(quire_coder *coder, const quire_codec *codec, quir
         .codec = codec,
         .side = side,
         .d = d,
+        .d_v = d_v,
         .d_pad = d_pad,
         .group = group,
         .n_groups = codec->values == QUIRE_VALUES_FLOAT ? 0 : (d + group - 1) / group,

@@ -6,17 +6,10 @@
 #include <assert.h>
 
 #define OS_PAGE 4096u
-#define WHOLE_OS_PAGES_FROM \
-    (64u * OS_PAGE) /* from here rounding up to whole OS pages costs less than 1.6 % */
 
 /* Released pages stay resident up to this share of the budget, and a few in any case. */
 #define KEPT_SHARE 32u
 #define KEPT_PAGES 4u
-
-static size_t round_up(size_t n, size_t to)
-{
-    return (n + to - 1) / to * to;
-}
 
 quire_status quire_pages_init(quire_pages *pages, const quire_allocator *allocator, size_t budget)
 {
@@ -53,7 +46,7 @@ static quire_page_class *class_of(const quire_pages *pages, size_t bytes)
 static quire_page_class *class_create(quire_pages *pages, size_t bytes)
 {
     const quire_allocator *a = &pages->allocator;
-    size_t stride = bytes >= WHOLE_OS_PAGES_FROM ? round_up(bytes, OS_PAGE) : bytes;
+    size_t stride = quire_page_stride(bytes);
     size_t n = pages->budget / stride;
     quire_page_class *c = (quire_page_class *)quire_alloc(a, sizeof *c);
     if (!c) return NULL;
@@ -229,13 +222,4 @@ void quire_pages_forgive(quire_pages *pages, size_t bytes)
     pthread_mutex_lock(&pages->lock);
     pages->used -= bytes;
     pthread_mutex_unlock(&pages->lock);
-}
-
-size_t quire_page_cost(quire_pages *pages, const quire_page_layout *layout)
-{
-    pthread_mutex_lock(&pages->lock);
-    const quire_page_class *c = class_of(pages, layout->bytes);
-    size_t cost = c ? c->stride : SIZE_MAX / 2;
-    pthread_mutex_unlock(&pages->lock);
-    return cost;
 }

@@ -20,24 +20,37 @@ quire_row_address quire_rows_one(const quire_format *f, quire_form form, quire_f
     return (quire_row_address){quire_row_code_bytes(coder), coder->n_groups * quire_value_bytes(scale_form)};
 }
 
-quire_status quire_rows_check(const quire_format *f, quire_form form, quire_form scale_form, const void *data,
-                              const void *scales, const void *biases)
+static bool form_fits(const quire_format *f, const quire_rows *rows)
 {
-    if (!data) return QUIRE_EINVAL;
-    if (quire_form_is_float(form) || form == QUIRE_NATIVE) return QUIRE_OK;
-    if (form != QUIRE_MLX || !quire_form_is_float(scale_form) || !scales || !biases) return QUIRE_EINVAL;
-    return f->coder.codec->info.flags & QUIRE_CODEC_MLX ? QUIRE_OK : QUIRE_EUNSUPPORTED;
+    if (quire_form_is_float(rows->form)) return true;
+    return !rows->codec || strcmp(rows->codec, f->coder.codec->info.name) == 0;
 }
 
-void quire_rows_dense(const quire_format *f, uint32_t n_heads, uint32_t n_tokens, quire_rows *rows)
+/* A stride of 0 becomes `dense`; a smaller one than a row would make rows overlap. */
+static bool fill_stride(size_t *stride, size_t dense, size_t row)
 {
+    if (!*stride) *stride = dense;
+    return *stride >= row;
+}
+
+quire_status quire_rows_check(const quire_format *f, uint32_t n_heads, uint32_t n_tokens, quire_rows *rows)
+{
+    if (!rows->data) return QUIRE_EINVAL;
+    if (!quire_form_is_float(rows->form) && rows->form != QUIRE_NATIVE) {
+        if (rows->form != QUIRE_MLX || !quire_form_is_float(rows->scale_form) || !rows->scales ||
+            !rows->biases)
+            return QUIRE_EINVAL;
+        if (!(f->coder.codec->info.flags & QUIRE_CODEC_MLX)) return QUIRE_EUNSUPPORTED;
+    }
+    if (!form_fits(f, rows)) return QUIRE_EMISMATCH;
     quire_row_address one = quire_rows_one(f, rows->form, rows->scale_form);
-    if (!rows->head_stride) rows->head_stride = one.data;
-    if (!rows->token_stride) rows->token_stride = one.data * n_heads;
-    if (!rows->seq_stride) rows->seq_stride = rows->token_stride * n_tokens;
-    if (!rows->scale_head_stride) rows->scale_head_stride = one.scales;
-    if (!rows->scale_token_stride) rows->scale_token_stride = one.scales * n_heads;
-    if (!rows->scale_seq_stride) rows->scale_seq_stride = rows->scale_token_stride * n_tokens;
+    bool apart = fill_stride(&rows->head_stride, one.data, one.data) &
+                 fill_stride(&rows->token_stride, one.data * n_heads, one.data) &
+                 fill_stride(&rows->scale_head_stride, one.scales, one.scales) &
+                 fill_stride(&rows->scale_token_stride, one.scales * n_heads, one.scales);
+    fill_stride(&rows->seq_stride, rows->token_stride * n_tokens, 0);
+    fill_stride(&rows->scale_seq_stride, rows->scale_token_stride * n_tokens, 0);
+    return apart ? QUIRE_OK : QUIRE_EINVAL;
 }
 
 quire_rows quire_rows_of(const quire_rows_out *out)
@@ -54,6 +67,7 @@ quire_rows quire_rows_of(const quire_rows_out *out)
         .scale_token_stride = out->scale_token_stride,
         .scale_head_stride = out->scale_head_stride,
         .scale_seq_stride = out->scale_seq_stride,
+        .codec = out->codec,
     };
 }
 
@@ -91,6 +105,7 @@ quire_rows_out quire_rows_out_at(const quire_rows_out *out, const quire_rows *de
         .scale_token_stride = dense->scale_token_stride,
         .scale_head_stride = dense->scale_head_stride,
         .scale_seq_stride = dense->scale_seq_stride,
+        .codec = out->codec,
     };
 }
 
@@ -123,9 +138,10 @@ static quire_status read_row(const quire_format *f, const quire_calibration *cal
     return QUIRE_OK;
 }
 
-static bool range_is_valid(const quire_format *f, uint32_t head, uint32_t row, uint32_t n)
+static bool range_is_valid(const quire_format *f, uint32_t head, const void *tile, uint32_t row, uint32_t n)
 {
-    return head < f->n_heads && row <= QUIRE_TILE_ROWS && n <= QUIRE_TILE_ROWS - row;
+    return tile && quire_tile_is_aligned(tile) && head < f->n_heads && row <= QUIRE_TILE_ROWS &&
+           n <= QUIRE_TILE_ROWS - row;
 }
 
 QUIRE_APART static quire_status encode_rows(const quire_format *f, uint32_t head, void *tile, uint32_t row,
@@ -144,12 +160,10 @@ QUIRE_APART static quire_status encode_rows(const quire_format *f, uint32_t head
 quire_status quire_tile_encode(const quire_format *f, uint32_t head, void *tile, uint32_t row, uint32_t n,
                                const quire_rows *rows, quire_counts *counts)
 {
-    if (!f || !tile || !rows || !range_is_valid(f, head, row, n)) return QUIRE_EINVAL;
-    quire_status status =
-        quire_rows_check(f, rows->form, rows->scale_form, rows->data, rows->scales, rows->biases);
-    if (status) return status;
+    if (!f || !rows || !range_is_valid(f, head, tile, row, n)) return QUIRE_EINVAL;
     quire_rows dense = *rows;
-    quire_rows_dense(f, 1, n, &dense);
+    quire_status status = quire_rows_check(f, 1, n, &dense);
+    if (status) return status;
     uint32_t mode = quire_float_mode_enter();
     status = encode_rows(f, head, tile, row, n, &dense, counts);
     quire_float_mode_leave(mode);
@@ -192,12 +206,10 @@ QUIRE_APART static quire_status decode_rows(const quire_format *f, uint32_t head
 quire_status quire_tile_decode(const quire_format *f, uint32_t head, const void *tile, uint32_t row,
                                uint32_t n, const quire_rows_out *rows)
 {
-    if (!f || !tile || !rows || !range_is_valid(f, head, row, n)) return QUIRE_EINVAL;
-    quire_status status =
-        quire_rows_check(f, rows->form, rows->scale_form, rows->data, rows->scales, rows->biases);
-    if (status) return status;
+    if (!f || !rows || !range_is_valid(f, head, tile, row, n)) return QUIRE_EINVAL;
     quire_rows dense = quire_rows_of(rows);
-    quire_rows_dense(f, 1, n, &dense);
+    quire_status status = quire_rows_check(f, 1, n, &dense);
+    if (status) return status;
     uint32_t mode = quire_float_mode_enter();
     status = decode_rows(f, head, tile, row, n, &dense, rows);
     quire_float_mode_leave(mode);

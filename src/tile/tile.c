@@ -20,56 +20,74 @@ static planes planes_of(uint32_t bits)
     }
 }
 
-/* Vector of 64 codes that holds (t, c), and the byte within it. */
-static inline uint32_t vector_of(const quire_coder *coder, uint32_t t, uint32_t c, uint32_t *byte)
+/*
+ * The codes of a row that lie in one vector of 64: K has 4 neighbouring channels there, next to each other, V has 16,
+ * four bytes apart.
+ */
+typedef struct run {
+    uint32_t vector, byte; /* of its first channel */
+} run;
+
+static inline uint32_t run_length(quire_side side)
 {
-    if (coder->side == QUIRE_K) {
-        *byte = t % 16 * 4 + c % 4;
-        return t / 16 * (coder->d_pad / 4) + c / 4;
-    }
-    *byte = c % 16 * 4 + t % 4;
-    return c / 16 * 16 + t / 4;
+    return side == QUIRE_K ? 4 : 16;
 }
 
-/* Where plane `width` of vector u keeps `byte`: line and shift. Eight vectors are stored together. */
-static inline size_t place(uint32_t bits, uint32_t plane_offset, uint32_t width, uint32_t u, uint32_t byte,
-                           uint32_t *shift)
+static inline uint32_t run_step(quire_side side)
 {
-    uint32_t in_block = u % 8 * width;
+    return side == QUIRE_K ? 1 : 4;
+}
+
+/* Run of row t that begins at channel c, a multiple of the run's length. */
+static inline run run_at(const quire_coder *coder, uint32_t t, uint32_t c)
+{
+    if (coder->side == QUIRE_K) return (run){t / 16 * (coder->d_pad / 4) + c / 4, t % 16 * 4};
+    return (run){c + t / 4, t % 4};
+}
+
+/* Where plane `width` of a vector keeps a byte: offset and shift. Eight vectors are stored together. */
+static inline size_t place(uint32_t bits, uint32_t plane_offset, uint32_t width, run r, uint32_t *shift)
+{
+    uint32_t in_block = r.vector % 8 * width;
     *shift = in_block % 8;
-    return (size_t)(u / 8) * 64 * bits + plane_offset + (in_block / 8) * 64 + byte;
+    return (size_t)(r.vector / 8) * 64 * bits + plane_offset + (in_block / 8) * 64 + r.byte;
 }
 
+/* code has d_pad codes. */
 static void put_codes(const quire_format *f, uint8_t *tile, uint32_t t, const uint8_t *code)
 {
     const quire_coder *coder = &f->coder;
-    uint32_t bits = coder->codec->info.bits, offset = 0, low = 0;
+    uint32_t bits = coder->codec->info.bits, offset = 0, low = 0, shift;
+    uint32_t length = run_length(coder->side), step = run_step(coder->side);
     planes p = planes_of(bits);
     for (uint32_t i = 0; i < p.n; i++) {
         uint32_t width = p.width[i], mask = (1u << width) - 1;
-        for (uint32_t c = 0; c < coder->d_pad; c++) {
-            uint32_t byte, shift, u = vector_of(coder, t, c, &byte);
-            uint8_t *at = tile + place(bits, offset, width, u, byte, &shift);
-            uint32_t v = c < coder->d ? (uint32_t)code[c] >> low & mask : 0;
-            *at = (uint8_t)((*at & ~(mask << shift)) | v << shift);
+        for (uint32_t c = 0; c < coder->d_pad; c += length) {
+            uint8_t *at = tile + place(bits, offset, width, run_at(coder, t, c), &shift);
+            uint8_t keep = (uint8_t) ~(mask << shift);
+            for (uint32_t k = 0; k < length; k++)
+                at[k * step] =
+                    (uint8_t)((at[k * step] & keep) | ((uint32_t)code[c + k] >> low & mask) << shift);
         }
         offset += 64 * width;
         low += width;
     }
 }
 
+/* Writes d_pad codes. */
 static void get_codes(const quire_format *f, const uint8_t *tile, uint32_t t, uint8_t *code)
 {
     const quire_coder *coder = &f->coder;
-    uint32_t bits = coder->codec->info.bits, offset = 0, low = 0;
+    uint32_t bits = coder->codec->info.bits, offset = 0, low = 0, shift;
+    uint32_t length = run_length(coder->side), step = run_step(coder->side);
     planes p = planes_of(bits);
     for (uint32_t i = 0; i < p.n; i++) {
         uint32_t width = p.width[i], mask = (1u << width) - 1;
-        for (uint32_t c = 0; c < coder->d; c++) {
-            uint32_t byte, shift, u = vector_of(coder, t, c, &byte);
-            size_t at = place(bits, offset, width, u, byte, &shift);
-            uint32_t v = (uint32_t)tile[at] >> shift & mask;
-            code[c] = (uint8_t)(i ? code[c] | v << low : v);
+        for (uint32_t c = 0; c < coder->d_pad; c += length) {
+            const uint8_t *at = tile + place(bits, offset, width, run_at(coder, t, c), &shift);
+            for (uint32_t k = 0; k < length; k++)
+                code[c + k] =
+                    (uint8_t)((i ? code[c + k] : 0u) | ((uint32_t)at[k * step] >> shift & mask) << low);
         }
         offset += 64 * width;
         low += width;

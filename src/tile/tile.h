@@ -31,6 +31,11 @@ static inline quire_calibration quire_format_head(const quire_format *format, ui
     return quire_profile_head(format->profile, format->layer, head);
 }
 
+static inline bool quire_tile_is_aligned(const void *tile)
+{
+    return (uintptr_t)tile % 64 == 0;
+}
+
 /* One coded row into and out of row t of a tile. */
 void quire_tile_put(const quire_format *format, void *tile, uint32_t t, const quire_coded_row *row);
 void quire_tile_get(const quire_format *format, const void *tile, uint32_t t, quire_coded_row *row);
@@ -51,11 +56,10 @@ typedef struct quire_row_address {
     size_t data, scales;
 } quire_row_address;
 
-/* Whether rows of this form can go into or come out of this format. */
-quire_status quire_rows_check(const quire_format *format, quire_form form, quire_form scale_form,
-                              const void *data, const void *scales, const void *biases);
-/* Dense strides for n_heads heads and n_tokens tokens of a sequence where the caller gave 0. */
-void quire_rows_dense(const quire_format *format, uint32_t n_heads, uint32_t n_tokens, quire_rows *rows);
+/* Checks that rows of this form can go into or come out of this format, and fills in strides that are 0: dense,
+ * n_heads heads, n_tokens tokens of a sequence. */
+quire_status quire_rows_check(const quire_format *format, uint32_t n_heads, uint32_t n_tokens,
+                              quire_rows *rows);
 /* The same block seen as one to read. */
 quire_rows quire_rows_of(const quire_rows_out *out);
 /* Bytes of one row and of its scales. */
