@@ -342,6 +342,7 @@ enum { QUIRE_CONVERT_NEW = 1 }; /* re-code only the unfinished page; finished pa
  */
 QUIRE_API quire_status quire_seq_convert(quire_seq *seq, const quire_plan *plan, uint32_t flags);
 QUIRE_API const quire_plan *quire_seq_plan(const quire_seq *seq);
+QUIRE_API quire_seq_options quire_seq_ring(const quire_seq *seq); /* as created or loaded */
 
 /* Rows [first, first + n) of one layer. NATIVE and MLX need every page to have that codec. */
 QUIRE_API quire_status quire_seq_export(const quire_seq *seq, uint32_t layer, quire_side side, uint32_t first,

@@ -41,12 +41,19 @@ void quire_workspace_destroy(quire_workspace *w)
 
 /* ------------------------------------------------------------------ checks */
 
+/*
+ * The list stays in order of fingerprints. So results do not depend on which tile comes first, nor on which of several equal
+ * format objects a tile refers to.
+ */
 static bool add_format(const quire_format **list, uint32_t *n, const quire_format *format)
 {
-    for (uint32_t i = 0; i < *n; i++)
-        if (list[i] == format) return true;
+    uint32_t at = 0;
+    while (at < *n && list[at]->fingerprint < format->fingerprint) at++;
+    if (at < *n && list[at]->fingerprint == format->fingerprint) return true;
     if (*n == QUIRE_MAX_FORMATS) return false;
-    list[(*n)++] = format;
+    memmove(list + at + 1, list + at, sizeof *list * (*n - at));
+    list[at] = format;
+    (*n)++;
     return true;
 }
 
@@ -286,7 +293,6 @@ static void run(const quire_workspace *w, call *c, void (*task)(void *, uint32_t
 static void run_spread(const quire_workspace *w, call *c, uint64_t n_parts)
 {
     quire_scratch *s = &c->scratch[0];
-    uint32_t mode = quire_float_mode_enter();
     for (uint64_t i = 0; i < c->n_blocks; i++) { /* a job without tiles has no parts */
         quire_block b = block_at(c, i);
         if (b.job->n_splits) continue;
@@ -308,16 +314,12 @@ static void run_spread(const quire_workspace *w, call *c, uint64_t n_parts)
             if (k + 1 == b.job->n_splits) quire_block_finish(&b, c->options, &total, s);
         }
     }
-    quire_float_mode_leave(mode);
 }
 
-quire_status quire_attend(quire_workspace *w, const quire_attend_options *options,
-                          const quire_attend_job *jobs, uint32_t n_jobs)
+QUIRE_APART static quire_status attend(quire_workspace *w, const quire_attend_options *options,
+                                       const quire_attend_job *jobs, uint32_t n_jobs)
 {
-    static const quire_attend_options plain = {.version = QUIRE_OPTIONS};
-    if (!w || (n_jobs && !jobs)) return QUIRE_EINVAL;
-    if (!options) options = &plain;
-    if (options->version < QUIRE_OPTIONS || options->flags & ~KNOWN_FLAGS) return QUIRE_EINVAL;
+    if (!quire_options_are_known(options->version) || options->flags & ~KNOWN_FLAGS) return QUIRE_EINVAL;
     if (!isfinite(options->scale) || !isfinite(options->softcap) || options->softcap < 0) return QUIRE_EINVAL;
 
     call c = {.options = options, .n_jobs = n_jobs};
@@ -367,4 +369,15 @@ quire_status quire_attend(quire_workspace *w, const quire_attend_options *option
     else
         run(w, &c, whole_blocks, c.n_workers);
     return QUIRE_OK;
+}
+
+quire_status quire_attend(quire_workspace *w, const quire_attend_options *options,
+                          const quire_attend_job *jobs, uint32_t n_jobs)
+{
+    static const quire_attend_options plain = {.version = QUIRE_OPTIONS};
+    if (!w || (n_jobs && !jobs)) return QUIRE_EINVAL;
+    uint32_t mode = quire_float_mode_enter();
+    quire_status status = attend(w, options ? options : &plain, jobs, n_jobs);
+    quire_float_mode_leave(mode);
+    return status;
 }

@@ -3,6 +3,7 @@
 #ifndef QUIRE_ATTEND_ATTEND_H
 #define QUIRE_ATTEND_ATTEND_H
 
+#include "core/float_mode.h"
 #include "kernels/kernels.h"
 
 #include <stdatomic.h>
@@ -31,7 +32,7 @@ typedef struct quire_checked_job {
     uint32_t n_splits;
     quire_split *split;
     uint32_t n_k, n_v;
-    const quire_format *k[QUIRE_MAX_FORMATS]; /* distinct formats, in order of appearance */
+    const quire_format *k[QUIRE_MAX_FORMATS]; /* distinct formats, in order of their fingerprints */
     const quire_format *v[QUIRE_MAX_FORMATS];
     uint32_t v_stride; /* floats of one accumulator: the largest row size among v[] */
     size_t q_stride, q_head_stride, out_stride, out_head_stride;
@@ -68,14 +69,25 @@ typedef struct quire_scratch {
 size_t quire_state_floats(const quire_checked_job *job, uint32_t n_rows);
 quire_state quire_state_at(const quire_checked_job *job, uint32_t n_rows, float *at);
 
-void quire_block_prepare(const quire_block *block, quire_scratch *s);
+/*
+ * What accumulators are multiplied with at the end: 1 / sum, with one more term 2^sink in the sum; -inf: none. Units of
+ * log 2. sum is not 0.
+ */
+static inline float quire_final_factor(float max, float sum, float sink)
+{
+    if (!(sink > max)) return 1.0f / (sum + quire_exp2(sink - max));
+    float shrink = quire_exp2(max - sink);
+    return shrink / (sum * shrink + 1.0f);
+}
+
+QUIRE_APART void quire_block_prepare(const quire_block *block, quire_scratch *s);
 /* The partial result of one split, from nothing. */
-void quire_block_split(const quire_block *block, const quire_attend_options *options,
-                       const quire_split *split, quire_scratch *s, quire_state *part);
+QUIRE_APART void quire_block_split(const quire_block *block, const quire_attend_options *options,
+                                   const quire_split *split, quire_scratch *s, quire_state *part);
 void quire_state_clear(const quire_block *block, quire_state *state);
-void quire_state_fold(const quire_block *block, quire_state *total, const quire_state *part);
+QUIRE_APART void quire_state_fold(const quire_block *block, quire_state *total, const quire_state *part);
 /* Write outputs. */
-void quire_block_finish(const quire_block *block, const quire_attend_options *options,
-                        const quire_state *total, quire_scratch *s);
+QUIRE_APART void quire_block_finish(const quire_block *block, const quire_attend_options *options,
+                                    const quire_state *total, quire_scratch *s);
 
 #endif

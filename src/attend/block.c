@@ -5,8 +5,6 @@
 #include <assert.h>
 #include <math.h>
 
-#define LOG2_E 1.44269504f
-#define LN_2 0.693147181f
 #define LARGEST_SCORE 1e30f /* keeps differences of scores finite */
 
 size_t quire_state_floats(const quire_checked_job *job, uint32_t n_rows)
@@ -77,7 +75,7 @@ static uint64_t rows_in_sight(const quire_attend_job *job, const quire_tile_ref 
 /* tanh(x) from the same exponential as everything else. */
 static float soft_tanh(float x)
 {
-    float t = quire_exp2(-2.0f * LOG2_E * fabsf(x));
+    float t = quire_exp2(-2.0f * QUIRE_LOG2_E * fabsf(x));
     return copysignf((1.0f - t) / (1.0f + t), x);
 }
 
@@ -90,12 +88,12 @@ typedef struct row_terms {
 
 /* Final scores of one row in units of log 2; rows that the mask hides leave `visible`. */
 static uint64_t finish_scores(const row_terms *r, const quire_tile_ref *tile, uint64_t visible,
-                              uint64_t has_mean, float *score)
+                              uint64_t centred, float *score)
 {
     for (uint32_t t = 0; t < tile->n_rows; t++) {
         uint64_t bit = (uint64_t)1 << t;
         if (!(visible & bit)) continue;
-        float x = (has_mean & bit ? score[t] + r->mean_score : score[t]) * r->scale;
+        float x = (centred & bit ? score[t] + r->mean_score : score[t]) * r->scale;
         if (r->softcap > 0) x = r->softcap * soft_tanh(x / r->softcap);
         int64_t j = (int64_t)tile->first + t;
         if (r->alibi != 0) x += r->alibi * (float)(j - r->p);
@@ -110,7 +108,7 @@ static uint64_t finish_scores(const row_terms *r, const quire_tile_ref *tile, ui
         }
         if (x > LARGEST_SCORE) x = LARGEST_SCORE;
         if (x < -LARGEST_SCORE) x = -LARGEST_SCORE;
-        score[t] = x * LOG2_E;
+        score[t] = x * QUIRE_LOG2_E;
     }
     return visible;
 }
@@ -141,7 +139,7 @@ static void soften(const quire_block *b, quire_state *s, uint32_t i, uint64_t vi
 static uint32_t index_of(const quire_format *const *list, uint32_t n, const quire_format *format)
 {
     uint32_t i = 0;
-    while (list[i] != format) i++;
+    while (list[i]->fingerprint != format->fingerprint) i++;
     assert(i < n);
     (void)n;
     return i;
@@ -163,7 +161,7 @@ void quire_block_split(const quire_block *b, const quire_attend_options *o, cons
     quire_state_clear(b, part);
     for (uint32_t at = split->begin; at < split->end; at++) {
         const quire_tile_ref *tile = &job->tiles[at];
-        uint64_t any = 0, has_mean;
+        uint64_t any = 0, centred;
         for (uint32_t i = 0; i < b->n_rows; i++) {
             int64_t p = (int64_t)job->first_query + (b->first_row + i) / checked->n_per_kv;
             any |= s->visible[i] = rows_in_sight(job, tile, p, causal);
@@ -172,7 +170,7 @@ void quire_block_split(const quire_block *b, const quire_attend_options *o, cons
         uint32_t kf = index_of(checked->k, checked->n_k, tile->k_format);
         const uint8_t *k_tile = head_tile(tile->k, tile->k_head_stride, tile->k_format, b->head);
         kernels->score(tile->k_format, k_tile, tile->n_rows, s->query + (size_t)kf * b->n_rows * d_k, d_k,
-                       b->n_rows, s->scores, &has_mean, s->tile);
+                       b->n_rows, s->scores, &centred, s->tile);
         any = 0;
         for (uint32_t i = 0; i < b->n_rows; i++) {
             if (!s->visible[i]) continue;
@@ -189,7 +187,7 @@ void quire_block_split(const quire_block *b, const quire_attend_options *o, cons
                 .mask_row = job->mask ? query * job->mask->query_stride + h * job->mask->head_stride : 0,
             };
             float *score = s->scores + (size_t)i * QUIRE_TILE_ROWS;
-            any |= s->visible[i] = finish_scores(&r, tile, s->visible[i], has_mean, score);
+            any |= s->visible[i] = finish_scores(&r, tile, s->visible[i], centred, score);
             if (s->visible[i])
                 soften(b, part, i, s->visible[i], score, s->weights + (size_t)i * QUIRE_TILE_ROWS,
                        tile->n_rows);
@@ -223,17 +221,6 @@ void quire_state_fold(const quire_block *b, quire_state *total, const quire_stat
     }
 }
 
-/* What the accumulators are multiplied with at the end: 1 / sum, the sink term included. */
-static float final_factor(const quire_attend_options *o, uint32_t q_head, float max, float sum)
-{
-    if (o->flags & QUIRE_ATTEND_PARTIAL) return 1.0f;
-    if (!o->sink_logits) return 1.0f / sum;
-    float sink = o->sink_logits[q_head] * LOG2_E;
-    if (!(sink > max)) return 1.0f / (sum + quire_exp2(sink - max));
-    float shrink = quire_exp2(max - sink);
-    return shrink / (sum * shrink + 1.0f);
-}
-
 void quire_block_finish(const quire_block *b, const quire_attend_options *o, const quire_state *total,
                         quire_scratch *s)
 {
@@ -246,7 +233,9 @@ void quire_block_finish(const quire_block *b, const quire_attend_options *o, con
         bool empty = total->sum[i] == 0;
         memset(out, 0, sizeof(float) * d_v);
         for (uint32_t f = 0; f < job->n_v && !empty; f++) {
-            float factor = final_factor(o, q_head, total->max[i], total->sum[i]);
+            float sink = o->sink_logits ? o->sink_logits[q_head] * QUIRE_LOG2_E : -INFINITY;
+            bool partial = o->flags & QUIRE_ATTEND_PARTIAL;
+            float factor = partial ? 1.0f : quire_final_factor(total->max[i], total->sum[i], sink);
             const float *acc = total->acc + ((size_t)i * job->n_v + f) * job->v_stride;
             const quire_coder *coder = &job->v[f]->coder;
             for (uint32_t c = 0; c < coder->d; c++) s->row[c] = acc[c] * factor;
@@ -255,7 +244,7 @@ void quire_block_finish(const quire_block *b, const quire_attend_options *o, con
             for (uint32_t c = 0; c < d_v; c++) out[c] += s->row[c];
         }
         size_t at = (size_t)query * job->job->n_q_heads + q_head;
-        if (job->job->max) job->job->max[at] = empty ? -INFINITY : total->max[i] * LN_2;
+        if (job->job->max) job->job->max[at] = empty ? -INFINITY : total->max[i] * QUIRE_LN_2;
         if (job->job->sum) job->job->sum[at] = total->sum[i];
     }
 }

@@ -184,12 +184,14 @@ fail:
 }
 
 /* Zeros in the first n columns of one sequence. */
-static void clear_columns(const quire_format *f, uint32_t n_heads, const quire_rows_out *rows,
+static void clear_columns(const quire_planned_layer *l, quire_side side, const quire_rows_out *rows,
                           const quire_rows *dense, uint32_t seq, uint32_t n)
 {
-    quire_row_address bytes = quire_rows_one(f, rows->form, rows->scale_form);
+    bool prefix = side == QUIRE_V && l->shape.v_in_k;
+    quire_row_address bytes = {l->shape.d_v * quire_value_bytes(rows->form), 0};
+    if (!prefix) bytes = quire_rows_one(side == QUIRE_K ? &l->k : &l->v, rows->form, rows->scale_form);
     for (uint32_t t = 0; t < n; t++)
-        for (uint32_t h = 0; h < n_heads; h++) {
+        for (uint32_t h = 0; h < l->shape.n_kv_heads; h++) {
             quire_rows_out one = quire_rows_out_at(rows, dense, seq, t, h);
             memset(one.data, 0, bytes.data);
             if (bytes.scales) memset(one.scales, 0, bytes.scales);
@@ -197,26 +199,38 @@ static void clear_columns(const quire_format *f, uint32_t n_heads, const quire_r
         }
 }
 
+/* Codes of one block are of one codec. */
+static bool same_codec(const quire_batch *batch, uint32_t layer, quire_side side)
+{
+    for (uint32_t i = 1; i < batch->n; i++) {
+        const quire_planned_layer *a = &batch->seq[0]->plan->layer[layer],
+                                  *b = &batch->seq[i]->plan->layer[layer];
+        if ((side == QUIRE_K ? &a->k : &a->v)->fingerprint != (side == QUIRE_K ? &b->k : &b->v)->fingerprint)
+            return false;
+    }
+    return true;
+}
+
 quire_status quire_batch_export(const quire_batch *batch, uint32_t layer, quire_side side, uint32_t n_columns,
                                 uint32_t *left_padding, const quire_rows_out *rows)
 {
     if (!batch || !left_padding || !rows || layer >= batch->pool->main_plan->n_layers) return QUIRE_EINVAL;
-    if (side == QUIRE_V && batch->pool->main_plan->layer[layer].shape.v_in_k) return QUIRE_EINVAL;
-    for (uint32_t i = 0; i < batch->n; i++)
-        if (batch->seq[i]->length > n_columns) return QUIRE_EINVAL;
+    if (!quire_form_is_float(rows->form) && !same_codec(batch, layer, side)) return QUIRE_EUNSUPPORTED;
+    quire_rows dense = quire_rows_of(rows);
+    for (uint32_t i = 0; i < batch->n; i++) {
+        uint32_t length = batch->seq[i]->length;
+        if (length > n_columns) return QUIRE_EINVAL;
+        quire_status status =
+            quire_seq_check_export(batch->seq[i], layer, side, 0, length, n_columns, &dense);
+        if (status) return status;
+    }
     for (uint32_t i = 0; i < batch->n; i++) {
         const quire_seq *seq = batch->seq[i];
-        const quire_planned_layer *l = &seq->plan->layer[layer];
-        const quire_format *f = side == QUIRE_K ? &l->k : &l->v;
-        quire_rows dense = quire_rows_of(rows);
-        quire_status status = quire_rows_check(f, l->shape.n_kv_heads, n_columns, &dense);
+        left_padding[i] = n_columns - seq->length;
+        clear_columns(&seq->plan->layer[layer], side, rows, &dense, i, left_padding[i]);
+        quire_rows_out one = quire_rows_out_at(rows, &dense, i, left_padding[i], 0);
+        quire_status status = quire_seq_export(seq, layer, side, 0, seq->length, &one);
         if (status) return status;
-        uint32_t padding = n_columns - seq->length;
-        clear_columns(f, l->shape.n_kv_heads, rows, &dense, i, padding);
-        quire_rows_out one = quire_rows_out_at(rows, &dense, i, padding, 0);
-        status = quire_seq_export(seq, layer, side, 0, seq->length, &one);
-        if (status) return status;
-        left_padding[i] = padding;
     }
     return QUIRE_OK;
 }

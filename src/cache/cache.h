@@ -6,7 +6,8 @@
 #include "cache/plan.h"
 
 #define QUIRE_MAX_TOKENS ((uint32_t)INT32_MAX)
-#define QUIRE_MAX_PLANS 8u /* plans whose pages one sequence may hold: attend takes that many formats */
+#define QUIRE_MAX_LAYOUTS \
+    16u /* of the pages that a group of one sequence may hold: attend takes that many formats */
 
 struct quire_pool {
     quire_allocator allocator;
@@ -60,11 +61,6 @@ static inline uint32_t quire_table_entry(const quire_table *t, uint32_t page_ind
     return page_index - t->gap;
 }
 
-static inline uint32_t quire_pages_for(uint32_t tokens)
-{
-    return tokens / QUIRE_PAGE_TOKENS + (tokens % QUIRE_PAGE_TOKENS != 0);
-}
-
 /* ring.c: which rows a group still needs when the next query stands at position `next`. */
 
 /* Oldest position, sinks aside, that queries from `next` on may see, `spare` more tokens kept. */
@@ -82,8 +78,13 @@ quire_seq *quire_seq_alloc(quire_pool *pool, const quire_plan *plan, const quire
 uint32_t quire_seq_tiles_to(const quire_seq *seq, uint32_t layer, uint32_t length, quire_tile_ref *tiles,
                             uint32_t cap);
 bool quire_ring_is_valid(const quire_seq_options *ring);
+/* Whether these rows can be exported, to blocks of n_columns tokens per sequence; fills in the strides. */
+quire_status quire_seq_check_export(const quire_seq *seq, uint32_t layer, quire_side side, uint32_t first,
+                                    uint32_t n, uint32_t n_columns, quire_rows *rows);
 
-/* convert.c: several sequences of one pool at once; pages they share stay shared. */
+/* convert.c: whether attend can take all the formats of its pages. */
+bool quire_seq_layouts_fit(const quire_seq *seq);
+/* Several sequences of one pool at once; pages they share stay shared. */
 quire_status quire_seqs_convert(quire_pool *pool, quire_seq *const *seqs, uint32_t n, const quire_plan *plan,
                                 uint32_t flags);
 

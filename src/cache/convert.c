@@ -135,24 +135,35 @@ static void apply(const work *w, const change *c, uint32_t first_seq, quire_page
     }
 }
 
-/* Attend takes a bounded number of formats: a sequence must not hold pages of more plans than that. */
-static bool too_many_layouts(const work *w, const quire_seq *seq)
+/* Adds a fingerprint to a set; false if the set is full. */
+static bool add_layout(uint64_t *seen, uint32_t *n, uint64_t fingerprint)
 {
-    for (uint32_t g = 0; g < w->plan->n_groups; g++) {
-        uint64_t seen[2 * QUIRE_MAX_PLANS] = {w->plan->group[g].pages.fingerprint,
-                                              w->plan->group[g].sinks.fingerprint};
-        uint32_t n = 2;
+    for (uint32_t i = 0; i < *n; i++)
+        if (seen[i] == fingerprint) return true;
+    if (*n == QUIRE_MAX_LAYOUTS) return false;
+    seen[(*n)++] = fingerprint;
+    return true;
+}
+
+/* w: as it will be after this conversion; NULL: as it is. */
+static bool layouts_fit(const work *w, const quire_seq *seq)
+{
+    for (uint32_t g = 0; g < seq->plan->n_groups; g++) {
+        const quire_group *group = &(w ? w->plan : seq->plan)->group[g];
+        uint64_t seen[QUIRE_MAX_LAYOUTS] = {group->pages.fingerprint, group->sinks.fingerprint};
+        uint32_t n = 2; /* what new pages will have */
         for (uint32_t i = 0; i < seq->table[g].n; i++) {
-            const quire_page_layout *layout = wanted(w, seq, g, i);
-            uint64_t have = layout ? layout->fingerprint : seq->table[g].page[i]->layout->fingerprint;
-            uint32_t k = 0;
-            while (k < n && seen[k] != have) k++;
-            if (k < n) continue;
-            if (n == 2 * QUIRE_MAX_PLANS) return true;
-            seen[n++] = have;
+            const quire_page_layout *layout = w ? wanted(w, seq, g, i) : NULL;
+            if (!layout) layout = seq->table[g].page[i]->layout;
+            if (!add_layout(seen, &n, layout->fingerprint)) return false;
         }
     }
-    return false;
+    return true;
+}
+
+bool quire_seq_layouts_fit(const quire_seq *seq)
+{
+    return layouts_fit(NULL, seq);
 }
 
 static void convert_all(const work *w, quire_page ***at, uint8_t *scratch, size_t *promise)
@@ -180,7 +191,7 @@ quire_status quire_seqs_convert(quire_pool *pool, quire_seq *const *seqs, uint32
     if (status) return status;
     work w = {pool, seqs, n, quire_pool_find_plan(pool, plan->fingerprint), flags};
     for (uint32_t s = 0; s < n; s++)
-        if (too_many_layouts(&w, seqs[s])) return QUIRE_EUNSUPPORTED;
+        if (!layouts_fit(&w, seqs[s])) return QUIRE_EUNSUPPORTED;
 
     const quire_allocator *a = &pool->allocator;
     size_t largest = 0, promise = peak_cost(&w, &largest), at_bytes = quire_bytes(n, sizeof(quire_page **));

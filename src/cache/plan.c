@@ -153,7 +153,7 @@ static void remark_sizes(quire_planned_layer *l)
 /* Whole pages: rows of one page share a layout. */
 static uint32_t sink_pages(const quire_policy *policy)
 {
-    return (policy->sink_tokens + QUIRE_PAGE_TOKENS - 1) / QUIRE_PAGE_TOKENS;
+    return quire_pages_for(policy->sink_tokens);
 }
 
 /* full: how many full-attention layers come before this one, of n_full. */
@@ -280,12 +280,6 @@ static quire_status plan_groups(const draft *d, quire_plan *plan)
 
 /* ------------------------------------------------------------- fingerprints */
 
-/* 0 is kept for "no plan". */
-static uint64_t nonzero(uint64_t hash)
-{
-    return hash ? hash : 1;
-}
-
 static void fingerprint(quire_plan *plan)
 {
     quire_hash shapes, all;
@@ -297,7 +291,7 @@ static void fingerprint(quire_plan *plan)
         const uint32_t field[] = {s->n_q_heads, s->n_kv_heads, s->d_k, s->d_v, s->window, s->v_in_k};
         for (size_t j = 0; j < sizeof field / sizeof *field; j++) quire_hash_u64(&shapes, field[j]);
     }
-    plan->geometry_fingerprint = nonzero(quire_hash_end(&shapes));
+    plan->geometry_fingerprint = quire_hash_end(&shapes);
 
     quire_hash_begin(&all);
     quire_hash_u64(&all, FINGERPRINT_VERSION);
@@ -312,7 +306,7 @@ static void fingerprint(quire_plan *plan)
         quire_hash_u64(&all, l->sink_v.fingerprint);
         quire_hash_u64(&all, plan->group[l->group].n_sink_pages);
     }
-    plan->fingerprint = nonzero(quire_hash_end(&all));
+    plan->fingerprint = quire_hash_end(&all);
 }
 
 /* ------------------------------------------------------------------- create */
@@ -342,7 +336,7 @@ quire_status quire_plan_create(quire_plan **out, const quire_geometry *geometry,
     draft d = {.geometry = geometry};
     const char *why;
     quire_plan *plan = NULL;
-    if (!out || (options && options->version < QUIRE_OPTIONS)) return QUIRE_EINVAL;
+    if (!out || (options && !quire_options_are_known(options->version))) return QUIRE_EINVAL;
     if (options) {
         d.profile = options->profile;
         d.message = options->message;

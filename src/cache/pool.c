@@ -16,7 +16,7 @@ static size_t one_page_each(const quire_plan *plan)
 
 quire_status quire_pool_create(quire_pool **out, const quire_plan *plan, const quire_pool_options *options)
 {
-    if (!out || !plan || !options || options->version < QUIRE_OPTIONS) return QUIRE_EINVAL;
+    if (!out || !plan || !options || !quire_options_are_known(options->version)) return QUIRE_EINVAL;
     if (options->budget_bytes < one_page_each(plan)) return QUIRE_EINVAL;
     quire_allocator a = quire_allocator_or_default(options->allocator);
     quire_pool *pool = (quire_pool *)quire_alloc(&a, sizeof *pool);

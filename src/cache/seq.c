@@ -2,6 +2,8 @@
 /* cache: a sequence: create, fork, trim, look inside. */
 #include "cache/cache.h"
 
+#include "core/float_mode.h"
+
 quire_seq *quire_seq_alloc(quire_pool *pool, const quire_plan *plan, const quire_seq_options *ring)
 {
     quire_seq *seq = (quire_seq *)quire_alloc(&pool->allocator, sizeof *seq);
@@ -21,7 +23,8 @@ quire_seq *quire_seq_alloc(quire_pool *pool, const quire_plan *plan, const quire
 quire_status quire_seq_create(quire_seq **out, quire_pool *pool, const quire_seq_options *options)
 {
     if (!out || !pool) return QUIRE_EINVAL;
-    if (options && (options->version < QUIRE_OPTIONS || !quire_ring_is_valid(options))) return QUIRE_EINVAL;
+    if (options && (!quire_options_are_known(options->version) || !quire_ring_is_valid(options)))
+        return QUIRE_EINVAL;
     quire_seq *seq = quire_seq_alloc(pool, pool->main_plan, options);
     if (!seq) return QUIRE_ENOMEM;
     *out = seq;
@@ -44,6 +47,11 @@ void quire_seq_destroy(quire_seq *seq)
 uint32_t quire_seq_length(const quire_seq *seq)
 {
     return seq->length;
+}
+
+quire_seq_options quire_seq_ring(const quire_seq *seq)
+{
+    return seq->ring;
 }
 
 const quire_plan *quire_seq_plan(const quire_seq *seq)
@@ -128,58 +136,73 @@ uint32_t quire_seq_tiles(const quire_seq *seq, uint32_t layer, quire_tile_ref *t
     return n;
 }
 
+/* ------------------------------------------------------------------ export */
+
 /* V rows of a layer that keeps K only: the first d_v values of its decoded K rows. */
-static void decode_prefix(const quire_format *k, uint32_t head, const uint8_t *tile, uint32_t row, uint32_t n,
-                          const quire_rows_out *rows)
+QUIRE_APART static void decode_prefix(const quire_format *k, uint32_t head, const uint8_t *tile, uint32_t row,
+                                      uint32_t n, const quire_rows_out *rows)
 {
     float x[QUIRE_MAX_D];
     quire_rows_out one = {.form = QUIRE_F32, .data = x};
     for (uint32_t i = 0; i < n; i++) {
         (void)quire_tile_decode(k, head, tile, row + i, 1, &one);
         for (uint32_t c = 0; c < k->coder.d_v; c++)
-            quire_store_value(rows->form, (uint8_t *)rows->data + i * rows->token_stride, c, x[c]);
+            quire_store_finite(rows->form, (uint8_t *)rows->data + i * rows->token_stride, c, x[c]);
     }
+}
+
+quire_status quire_seq_check_export(const quire_seq *seq, uint32_t layer, quire_side side, uint32_t first,
+                                    uint32_t n, uint32_t n_columns, quire_rows *rows)
+{
+    if (!seq || layer >= seq->plan->n_layers || (side != QUIRE_K && side != QUIRE_V)) return QUIRE_EINVAL;
+    if (first > seq->length || n > seq->length - first) return QUIRE_EINVAL;
+    const quire_planned_layer *l = &seq->plan->layer[layer];
+    const quire_table *t = &seq->table[l->group];
+    const quire_format *planned = side == QUIRE_K ? &l->k : &l->v;
+    quire_format prefix; /* V that is part of K: only floats, of its own size */
+    if (side == QUIRE_V && l->shape.v_in_k) {
+        if (!quire_form_is_float(rows->form)) return QUIRE_EUNSUPPORTED;
+        quire_status status =
+            quire_format_init(&prefix, quire_codec_get("f32"), QUIRE_V, l->shape.d_v, 0, NULL, 0);
+        if (status) return status;
+        planned = &prefix;
+    }
+    for (uint32_t i = first / QUIRE_PAGE_TOKENS; i < quire_pages_for(first + n) && n; i++) {
+        uint32_t entry = quire_table_entry(t, i);
+        if (entry == UINT32_MAX) return QUIRE_ERANGE;
+        if (quire_form_is_float(rows->form)) continue;
+        if (quire_page_format(t->page[entry], l->index, side)->fingerprint != planned->fingerprint)
+            return QUIRE_EUNSUPPORTED;
+    }
+    return quire_rows_check(planned, l->shape.n_kv_heads, n_columns, rows);
 }
 
 quire_status quire_seq_export(const quire_seq *seq, uint32_t layer, quire_side side, uint32_t first,
                               uint32_t n, const quire_rows_out *rows)
 {
-    if (!seq || !rows || layer >= seq->plan->n_layers || (side != QUIRE_K && side != QUIRE_V))
-        return QUIRE_EINVAL;
-    if (first > seq->length || n > seq->length - first) return QUIRE_EINVAL;
-    const quire_planned_layer *l = &seq->plan->layer[layer];
-    bool prefix = side == QUIRE_V && l->shape.v_in_k;
-    if (prefix && !quire_form_is_float(rows->form)) return QUIRE_EUNSUPPORTED;
-    quire_side kept = prefix ? QUIRE_K : side;
-    const quire_table *t = &seq->table[l->group];
-    const quire_format *planned = kept == QUIRE_K ? &l->k : &l->v;
-    for (uint32_t i = first / QUIRE_PAGE_TOKENS; i < quire_pages_for(first + n) && n; i++) {
-        uint32_t entry = quire_table_entry(t, i);
-        if (entry == UINT32_MAX) return QUIRE_ERANGE;
-        const quire_format *held = quire_page_format(t->page[entry], l->index, kept);
-        if (!quire_form_is_float(rows->form) && held->fingerprint != planned->fingerprint)
-            return QUIRE_EUNSUPPORTED;
-    }
+    if (!rows) return QUIRE_EINVAL;
     quire_rows dense = quire_rows_of(rows);
-    quire_format narrow; /* of a V row that is the prefix of a K row: only its size counts */
-    if (prefix && quire_format_init(&narrow, quire_codec_get("f32"), QUIRE_V, l->shape.d_v, 0, NULL, 0))
-        return QUIRE_EINVAL;
-    quire_status status = quire_rows_check(prefix ? &narrow : planned, l->shape.n_kv_heads, n, &dense);
+    quire_status status = quire_seq_check_export(seq, layer, side, first, n, n, &dense);
     if (status) return status;
-    for (uint32_t p = first, run; p < first + n; p += run) {
+    const quire_planned_layer *l = &seq->plan->layer[layer];
+    const quire_table *t = &seq->table[l->group];
+    bool prefix = side == QUIRE_V && l->shape.v_in_k;
+    quire_side kept = prefix ? QUIRE_K : side;
+    uint32_t mode = quire_float_mode_enter();
+    for (uint32_t p = first, run; p < first + n && !status; p += run) {
         uint32_t row = p % QUIRE_PAGE_TOKENS, left = first + n - p;
         run = QUIRE_PAGE_TOKENS - row < left ? QUIRE_PAGE_TOKENS - row : left;
         const quire_page *page = t->page[quire_table_entry(t, p / QUIRE_PAGE_TOKENS)];
         const quire_format *held = quire_page_format(page, l->index, kept);
-        for (uint32_t h = 0; h < l->shape.n_kv_heads; h++) {
+        for (uint32_t h = 0; h < l->shape.n_kv_heads && !status; h++) {
             quire_rows_out one = quire_rows_out_at(rows, &dense, 0, p - first, h);
             const uint8_t *tile = quire_page_tile(page, l->index, kept, h);
             if (prefix)
                 decode_prefix(held, h, tile, row, run, &one);
             else
                 status = quire_tile_decode(held, h, tile, row, run, &one);
-            if (status) return status;
         }
     }
-    return QUIRE_OK;
+    quire_float_mode_leave(mode);
+    return status;
 }

@@ -153,14 +153,14 @@ static const quire_page_layout *known_layout(quire_pool *pool, uint32_t group, u
     return found;
 }
 
-static bool page_is_finite(const quire_page *page, uint32_t n_rows)
+static bool page_is_finite(const quire_page *page)
 {
     for (uint32_t i = 0; i < page->layout->n_layers; i++)
         for (uint32_t s = 0; s < 2; s++) {
             quire_side side = s ? QUIRE_V : QUIRE_K;
             const quire_format *f = quire_page_format(page, i, side);
             for (uint32_t h = 0; f && h < page->layout->layer[i].n_heads; h++)
-                if (!quire_tile_finite(f, quire_page_tile(page, i, side, h), n_rows)) return false;
+                if (!quire_tile_finite(f, quire_page_tile(page, i, side, h))) return false;
         }
     return true;
 }
@@ -180,9 +180,7 @@ static quire_status read_page(reader *r, quire_seq *seq, uint32_t group)
     t->page[t->n++] = page;
     quire_status status = read_rest(r, head, sizeof head, page->data, layout->bytes);
     if (status) return status;
-    uint32_t left = seq->length - index * QUIRE_PAGE_TOKENS;
-    return page_is_finite(page, left < QUIRE_PAGE_TOKENS ? left : QUIRE_PAGE_TOKENS) ? QUIRE_OK
-                                                                                     : QUIRE_EFORMAT;
+    return page_is_finite(page) ? QUIRE_OK : QUIRE_EFORMAT;
 }
 
 static quire_status read_group(reader *r, quire_seq *seq, uint32_t group)
@@ -219,6 +217,7 @@ quire_status quire_seq_load(quire_seq **out, quire_pool *pool, quire_read_fn rea
     if (!seq) return QUIRE_ENOMEM;
     seq->length = quire_load32(header + 32);
     for (uint32_t g = 0; g < plan->n_groups && !status; g++) status = read_group(&r, seq, g);
+    if (!status && !quire_seq_layouts_fit(seq)) status = QUIRE_EFORMAT;
     if (status) {
         quire_seq_destroy(seq);
         return status;

@@ -21,7 +21,7 @@ struct quire_step {
     uint64_t *first_token;   /* where its tokens begin in k, v, q, out */
     uint8_t *appended;       /* [n_layers][n_seqs] */
     replaced_page *replaced; /* [n_seqs][n_groups] */
-    quire_attend_job *job;   /* per sequence */
+    quire_attend_job *job;   /* of sequences that have tokens */
     quire_tile_ref *tile;    /* cap_tiles */
     size_t bytes;            /* of this block, arrays included */
 };
@@ -84,6 +84,9 @@ static quire_status reserve_rows(quire_seq *seq, uint32_t group, uint32_t tokens
     uint32_t n_before = t->n, need = quire_pages_for(seq->length + tokens) - t->gap;
     *replaced = (replaced_page){NULL, n_before};
     if (!tokens) return QUIRE_OK;
+    /* Before the table grows for pages that can never be had. */
+    if ((need - t->n) > pages->budget / quire_page_stride(seq->plan->group[group].pages.bytes))
+        return QUIRE_EFULL;
     if (!quire_grow(&seq->pool->allocator, &t->page, &t->cap, t->n, need, sizeof *t->page))
         return QUIRE_ENOMEM;
     while (t->n < need) {
@@ -150,7 +153,7 @@ quire_status quire_step_begin(quire_step **out, quire_pool *pool, quire_seq *con
     if (status) return status;
     quire_step *step = step_alloc(pool, n_seqs);
     if (!step) return QUIRE_ENOMEM;
-    uint32_t n_done = 0; /* sequences reserved, in units of groups */
+    uint64_t n_done = 0; /* tables reserved, sequence after sequence */
     step->workspace = quire_pool_borrow(pool);
     if (!step->workspace) status = QUIRE_ENOMEM;
     for (uint32_t i = 0; i < n_seqs && !status; i++) {
@@ -173,8 +176,10 @@ quire_status quire_step_begin(quire_step **out, quire_pool *pool, quire_seq *con
         *out = step;
         return QUIRE_OK;
     }
-    while (n_done--)
-        unreserve_rows(step->seq[n_done / step->n_groups], n_done % step->n_groups, &step->replaced[n_done]);
+    while (n_done--) {
+        uint32_t i = (uint32_t)(n_done / step->n_groups), g = (uint32_t)(n_done % step->n_groups);
+        unreserve_rows(step->seq[i], g, &step->replaced[n_done]);
+    }
     step_free(step);
     return status;
 }
@@ -307,15 +312,16 @@ quire_status quire_step_attend_with(quire_step *step, uint32_t layer, const floa
                                     float *sum, const quire_attend_options *options, const quire_mask *masks)
 {
     if (!step || layer >= step->n_layers || (step->n_tokens && (!q || !out))) return QUIRE_EINVAL;
-    uint32_t n_tiles = 0;
+    uint32_t n_tiles = 0, n_jobs = 0;
     for (uint32_t i = 0; i < step->n_seqs; i++) {
         const quire_seq *seq = step->seq[i];
         const quire_layer *shape = &seq->plan->layer[layer].shape;
-        if (step->tokens[i] && !step->appended[(size_t)layer * step->n_seqs + i]) return QUIRE_EINVAL;
+        if (!step->tokens[i]) continue;
+        if (!step->appended[(size_t)layer * step->n_seqs + i]) return QUIRE_EINVAL;
         uint32_t end = seq->length + step->tokens[i];
         uint32_t n = quire_seq_tiles_to(seq, layer, end, step->tile + n_tiles, step->cap_tiles - n_tiles);
         size_t row = (size_t)step->first_token[i] * shape->n_q_heads;
-        step->job[i] = (quire_attend_job){
+        step->job[n_jobs++] = (quire_attend_job){
             .tiles = step->tile + n_tiles,
             .n_tiles = n,
             .n_q_heads = shape->n_q_heads,
@@ -335,7 +341,7 @@ quire_status quire_step_attend_with(quire_step *step, uint32_t layer, const floa
         };
         n_tiles += n;
     }
-    return quire_attend(step->workspace, options, step->job, step->n_seqs);
+    return quire_attend(step->workspace, options, step->job, n_jobs);
 }
 
 quire_status quire_step_attend(quire_step *step, uint32_t layer, const float *q, float *out)

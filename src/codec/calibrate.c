@@ -47,7 +47,7 @@ void quire_encode_calibrated(const quire_coder *coder, const quire_calibration *
     counts->saturated += best->counts.saturated;
 }
 
-bool quire_row_has_mean(const quire_coder *coder, const quire_coded_row *row)
+bool quire_row_is_centred(const quire_coder *coder, const quire_coded_row *row)
 {
     return (coder->codec->info.flags & QUIRE_CODEC_CALIBRATED) && !(row->scale[0] & QUIRE_F16_SIGN);
 }

@@ -3,9 +3,8 @@
 #ifndef QUIRE_CODEC_CODEC_H
 #define QUIRE_CODEC_CODEC_H
 
-#include "core/core.h"
+#include "core/geometry.h"
 
-#define QUIRE_MAX_D 1024
 #define QUIRE_MAX_GROUPS (QUIRE_MAX_D / 32)
 
 /* How a code becomes a value: s * T(code) + b, with s and b of the code's group. */
@@ -88,12 +87,12 @@ void quire_decode_row(const quire_coder *coder, const quire_calibration *cal, co
 
 /* Codes to values, still rotated and calibrated: what score and mix work on. y has d values. */
 void quire_expand_row(const quire_coder *coder, const quire_coded_row *row, float *y);
-/* Whether the mean was taken out of this row; false without calibration. */
-bool quire_row_has_mean(const quire_coder *coder, const quire_coded_row *row);
+/* Whether the mean was taken out of this row (it is centred); false without calibration. */
+bool quire_row_is_centred(const quire_coder *coder, const quire_coded_row *row);
 
 /*
- * The other halves of expand: score = query . y (+ *mean_score if the row has its mean taken out), and
- * value = finish(sum of p * y, sum of p over rows that have their mean taken out).
+ * The other halves of expand: score = query . y (+ *mean_score if the row is centred), and
+ * value = finish(sum of p * y, sum of p over centred rows).
  * quire_prepare_query: q and out have d values and may be the same.
  * quire_finish_value: acc has d values, in place; with V in K the first d_v of them are the result.
  */

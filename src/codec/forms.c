@@ -105,8 +105,7 @@ quire_status quire_row_unpack(const quire_coder *coder, const uint8_t *bytes, qu
 static quire_status check_mlx(const quire_coder *coder, quire_form scale_form)
 {
     if (!(coder->codec->info.flags & QUIRE_CODEC_MLX)) return QUIRE_EUNSUPPORTED;
-    return scale_form == QUIRE_F32 || scale_form == QUIRE_F16 || scale_form == QUIRE_BF16 ? QUIRE_OK
-                                                                                          : QUIRE_EINVAL;
+    return quire_form_is_float(scale_form) ? QUIRE_OK : QUIRE_EINVAL;
 }
 
 quire_status quire_row_to_mlx(const quire_coder *coder, const quire_coded_row *row, void *words, void *scales,

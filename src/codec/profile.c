@@ -2,6 +2,7 @@
 /* profile: means and weights of a model's K channels, gathered from rows. */
 #include "codec/profile.h"
 
+#include "core/float_mode.h"
 #include "core/geometry.h"
 
 #include <math.h>
@@ -88,11 +89,8 @@ static bool can_observe(const quire_profile *p, uint32_t layer, const float *row
     return p && !p->finished && layer < p->n_layers && (rows || !n_tokens);
 }
 
-quire_status quire_profile_observe_k(quire_profile *profile, uint32_t layer, uint32_t first, const float *k,
-                                     uint32_t n_tokens)
+QUIRE_APART static void add_k(quire_profile_layer *l, uint32_t first, const float *k, uint32_t n_tokens)
 {
-    if (!can_observe(profile, layer, k, n_tokens)) return QUIRE_EINVAL;
-    quire_profile_layer *l = &profile->layers[layer];
     size_t n = (size_t)l->n_kv_heads * l->d_k;
     for (uint32_t t = 0; t < n_tokens; t++) {
         if ((uint64_t)first + t < FIRST_POSITION) continue;
@@ -104,14 +102,20 @@ quire_status quire_profile_observe_k(quire_profile *profile, uint32_t layer, uin
             l->sums[i].n_k++;
         }
     }
+}
+
+quire_status quire_profile_observe_k(quire_profile *profile, uint32_t layer, uint32_t first, const float *k,
+                                     uint32_t n_tokens)
+{
+    if (!can_observe(profile, layer, k, n_tokens)) return QUIRE_EINVAL;
+    uint32_t mode = quire_float_mode_enter();
+    add_k(&profile->layers[layer], first, k, n_tokens);
+    quire_float_mode_leave(mode);
     return QUIRE_OK;
 }
 
-quire_status quire_profile_observe_q(quire_profile *profile, uint32_t layer, const float *q,
-                                     uint32_t n_tokens)
+QUIRE_APART static void add_q(quire_profile_layer *l, const float *q, uint32_t n_tokens)
 {
-    if (!can_observe(profile, layer, q, n_tokens)) return QUIRE_EINVAL;
-    quire_profile_layer *l = &profile->layers[layer];
     uint32_t heads_per_kv = l->n_q_heads / l->n_kv_heads;
     for (uint32_t t = 0; t < n_tokens; t++) {
         for (uint32_t h = 0; h < l->n_q_heads; h++, q += l->d_k) {
@@ -124,6 +128,15 @@ quire_status quire_profile_observe_q(quire_profile *profile, uint32_t layer, con
             }
         }
     }
+}
+
+quire_status quire_profile_observe_q(quire_profile *profile, uint32_t layer, const float *q,
+                                     uint32_t n_tokens)
+{
+    if (!can_observe(profile, layer, q, n_tokens)) return QUIRE_EINVAL;
+    uint32_t mode = quire_float_mode_enter();
+    add_q(&profile->layers[layer], q, n_tokens);
+    quire_float_mode_leave(mode);
     return QUIRE_OK;
 }
 
@@ -133,7 +146,8 @@ static double within(double x, double lo, double hi)
 }
 
 /* A channel of which K or Q was not seen is left as it is. */
-static void finish_channel(const quire_channel_sums *sums, float *mean, float *weight, float *q_rms)
+QUIRE_APART static void finish_channel(const quire_channel_sums *sums, float *mean, float *weight,
+                                       float *q_rms)
 {
     *mean = 0;
     *weight = 1;
@@ -165,6 +179,7 @@ quire_status quire_profile_finish(quire_profile *profile)
     for (uint32_t i = 0; i < profile->n_layers && !seen; i++) seen = saw_both(&profile->layers[i]);
     if (!seen) return QUIRE_EINVAL;
 
+    uint32_t mode = quire_float_mode_enter();
     for (uint32_t i = 0; i < profile->n_layers; i++) {
         quire_profile_layer *l = &profile->layers[i];
         for (uint32_t h = 0; h < l->n_kv_heads; h++) {
@@ -174,6 +189,7 @@ quire_status quire_profile_finish(quire_profile *profile)
                 finish_channel(&sums[c], &v[c], &v[l->d_k + c], &v[2 * l->d_k + c]);
         }
     }
+    quire_float_mode_leave(mode);
     drop_sums(profile);
     profile->finished = true;
     profile->digest = quire_profile_compute_digest(profile);

@@ -60,19 +60,13 @@ static bool put_profile(sink *s, const quire_profile *p)
     return good;
 }
 
-/* 0 means "no digest" to callers. */
-static uint64_t not_zero(uint64_t hash)
-{
-    return hash ? hash : 1;
-}
-
 quire_status quire_profile_save(const quire_profile *profile, quire_write_fn write, void *ctx)
 {
     if (!profile || !profile->finished || !write) return QUIRE_EINVAL;
     sink s = {.write = write, .ctx = ctx};
     uint8_t tail[8];
     if (!put_profile(&s, profile)) return QUIRE_EIO;
-    quire_store64(tail, not_zero(quire_hash_end(&s.hash)));
+    quire_store64(tail, quire_hash_end(&s.hash));
     return write(ctx, tail, sizeof tail) == QUIRE_OK ? QUIRE_OK : QUIRE_EIO;
 }
 
@@ -80,7 +74,7 @@ uint64_t quire_profile_compute_digest(const quire_profile *profile)
 {
     sink s = {.write = NULL};
     put_profile(&s, profile);
-    return not_zero(quire_hash_end(&s.hash));
+    return quire_hash_end(&s.hash);
 }
 
 uint64_t quire_profile_layer_digest(const quire_profile *profile, uint32_t layer)
@@ -89,7 +83,7 @@ uint64_t quire_profile_layer_digest(const quire_profile *profile, uint32_t layer
     if (!profile || !profile->finished || layer >= profile->n_layers) return 0;
     quire_hash_begin(&s.hash);
     put_layer(&s, &profile->layers[layer]);
-    return not_zero(quire_hash_end(&s.hash));
+    return quire_hash_end(&s.hash);
 }
 
 /* --------------------------------------------------------------------- load */
@@ -129,7 +123,7 @@ static quire_status get_layer(source *s, const quire_allocator *a, quire_profile
     l->n_kv_heads = quire_load32(bytes);
     l->d_k = quire_load32(bytes + 4);
     l->n_q_heads = l->n_kv_heads;
-    if (l->n_kv_heads < 1 || l->n_kv_heads > QUIRE_MAX_HEADS || l->d_k < 1 || l->d_k > QUIRE_MAX_HEAD_SIZE)
+    if (l->n_kv_heads < 1 || l->n_kv_heads > QUIRE_MAX_HEADS || l->d_k < 1 || l->d_k > QUIRE_MAX_D)
         return QUIRE_EFORMAT;
     *floats += quire_profile_floats(l);
     if (*floats > QUIRE_PROFILE_MAX_FLOATS) return QUIRE_EFORMAT;
@@ -148,7 +142,7 @@ static quire_status get_layer(source *s, const quire_allocator *a, quire_profile
 static quire_status get_tail(source *s, uint64_t *digest)
 {
     uint8_t tail[8];
-    *digest = not_zero(quire_hash_end(&s->hash));
+    *digest = quire_hash_end(&s->hash);
     quire_status status = get(s, tail, sizeof tail);
     if (status != QUIRE_OK) return status;
     return quire_load64(tail) == *digest ? QUIRE_OK : QUIRE_EFORMAT;

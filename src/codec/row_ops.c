@@ -89,5 +89,5 @@ void quire_decode_row(const quire_coder *coder, const quire_calibration *cal, co
     quire_expand_row(coder, row, x);
     quire_unrotate(coder, x);
     if (quire_is_calibrated(coder, cal))
-        quire_uncalibrate(coder, cal, x, quire_row_has_mean(coder, row) ? 1 : 0);
+        quire_uncalibrate(coder, cal, x, quire_row_is_centred(coder, row) ? 1 : 0);
 }

@@ -8,9 +8,18 @@
 #include <stdbool.h>
 #include <string.h>
 
+#if defined(__FAST_MATH__) || (defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0)
+#error "bytes must be equal on every machine: build without -ffast-math and with single precision arithmetic"
+#endif
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "tiles hold little-endian values in place: a little-endian machine is needed"
 #endif
+
+/* Whether a structure of options begins with a version that this library can read: newer ones only append members. */
+static inline bool quire_options_are_known(uint32_t version)
+{
+    return version >= 100; /* 0.1, the first */
+}
 
 /* ------------------------------------------------------------------ memory */
 
@@ -38,7 +47,7 @@ bool quire_grow(const quire_allocator *a, void *array_ptr, uint32_t *cap, uint32
 
 /*
  * 64-bit hash of bytes for fingerprints and for finding damage. Not a defence
- * against someone who chooses the bytes. Same value on every machine.
+ * against someone who chooses the bytes. Same value on every machine, never 0.
  */
 typedef struct quire_hash {
     uint64_t lane[4];
@@ -174,6 +183,20 @@ static inline void quire_store_value(quire_form form, void *data, size_t i, floa
     }
     uint16_t h = form == QUIRE_F16 ? quire_f32_to_f16(x) : quire_f32_to_bf16(x);
     memcpy((uint8_t *)data + 2 * i, &h, 2);
+}
+
+static inline bool quire_form_is_float(quire_form form)
+{
+    return form == QUIRE_F32 || form == QUIRE_F16 || form == QUIRE_BF16;
+}
+
+/* As quire_store_value(), but what the form cannot hold becomes its largest value. */
+static inline void quire_store_finite(quire_form form, void *data, size_t i, float x)
+{
+    float limit = form == QUIRE_F16 ? QUIRE_F16_MAX : QUIRE_BF16_MAX;
+    if (form != QUIRE_F32 && x > limit) x = limit;
+    if (form != QUIRE_F32 && x < -limit) x = -limit;
+    quire_store_value(form, data, i, x);
 }
 
 static inline size_t quire_value_bytes(quire_form form)

@@ -23,8 +23,8 @@ static const char *layer_fault(const quire_layer *l)
         return "the number of query heads must be 1 to 65535";
     if (l->n_q_heads % l->n_kv_heads)
         return "the number of query heads must be a multiple of the number of KV heads";
-    if (l->d_k < 1 || l->d_k > QUIRE_MAX_HEAD_SIZE) return "the K head size must be 1 to 1024";
-    if (l->d_v < 1 || l->d_v > QUIRE_MAX_HEAD_SIZE) return "the V head size must be 1 to 1024";
+    if (l->d_k < 1 || l->d_k > QUIRE_MAX_D) return "the K head size must be 1 to 1024";
+    if (l->d_v < 1 || l->d_v > QUIRE_MAX_D) return "the V head size must be 1 to 1024";
     if (l->v_in_k > 1) return "v_in_k must be 0 or 1";
     if (l->v_in_k && l->d_v > l->d_k) return "V cannot be a prefix of K if its head size is larger";
     return NULL;
@@ -33,7 +33,7 @@ static const char *layer_fault(const quire_layer *l)
 uint32_t quire_geometry_check(const quire_geometry *geometry, const char **why)
 {
     const char *fault = NULL;
-    if (!geometry || geometry->version < QUIRE_OPTIONS)
+    if (!geometry || !quire_options_are_known(geometry->version))
         fault = "the geometry does not begin with QUIRE_OPTIONS";
     else if (geometry->n_layers < 1 || geometry->n_layers > QUIRE_MAX_LAYERS)
         fault = "the number of layers must be 1 to 4096";

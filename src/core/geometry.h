@@ -7,7 +7,7 @@
 
 #define QUIRE_MAX_LAYERS 4096u
 #define QUIRE_MAX_HEADS 65535u
-#define QUIRE_MAX_HEAD_SIZE 1024u
+#define QUIRE_MAX_D 1024u
 
 /* Number of layers after checking everything, or 0 if the geometry is not valid. *why gets one sentence. */
 uint32_t quire_geometry_check(const quire_geometry *geometry, const char **why);

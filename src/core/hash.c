@@ -71,5 +71,5 @@ uint64_t quire_hash_end(const quire_hash *h)
     }
     uint64_t x = mix(h->total);
     for (int i = 0; i < 4; i++) x = mix(x ^ last.lane[i]) + odd[i];
-    return x;
+    return x ? x : 1;
 }

@@ -16,7 +16,7 @@ static inline size_t quire_kernel_scratch(uint32_t d_pad)
 
 /*
  * score: dot products of n_q prepared queries (rows of d floats, q_stride apart) with rows [0, n_rows) of a tile:
- * scores[i * 64 + t]. Bit t of *has_mean: row t has its mean taken out. The value of one (i, t) does not depend on
+ * scores[i * 64 + t]. Bit t of *centred: the mean is taken out of row t. The value of one (i, t) does not depend on
  * any other query or row.
  *
  * mix: acc[i * acc_stride + c] += sum over t, ascending, of p[i * 64 + t] * value(t, c), for the rows t whose bit
@@ -26,7 +26,7 @@ static inline size_t quire_kernel_scratch(uint32_t d_pad)
  * A format of side K may be mixed: V is then the first d_out channels of K.
  */
 typedef void quire_score_fn(const quire_format *format, const void *tile, uint32_t n_rows, const float *q,
-                            size_t q_stride, uint32_t n_q, float *scores, uint64_t *has_mean, float *scratch);
+                            size_t q_stride, uint32_t n_q, float *scores, uint64_t *centred, float *scratch);
 typedef void quire_mix_fn(const quire_format *format, const void *tile, uint32_t n_rows, uint32_t d_out,
                           const float *p, const uint64_t *visible, uint32_t n_q, float *acc,
                           size_t acc_stride, float *mean_sum, float *scratch);
@@ -38,6 +38,9 @@ typedef struct quire_kernels {
 
 /* The best table for this machine. */
 const quire_kernels *quire_kernels_get(void);
+
+#define QUIRE_LOG2_E 1.44269504f
+#define QUIRE_LN_2 0.693147181f
 
 /*
  * 2^x for x <= 0, relative error below 3e-7 down to 2^-126, 0 below. Every instruction set uses this polynomial:

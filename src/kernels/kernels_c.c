@@ -5,7 +5,7 @@
 #include "codec/lanes.h"
 
 static void score_c(const quire_format *f, const void *tile, uint32_t n_rows, const float *q, size_t q_stride,
-                    uint32_t n_q, float *scores, uint64_t *has_mean, float *scratch)
+                    uint32_t n_q, float *scores, uint64_t *centred, float *scratch)
 {
     uint32_t d = f->coder.d;
     uint64_t mean = 0;
@@ -14,7 +14,7 @@ static void score_c(const quire_format *f, const void *tile, uint32_t n_rows, co
         for (uint32_t i = 0; i < n_q; i++)
             scores[i * QUIRE_TILE_ROWS + t] = quire_lane_dot(q + i * q_stride, scratch, d);
     }
-    *has_mean = mean;
+    *centred = mean;
 }
 
 static void mix_c(const quire_format *f, const void *tile, uint32_t n_rows, uint32_t d_out, const float *p,
@@ -25,12 +25,12 @@ static void mix_c(const quire_format *f, const void *tile, uint32_t n_rows, uint
         uint64_t bit = (uint64_t)1 << t, any = 0;
         for (uint32_t i = 0; i < n_q; i++) any |= visible[i] & bit;
         if (!any) continue;
-        bool has_mean = quire_tile_expand(f, tile, t, scratch);
+        bool centred = quire_tile_expand(f, tile, t, scratch);
         for (uint32_t i = 0; i < n_q; i++) {
             if (!(visible[i] & bit)) continue;
             float weight = p[i * QUIRE_TILE_ROWS + t], *row = acc + i * acc_stride;
             for (uint32_t c = 0; c < d_out; c++) row[c] += weight * scratch[c];
-            if (has_mean) mean_sum[i] += weight;
+            if (centred) mean_sum[i] += weight;
         }
     }
 }

@@ -8,6 +8,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+/* Pages that hold this many tokens. */
+static inline uint32_t quire_pages_for(uint32_t tokens)
+{
+    return tokens / QUIRE_PAGE_TOKENS + (tokens % QUIRE_PAGE_TOKENS != 0);
+}
+
 /* Where the tiles of one layer lie in a page: head h has its K tile at offset + h * head_stride, its V tile right after. */
 typedef struct quire_page_layer {
     size_t offset;
@@ -60,6 +66,7 @@ typedef struct quire_pages {
     quire_allocator allocator;
     pthread_mutex_t lock;
     size_t budget, used, resident, peak;
+    size_t kept; /* part of resident: released pages whose memory was not given back */
     uint64_t n_pages, n_copies;
     quire_page_class *classes;
 } quire_pages;

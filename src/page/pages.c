@@ -94,6 +94,7 @@ static void give_back(quire_pages *pages, quire_page_class *c)
     c->free = page->next_free;
     discard_inside(&pages->allocator, page->data, c->stride);
     pages->resident -= c->stride;
+    pages->kept -= c->stride;
     page->next_free = c->clean;
     c->clean = page;
 }
@@ -111,6 +112,7 @@ static quire_page *take_locked(quire_pages *pages, quire_page_class *c)
     quire_page *page = c->free;
     if (page) {
         c->free = page->next_free;
+        pages->kept -= c->stride;
     } else {
         make_room(pages, c->stride);
         page = c->clean;
@@ -191,10 +193,8 @@ static void drop(quire_pages *pages, quire_page *page, size_t *promise)
         *promise += c->stride;
     else
         pages->used -= c->stride;
-    size_t in_pages = pages->used - (promise ? *promise : 0);
-    if (pages->resident - in_pages > pages->budget / KEPT_SHARE &&
-        pages->resident - in_pages > KEPT_PAGES * c->stride)
-        give_back(pages, c);
+    pages->kept += c->stride;
+    if (pages->kept > pages->budget / KEPT_SHARE && pages->kept > KEPT_PAGES * c->stride) give_back(pages, c);
     pthread_mutex_unlock(&pages->lock);
 }
 

@@ -41,7 +41,7 @@ quire_status quire_format_init(quire_format *format, const quire_codec *codec, q
 
 quire_status quire_format_create(quire_format **out, const char *codec, const quire_format_options *options)
 {
-    if (!out || !codec || !options || options->version < QUIRE_OPTIONS) return QUIRE_EINVAL;
+    if (!out || !codec || !options || !quire_options_are_known(options->version)) return QUIRE_EINVAL;
     const quire_codec *found = quire_codec_get(codec);
     if (!found) return QUIRE_EINVAL;
     quire_format f;

@@ -26,11 +26,18 @@ static bool form_fits(const quire_format *f, const quire_rows *rows)
     return !rows->codec || strcmp(rows->codec, f->coder.codec->info.name) == 0;
 }
 
-/* A stride of 0 becomes `dense`; a smaller one than a row would make rows overlap. */
-static bool fill_stride(size_t *stride, size_t dense, size_t row)
+/* A stride of 0 becomes `dense`. False: n of them would overlap in `row` bytes. */
+static bool fill_stride(size_t *stride, size_t dense, size_t row, uint32_t n)
 {
     if (!*stride) *stride = dense;
-    return *stride >= row;
+    return n < 2 || *stride >= row;
+}
+
+/* Bytes of a whole sequence, heads inside of tokens or tokens inside of heads. */
+static size_t seq_bytes(size_t token_stride, uint32_t n_tokens, size_t head_stride, uint32_t n_heads)
+{
+    size_t by_token = token_stride * n_tokens, by_head = head_stride * n_heads;
+    return by_token > by_head ? by_token : by_head;
 }
 
 quire_status quire_rows_check(const quire_format *f, uint32_t n_heads, uint32_t n_tokens, quire_rows *rows)
@@ -44,12 +51,15 @@ quire_status quire_rows_check(const quire_format *f, uint32_t n_heads, uint32_t 
     }
     if (!form_fits(f, rows)) return QUIRE_EMISMATCH;
     quire_row_address one = quire_rows_one(f, rows->form, rows->scale_form);
-    bool apart = fill_stride(&rows->head_stride, one.data, one.data) &
-                 fill_stride(&rows->token_stride, one.data * n_heads, one.data) &
-                 fill_stride(&rows->scale_head_stride, one.scales, one.scales) &
-                 fill_stride(&rows->scale_token_stride, one.scales * n_heads, one.scales);
-    fill_stride(&rows->seq_stride, rows->token_stride * n_tokens, 0);
-    fill_stride(&rows->scale_seq_stride, rows->scale_token_stride * n_tokens, 0);
+    bool apart = fill_stride(&rows->head_stride, one.data, one.data, n_heads) &
+                 fill_stride(&rows->token_stride, one.data * n_heads, one.data, n_tokens) &
+                 fill_stride(&rows->scale_head_stride, one.scales, one.scales, n_heads) &
+                 fill_stride(&rows->scale_token_stride, one.scales * n_heads, one.scales, n_tokens);
+    if (!rows->seq_stride)
+        rows->seq_stride = seq_bytes(rows->token_stride, n_tokens, rows->head_stride, n_heads);
+    if (!rows->scale_seq_stride)
+        rows->scale_seq_stride =
+            seq_bytes(rows->scale_token_stride, n_tokens, rows->scale_head_stride, n_heads);
     return apart ? QUIRE_OK : QUIRE_EINVAL;
 }
 
@@ -178,7 +188,7 @@ static quire_status write_row(const quire_format *f, const quire_calibration *ca
     if (quire_form_is_float(form)) {
         float x[QUIRE_MAX_D];
         quire_decode_row(&f->coder, cal, row, x);
-        for (uint32_t c = 0; c < f->coder.d; c++) quire_store_value(form, data, c, x[c]);
+        for (uint32_t c = 0; c < f->coder.d; c++) quire_store_finite(form, data, c, x[c]);
         return QUIRE_OK;
     }
     if (form == QUIRE_NATIVE) {

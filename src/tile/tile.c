@@ -141,34 +141,29 @@ bool quire_tile_expand(const quire_format *f, const void *tile, uint32_t t, floa
     quire_coded_row row;
     quire_tile_get(f, tile, t, &row);
     quire_expand_row(&f->coder, &row, y);
-    return quire_row_has_mean(&f->coder, &row);
+    return quire_row_is_centred(&f->coder, &row);
 }
 
 void quire_tile_clear(const quire_format *f, void *tile, uint32_t row, uint32_t n)
 {
     quire_coded_row zero;
     memset(&zero, 0, sizeof zero);
-    for (uint32_t t = row; t < row + n && t < QUIRE_TILE_ROWS; t++) quire_tile_put(f, tile, t, &zero);
+    for (uint32_t t = row; t < QUIRE_TILE_ROWS && t - row < n; t++) quire_tile_put(f, tile, t, &zero);
 }
 
-bool quire_tile_finite(const quire_format *f, const void *tile, uint32_t n)
+bool quire_tile_finite(const quire_format *f, const void *tile)
 {
     const quire_codec *codec = f->coder.codec;
     const uint8_t *bytes = (const uint8_t *)tile;
     if (codec->values == QUIRE_VALUES_FLOAT) {
-        for (uint32_t t = 0; t < n; t++)
-            for (uint32_t c = 0; c < f->coder.d; c++) {
-                float x = quire_load_value(codec->float_form, bytes, float_index(&f->coder, t, c));
-                if ((quire_bits_of(x) & 0x7f800000u) == 0x7f800000u) return false;
-            }
+        size_t n = (size_t)QUIRE_TILE_ROWS * f->coder.d_pad;
+        for (size_t i = 0; i < n; i++) {
+            float x = quire_load_value(codec->float_form, bytes, i);
+            if ((quire_bits_of(x) & 0x7f800000u) == 0x7f800000u) return false;
+        }
         return true;
     }
-    for (uint32_t g = 0; g < f->coder.n_groups; g++)
-        for (uint32_t t = 0; t < n; t++) {
-            size_t at = ((size_t)g * QUIRE_TILE_ROWS + t) * 2;
-            if (!quire_f16_is_finite(quire_load16(bytes + f->code_bytes + at))) return false;
-            if (codec->has_bias && !quire_f16_is_finite(quire_load16(bytes + f->bias_offset + at)))
-                return false;
-        }
+    for (size_t at = f->code_bytes; at < f->tile_bytes; at += 2)
+        if (!quire_f16_is_finite(quire_load16(bytes + at))) return false;
     return true;
 }

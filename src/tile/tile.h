@@ -40,16 +40,11 @@ static inline bool quire_tile_is_aligned(const void *tile)
 void quire_tile_put(const quire_format *format, void *tile, uint32_t t, const quire_coded_row *row);
 void quire_tile_get(const quire_format *format, const void *tile, uint32_t t, quire_coded_row *row);
 
-/* Values of row t as the codec expands them (rotated, calibrated): d floats to y. True: its mean is taken out. */
+/* Values of row t as the codec expands them (rotated, calibrated): d floats to y. True: it is centred. */
 bool quire_tile_expand(const quire_format *format, const void *tile, uint32_t t, float *y);
 
-/* Whether every scale and value of rows [0, n) is finite, as encoding guarantees. */
-bool quire_tile_finite(const quire_format *format, const void *tile, uint32_t n);
-
-static inline bool quire_form_is_float(quire_form form)
-{
-    return form == QUIRE_F32 || form == QUIRE_F16 || form == QUIRE_BF16;
-}
+/* Whether every scale and value is finite, unused rows and padding included: kernels may read those. */
+bool quire_tile_finite(const quire_format *format, const void *tile);
 
 /* Byte offsets of one row and of its scales in a caller's block. */
 typedef struct quire_row_address {

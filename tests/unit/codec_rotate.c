@@ -100,8 +100,8 @@ static void query_meets_row(void **state)
                 quire_encode_row(&coder, used, k, &row, NULL);
                 quire_prepare_query(&coder, used, q, prepared, &mean_score);
                 quire_expand_row(&coder, &row, y);
-                bool has_mean = quire_row_has_mean(&coder, &row);
-                double score = has_mean ? (double)mean_score : 0, direct = 0, size = 0;
+                bool centred = quire_row_is_centred(&coder, &row);
+                double score = centred ? (double)mean_score : 0, direct = 0, size = 0;
                 for (uint32_t i = 0; i < d; i++) score += (double)prepared[i] * (double)y[i];
                 quire_decode_row(&coder, used, &row, y);
                 for (uint32_t i = 0; i < d; i++) {
@@ -112,10 +112,10 @@ static void query_meets_row(void **state)
                 if (fabs(score - direct) > 1e-5 * sqrt(size))
                     fail_msg("%s d %u row %u: score %g, directly %g", coder.codec->info.name, d, r, score,
                              direct);
-                if (!used && (has_mean || mean_score != 0))
+                if (!used && (centred || mean_score != 0))
                     fail_msg("%s: a mean from nowhere", coder.codec->info.name);
-                with_mean += has_mean;
-                without_mean += !has_mean && used && (coder.codec->info.flags & QUIRE_CODEC_CALIBRATED);
+                with_mean += centred;
+                without_mean += !centred && used && (coder.codec->info.flags & QUIRE_CODEC_CALIBRATED);
 
                 memcpy(y, prepared, d * sizeof *y); /* in place gives the same */
                 quire_prepare_query(&coder, used, q, q, &mean_score);
@@ -149,7 +149,7 @@ static void values_are_finished(void **state)
                     quire_encode_row(&coder, cal, x, &row, NULL);
                     quire_expand_row(&coder, &row, x);
                     for (uint32_t i = 0; i < d; i++) acc[i] += p * x[i];
-                    if (quire_row_has_mean(&coder, &row)) mean_sum += p;
+                    if (quire_row_is_centred(&coder, &row)) mean_sum += p;
                     quire_decode_row(&coder, cal, &row, x);
                     for (uint32_t i = 0; i < d; i++) direct[i] += p * x[i];
                 }
@@ -188,16 +188,16 @@ static void calibration_chooses(void **state)
         }
         quire_encode_row(&coder, cal, x, &row, NULL);
         if (fabsf(error[0] / error[1] - 1) > 1e-4f &&
-            quire_row_has_mean(&coder, &row) != (error[1] < error[0]))
+            quire_row_is_centred(&coder, &row) != (error[1] < error[0]))
             fail_msg("row %u: errors %g with the mean, %g without", r, (double)error[1], (double)error[0]);
-        if (r == 0) assert_false(quire_row_has_mean(&coder, &row));
-        if (r == 199) assert_true(quire_row_has_mean(&coder, &row));
+        if (r == 0) assert_false(quire_row_is_centred(&coder, &row));
+        if (r == 199) assert_true(quire_row_is_centred(&coder, &row));
     }
     /* A tie takes the mean out. */
     float zero[D] = {0};
     memset(c.mean, 0, sizeof c.mean);
     quire_encode_row(&coder, cal, zero, &row, NULL);
-    assert_true(quire_row_has_mean(&coder, &row));
+    assert_true(quire_row_is_centred(&coder, &row));
 }
 
 int main(void)
