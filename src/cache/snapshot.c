@@ -82,7 +82,9 @@ quire_status quire_seq_save(const quire_seq *seq, quire_write_fn write, void *ct
     quire_store32(header + 40, seq->ring.sinks);
     quire_store32(header + 44, seq->ring.spare_tokens);
     quire_store32(header + 48, seq->plan->n_groups);
-    quire_status status = write_record(&w, header, sizeof header, NULL, 0);
+    size_t policy_bytes = strlen(seq->plan->policy);
+    quire_store32(header + 52, (uint32_t)policy_bytes);
+    quire_status status = write_record(&w, header, sizeof header, seq->plan->policy, policy_bytes);
     for (uint32_t g = 0; g < seq->plan->n_groups && !status; g++) {
         const quire_table *t = &seq->table[g];
         uint8_t head[GROUP_BYTES] = {0};
@@ -118,15 +120,47 @@ static quire_status read_rest(reader *r, const void *head, size_t n_head, void *
     return equal ? QUIRE_OK : QUIRE_EFORMAT;
 }
 
-static quire_status read_header(reader *r, uint8_t *header)
+/* The head of a snapshot, checked as far as that goes without a plan. */
+typedef struct snapshot_head {
+    quire_snapshot_info info;
+    uint64_t geometry_fingerprint;
+    uint32_t n_groups;
+} snapshot_head;
+
+static quire_status read_header(reader *r, snapshot_head *out)
 {
+    uint8_t header[HEADER_BYTES];
+    snapshot_head h = {0};
     if (r->read(r->ctx, header, HEADER_BYTES)) return QUIRE_EIO;
     if (memcmp(header, magic, sizeof magic)) return QUIRE_EFORMAT;
     if (quire_load32(header + 8) != SNAPSHOT_VERSION) return QUIRE_EVERSION;
-    quire_status status = read_rest(r, header, HEADER_BYTES, NULL, 0);
+    uint32_t policy_bytes = quire_load32(header + 52);
+    if (policy_bytes >= sizeof h.info.policy) return QUIRE_EFORMAT;
+    quire_status status = read_rest(r, header, HEADER_BYTES, h.info.policy, policy_bytes);
     if (status) return status;
-    bool well_formed = quire_load32(header + 12) == QUIRE_PAGE_TOKENS && quire_load32(header + 52) == 0;
-    return well_formed && quire_load32(header + 32) <= QUIRE_MAX_TOKENS ? QUIRE_OK : QUIRE_EFORMAT;
+    h.info.plan_fingerprint = quire_load64(header + 16);
+    h.geometry_fingerprint = quire_load64(header + 24);
+    h.info.length = quire_load32(header + 32);
+    h.info.max_tokens = quire_load32(header + 36);
+    h.info.sinks = quire_load32(header + 40);
+    h.info.spare_tokens = quire_load32(header + 44);
+    h.n_groups = quire_load32(header + 48);
+    for (uint32_t i = 0; i < policy_bytes; i++) /* it will be shown to people */
+        if (h.info.policy[i] < ' ' || h.info.policy[i] > '~') return QUIRE_EFORMAT;
+    if (quire_load32(header + 12) != QUIRE_PAGE_TOKENS || h.info.length > QUIRE_MAX_TOKENS)
+        return QUIRE_EFORMAT;
+    *out = h;
+    return QUIRE_OK;
+}
+
+quire_status quire_snapshot_read_info(quire_snapshot_info *out, quire_read_fn read, void *ctx)
+{
+    if (!out || !read) return QUIRE_EINVAL;
+    reader r = {.read = read, .ctx = ctx};
+    snapshot_head h;
+    quire_status status = read_header(&r, &h);
+    if (!status) *out = h.info;
+    return status;
 }
 
 /* Whether a table of this shape holds exactly the pages it must. */
@@ -201,21 +235,21 @@ quire_status quire_seq_load(quire_seq **out, quire_pool *pool, quire_read_fn rea
 {
     if (!out || !pool || !read) return QUIRE_EINVAL;
     reader r = {.read = read, .ctx = ctx};
-    uint8_t header[HEADER_BYTES];
-    quire_status status = read_header(&r, header);
+    snapshot_head h;
+    quire_status status = read_header(&r, &h);
     if (status) return status;
-    const quire_plan *plan = quire_pool_find_plan(pool, quire_load64(header + 16));
-    if (!plan || plan->geometry_fingerprint != quire_load64(header + 24)) return QUIRE_EMISMATCH;
+    const quire_plan *plan = quire_pool_find_plan(pool, h.info.plan_fingerprint);
+    if (!plan || plan->geometry_fingerprint != h.geometry_fingerprint) return QUIRE_EMISMATCH;
     quire_seq_options ring = {
         .version = QUIRE_OPTIONS,
-        .max_tokens = quire_load32(header + 36),
-        .sinks = quire_load32(header + 40),
-        .spare_tokens = quire_load32(header + 44),
+        .max_tokens = h.info.max_tokens,
+        .sinks = h.info.sinks,
+        .spare_tokens = h.info.spare_tokens,
     };
-    if (!quire_ring_is_valid(&ring) || quire_load32(header + 48) != plan->n_groups) return QUIRE_EFORMAT;
+    if (!quire_ring_is_valid(&ring) || h.n_groups != plan->n_groups) return QUIRE_EFORMAT;
     quire_seq *seq = quire_seq_alloc(pool, plan, &ring);
     if (!seq) return QUIRE_ENOMEM;
-    seq->length = quire_load32(header + 32);
+    seq->length = h.info.length;
     for (uint32_t g = 0; g < plan->n_groups && !status; g++) status = read_group(&r, seq, g);
     if (!status && !quire_seq_layouts_fit(seq)) status = QUIRE_EFORMAT;
     if (status) {
