@@ -30,8 +30,8 @@ int main(void)
         if (quire_step_begin(&step, pool, &seq, &(uint32_t){1}, 1)) break; /* pool full: nothing changed */
         for (uint32_t layer = 0; layer < g.n_layers; layer++) {
             fill(k, 8 * 128), fill(v, 8 * 128), fill(q, 32 * 128); /* your model computes these */
-            quire_step_append(step, layer, k, v);                  /* encoded straight into its tile */
-            quire_step_attend(step, layer, q, out);                /* reads tiles only */
+            if (quire_step_append(step, layer, k, v)) return 1;    /* encoded straight into its tile */
+            if (quire_step_attend(step, layer, q, out)) return 1;  /* reads tiles only */
         }
         if (quire_step_commit(step)) return 1;
     }

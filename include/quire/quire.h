@@ -257,7 +257,7 @@ typedef struct quire_plan_layer {
     uint32_t group;              /* layers of one group share pages */
     uint32_t window;
     double bytes_per_token;
-    const char *reason; /* why it differs from the policy's main pair; NULL if it does not */
+    const char *reason; /* what is out of the ordinary: other codecs, padding, short groups; or NULL */
 } quire_plan_layer;
 
 QUIRE_API quire_status quire_plan_create(quire_plan **out, const quire_geometry *geometry, const char *policy,
@@ -267,6 +267,7 @@ QUIRE_API const char *quire_plan_policy(const quire_plan *plan);     /* canonica
 QUIRE_API uint64_t quire_plan_fingerprint(const quire_plan *plan);   /* codecs, geometry, layout, profile */
 QUIRE_API double quire_plan_bytes_per_token(const quire_plan *plan); /* full-attention layers */
 QUIRE_API uint32_t quire_plan_n_groups(const quire_plan *plan);
+/* A page as it lies in memory and in files; of the budget it takes whole OS pages from 256 KiB on. */
 QUIRE_API size_t quire_plan_page_bytes(const quire_plan *plan, uint32_t group);
 QUIRE_API quire_status quire_plan_layer_info(const quire_plan *plan, uint32_t layer, quire_plan_layer *out);
 /* Text for people: policy, a line per run of equal layers, reasons, bytes per token. */
@@ -290,7 +291,7 @@ typedef struct quire_pool_stats {
     size_t peak_bytes;     /* largest resident_bytes */
     uint64_t n_pages;      /* in use now */
     uint64_t n_copies;     /* pages copied because a fork wrote to them */
-    quire_counts counts;   /* of all appends */
+    quire_counts counts;   /* of everything encoded: appends, imports, conversions */
 } quire_pool_stats;
 
 /* Reserves address space for the budget; memory is touched page by page. */
@@ -310,9 +311,11 @@ typedef struct quire_seq quire_seq;
 /*
  * A ring: with max_tokens > 0 the query at position p sees the rows j < sinks and
  * the rows p - (max_tokens - sinks) < j <= p, whatever the chunking. Positions
- * go on counting; rows keep the rotation they were given. In rings and window
- * layers pages that nobody will see are released. spare_tokens more rows are
- * kept, ring or not, so that a trim of that many tokens always works.
+ * go on counting; rows keep the rotation they were given. sinks < max_tokens.
+ * A window layer sees its window only, so not the sinks. In rings and window
+ * layers pages that nobody will see are released; spare_tokens more rows are
+ * kept, ring or not, so that a trim to that many tokens below the greatest
+ * length reached always works.
  */
 typedef struct quire_seq_options {
     uint32_t version; /* QUIRE_OPTIONS */
@@ -366,7 +369,7 @@ QUIRE_API quire_status quire_snapshot_read_info(quire_snapshot_info *out, quire_
 /* ----------------------------------------------------------- attend options */
 
 enum {
-    QUIRE_ATTEND_BIDIRECTIONAL = 1, /* queries see later positions too */
+    QUIRE_ATTEND_BIDIRECTIONAL = 1, /* queries see all later positions too, windows or not */
     QUIRE_ATTEND_PARTIAL = 2 /* out is the sum before division; needs max and sum, ignores sink_logits */
 };
 
@@ -494,7 +497,8 @@ typedef struct quire_tile_ref {
     uint32_t n_rows;
 } quire_tile_ref;
 
-/* The tiles that a sequence holds of a layer, oldest first. Returns how many there are; writes at most cap. */
+/* The tiles that a sequence holds of a layer, oldest first. Returns how many there are; writes at most cap. Valid until
+ * the sequence changes. */
 QUIRE_API uint32_t quire_seq_tiles(const quire_seq *seq, uint32_t layer, quire_tile_ref *tiles, uint32_t cap);
 
 typedef struct quire_attend_job {
