@@ -244,7 +244,7 @@ typedef struct quire_plan quire_plan;
 
 typedef struct quire_plan_options {
     uint32_t version;                 /* QUIRE_OPTIONS */
-    const quire_profile *profile;     /* for "c:" codecs; copied */
+    const quire_profile *profile;     /* for "c:" codecs; shared, may be destroyed */
     const quire_allocator *allocator; /* copied */
     char *message;                    /* gets one sentence when creation fails, else ""; may be NULL */
     size_t message_size;
@@ -463,7 +463,7 @@ typedef struct quire_format_options {
     quire_side side;
     uint32_t d;                       /* head size */
     uint32_t d_v;                     /* side K whose first d_v channels are V; else 0 */
-    const quire_profile *profile;     /* for "c:" codecs */
+    const quire_profile *profile;     /* for "c:" codecs; shared, may be destroyed */
     uint32_t layer;                   /* of the profile */
     const quire_allocator *allocator; /* copied */
 } quire_format_options;

@@ -88,9 +88,7 @@ static quire_status take_profile(const draft *d, quire_plan *plan)
     if (!codec) return QUIRE_OK;
     if (!d->profile) return complain(d, QUIRE_EINVAL, "codec %s needs a profile", codec->info.name);
     if (!quire_profile_digest(d->profile)) return complain(d, QUIRE_EINVAL, "the profile is not finished");
-    quire_status status = quire_profile_copy(&plan->profile, d->profile, &plan->allocator);
-    if (status == QUIRE_ENOMEM) return no_memory(d);
-    if (status) return complain(d, status, "the profile cannot be used");
+    plan->profile = quire_profile_hold(d->profile);
     return QUIRE_OK;
 }
 

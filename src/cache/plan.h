@@ -28,7 +28,7 @@ typedef struct quire_planned_layer {
 struct quire_plan {
     atomic_uint refs;
     quire_allocator allocator;
-    quire_profile *profile; /* own copy; NULL unless a codec of the policy is calibrated */
+    quire_profile *profile; /* held; NULL unless a codec of the policy is calibrated */
     char *policy;           /* canonical */
     size_t policy_bytes;
     uint64_t fingerprint;          /* never 0 */

@@ -133,8 +133,8 @@ void quire_coder_hash(const quire_coder *coder, quire_hash *h);
 quire_calibration quire_profile_head(const quire_profile *profile, uint32_t layer, uint32_t head);
 /* Whether the profile is finished and has this layer with these shapes. */
 bool quire_profile_fits(const quire_profile *profile, uint32_t layer, uint32_t n_kv_heads, uint32_t d_k);
-quire_status quire_profile_copy(quire_profile **out, const quire_profile *profile,
-                                const quire_allocator *allocator);
+/* One more owner of a finished profile, which does not change any more; quire_profile_destroy() drops one. */
+quire_profile *quire_profile_hold(const quire_profile *profile);
 uint32_t quire_profile_n_heads(const quire_profile *profile, uint32_t layer); /* 0 if it has no such layer */
 /* Digest of one layer's vectors: layers with other shapes do not change it. */
 uint64_t quire_profile_layer_digest(const quire_profile *profile, uint32_t layer);

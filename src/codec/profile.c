@@ -15,6 +15,7 @@ quire_profile *quire_profile_new(uint32_t n_layers, const quire_allocator *alloc
     quire_allocator a = quire_allocator_or_default(allocator);
     quire_profile *p = quire_alloc(&a, sizeof *p);
     if (!p) return NULL;
+    atomic_init(&p->refs, 1);
     p->allocator = a;
     p->n_layers = n_layers;
     p->layers = quire_alloc(&a, quire_bytes(n_layers, sizeof *p->layers));
@@ -34,7 +35,7 @@ static void drop_sums(quire_profile *p)
 
 void quire_profile_destroy(quire_profile *profile)
 {
-    if (!profile) return;
+    if (!profile || atomic_fetch_sub_explicit(&profile->refs, 1, memory_order_acq_rel) > 1) return;
     quire_allocator a = profile->allocator;
     drop_sums(profile);
     for (uint32_t i = 0; i < profile->n_layers; i++)
@@ -222,26 +223,12 @@ quire_calibration quire_profile_head(const quire_profile *profile, uint32_t laye
     return (quire_calibration){.mean = v, .weight = v + l->d_k, .q_rms = v + 2 * l->d_k};
 }
 
-quire_status quire_profile_copy(quire_profile **out, const quire_profile *profile,
-                                const quire_allocator *allocator)
+quire_profile *quire_profile_hold(const quire_profile *profile)
 {
-    if (!profile || !profile->finished) return QUIRE_EINVAL;
-    quire_profile *p = quire_profile_new(profile->n_layers, allocator);
-    if (!p) return QUIRE_ENOMEM;
-    for (uint32_t i = 0; i < p->n_layers; i++) {
-        const quire_profile_layer *from = &profile->layers[i];
-        quire_profile_layer *to = &p->layers[i];
-        to->n_q_heads = from->n_q_heads;
-        to->n_kv_heads = from->n_kv_heads;
-        to->d_k = from->d_k;
-        if (!add_vectors(p, to)) goto fail;
-        memcpy(to->vectors, from->vectors, to->n_vectors * sizeof(float));
-    }
-    p->finished = true;
-    p->digest = profile->digest;
-    *out = p;
-    return QUIRE_OK;
-fail:
-    quire_profile_destroy(p);
-    return QUIRE_ENOMEM;
+    union { /* only the count changes */
+        const quire_profile *in;
+        quire_profile *out;
+    } p = {profile};
+    atomic_fetch_add_explicit(&p.out->refs, 1, memory_order_relaxed);
+    return p.out;
 }

@@ -5,6 +5,8 @@
 
 #include "codec/codec.h"
 
+#include <stdatomic.h>
+
 /* A weight is a ratio of two spreads; outside this range one of them was not a spread. */
 #define QUIRE_WEIGHT_MIN 1e-4f
 #define QUIRE_WEIGHT_MAX 1e4f
@@ -25,6 +27,7 @@ typedef struct quire_profile_layer {
 } quire_profile_layer;
 
 struct quire_profile {
+    atomic_uint refs;
     quire_allocator allocator;
     uint32_t n_layers;
     bool finished;

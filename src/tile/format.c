@@ -51,16 +51,7 @@ quire_status quire_format_create(quire_format **out, const char *codec, const qu
     f.allocator = quire_allocator_or_default(options->allocator);
     quire_format *format = (quire_format *)quire_alloc(&f.allocator, sizeof *format);
     if (!format) return QUIRE_ENOMEM;
-    if (f.profile) {
-        quire_profile *copy;
-        status = quire_profile_copy(&copy, f.profile, &f.allocator);
-        if (status) {
-            quire_free(&f.allocator, format, sizeof *format);
-            return status;
-        }
-        f.profile = copy;
-        f.owned_profile = copy;
-    }
+    if (f.profile) f.owned_profile = quire_profile_hold(f.profile);
     *format = f;
     *out = format;
     return QUIRE_OK;
