@@ -13,12 +13,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define KIT_REQUIRE(condition)                                                             \
-    do {                                                                                   \
-        if (!(condition)) {                                                                \
-            fprintf(stderr, "%s:%d: required: %s\n", __FILE__, __LINE__, #condition);      \
-            abort();                                                                       \
-        }                                                                                  \
+#define KIT_REQUIRE(condition)                                                        \
+    do {                                                                              \
+        if (!(condition)) {                                                           \
+            fprintf(stderr, "%s:%d: required: %s\n", __FILE__, __LINE__, #condition); \
+            abort();                                                                  \
+        }                                                                             \
     } while (0)
 
 /* ------------------------------------------------------------------- bytes */

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Any bytes as a snapshot, once as they are and once with the hash of every record made right, so that what lies behind
+ * the hashes is reached. Loading must refuse cleanly or give a sequence that works: finite rows, attention, save
+ * and load again, append, trim, fork, convert.
+ *
+ * QUIRE_SEEDS=folder writes the seeds of corpus/snapshot anew.
+ */
+#include "support/fuzz.h"
+
+#include "support/cache_kit.h"
+#include "support/peak_alloc.h"
+#include "support/snapshot_records.h"
+
+#include <math.h>
+#include <string.h>
+
+#define BUDGET ((size_t)96 << 10)
+#define N_PLANS 3u
+
+static struct {
+    quire_geometry g;
+    struct peak_alloc memory;
+    quire_plan *plan[N_PLANS];
+    quire_pool *pool;
+} world;
+
+static size_t used(void)
+{
+    quire_pool_stats stats;
+    quire_pool_stats_get(world.pool, &stats);
+    KIT_REQUIRE(stats.resident_bytes <= BUDGET);
+    return stats.used_bytes;
+}
+
+static void save_seed(const char *folder, const char *name, const quire_seq *seq)
+{
+    char path[1024];
+    kit_bytes bytes = {0};
+    KIT_REQUIRE(!quire_seq_save(seq, kit_write, &bytes));
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "wb");
+    KIT_REQUIRE(file && fwrite(bytes.data, 1, bytes.n, file) == bytes.n && !fclose(file));
+    kit_bytes_free(&bytes);
+}
+
+static void write_seeds(const char *folder)
+{
+    quire_seq *seq = kit_seq(world.pool, 0, 0, 0), *ring = kit_seq(world.pool, 40, 4, 8);
+    save_seed(folder, "empty", seq);
+    KIT_REQUIRE(!kit_append(world.pool, &world.g, seq, 3, 1));
+    save_seed(folder, "short", seq);
+    KIT_REQUIRE(!kit_append(world.pool, &world.g, seq, 67, 1));
+    save_seed(folder, "two_pages", seq);
+    KIT_REQUIRE(!quire_seq_convert(seq, world.plan[1], QUIRE_CONVERT_NEW));
+    KIT_REQUIRE(!kit_append(world.pool, &world.g, seq, 70, 1));
+    save_seed(folder, "mixed", seq);
+    KIT_REQUIRE(!quire_seq_convert(seq, world.plan[2], 0) && !quire_seq_trim(seq, 130));
+    save_seed(folder, "calibrated", seq);
+    KIT_REQUIRE(!kit_append(world.pool, &world.g, ring, 300, 2));
+    save_seed(folder, "ring", ring);
+    KIT_REQUIRE(!quire_seq_convert(ring, world.plan[1], 0));
+    save_seed(folder, "ring_floats", ring);
+    quire_seq_destroy(seq);
+    quire_seq_destroy(ring);
+}
+
+static void open_world(void)
+{
+    static const char *const policies[N_PLANS] = {"r2,window=r2", "f16/a2g32,window=f16/r3,sinks=4:q4_0",
+                                                  "c:r4/tq2,window=q5_1/iq4_nl"};
+    world.g = kit_geometry(1, 16, 20);
+    quire_profile *profile = kit_profile(&world.g, 1, NULL);
+    quire_allocator a = peak_allocator(&world.memory);
+    for (uint32_t i = 0; i < N_PLANS; i++) world.plan[i] = kit_plan(&world.g, policies[i], profile);
+    world.pool = kit_pool(world.plan[0], BUDGET, &a);
+    for (uint32_t i = 1; i < N_PLANS; i++) KIT_REQUIRE(!quire_pool_add_plan(world.pool, world.plan[i]));
+    quire_profile_destroy(profile);
+    quire_seq *seq = kit_seq(world.pool, 0, 0, 0); /* the pool keeps the workspace of its first step */
+    KIT_REQUIRE(!kit_append(world.pool, &world.g, seq, 1, 1));
+    quire_seq_destroy(seq);
+    if (getenv("QUIRE_SEEDS")) write_seeds(getenv("QUIRE_SEEDS"));
+}
+
+/* Every row that is held comes out finite. Positions may go up to 2^31, so by tiles. */
+static void read_rows(const quire_seq *seq)
+{
+    for (uint32_t layer = 0; layer < world.g.n_layers; layer++) {
+        quire_tile_ref tile[256];
+        uint32_t n = quire_seq_tiles(seq, layer, tile, 256);
+        KIT_REQUIRE(n <= 256); /* the budget has no room for more */
+        for (uint32_t i = 0; i < n; i++) {
+            float x[64 * 32];
+            quire_rows_out rows = {.form = QUIRE_F32, .data = x};
+            KIT_REQUIRE(tile[i].n_rows >= 1 && tile[i].n_rows <= 64 && tile[i].first % 64 == 0);
+            KIT_REQUIRE(tile[i].first + tile[i].n_rows <= quire_seq_length(seq));
+            for (uint32_t s = 0; s < 2; s++) {
+                uint32_t d = s ? world.g.d_v : world.g.d_k;
+                KIT_REQUIRE(!quire_seq_export(seq, layer, s ? QUIRE_V : QUIRE_K, tile[i].first,
+                                              tile[i].n_rows, &rows));
+                for (uint32_t c = 0; c < tile[i].n_rows * d; c++) KIT_REQUIRE(isfinite(x[c]));
+            }
+        }
+    }
+}
+
+/* What it is saved as loads again and is saved as the same. */
+static void save_again(const quire_seq *seq)
+{
+    kit_bytes first = {0}, second = {0};
+    quire_seq *copy = NULL;
+    KIT_REQUIRE(!quire_seq_save(seq, kit_write, &first));
+    quire_status status = quire_seq_load(&copy, world.pool, kit_read, &first);
+    KIT_REQUIRE(status == QUIRE_OK || status == QUIRE_EFULL);
+    if (!status) {
+        KIT_REQUIRE(!quire_seq_save(copy, kit_write, &second));
+        KIT_REQUIRE(first.n == second.n && !memcmp(first.data, second.data, first.n));
+        KIT_REQUIRE(quire_seq_trim_floor(copy) == quire_seq_trim_floor(seq));
+        quire_seq_destroy(copy);
+    }
+    kit_bytes_free(&first);
+    kit_bytes_free(&second);
+}
+
+static bool may_be_refused(quire_status status)
+{
+    return !status || status == QUIRE_EFULL || status == QUIRE_EUNSUPPORTED;
+}
+
+static void go_on(quire_seq *seq)
+{
+    quire_seq *fork = NULL;
+    KIT_REQUIRE(!quire_seq_fork(&fork, seq));
+    if (quire_seq_length(seq) < INT32_MAX - 200) {
+        KIT_REQUIRE(may_be_refused(kit_append(world.pool, &world.g, fork, 3, 5)));
+        KIT_REQUIRE(may_be_refused(kit_append(world.pool, &world.g, fork, 100, 5)));
+        read_rows(fork);
+    }
+    KIT_REQUIRE(may_be_refused(quire_seq_convert(fork, world.plan[quire_seq_length(seq) % N_PLANS], 0)));
+    read_rows(fork);
+    uint32_t floor = quire_seq_trim_floor(fork);
+    KIT_REQUIRE(floor <= quire_seq_length(fork) && !quire_seq_trim(fork, floor));
+    read_rows(fork);
+    save_again(fork);
+    KIT_REQUIRE(!quire_seq_trim(fork, 0) && quire_seq_length(fork) == 0);
+    quire_seq_destroy(fork);
+    read_rows(seq);
+}
+
+static void try_bytes(const uint8_t *data, size_t size)
+{
+    union {
+        const uint8_t *in;
+        uint8_t *out;
+    } bytes = {data}; /* it is only read */
+    kit_bytes b = {.data = bytes.out, .n = size};
+    quire_seq *seq = NULL;
+    quire_snapshot_info info;
+    size_t blocks = world.memory.blocks, before = world.memory.bytes;
+    bool has_info = !quire_snapshot_read_info(&info, kit_read, &b);
+    if (has_info) KIT_REQUIRE(memchr(info.policy, 0, sizeof info.policy) && info.length <= INT32_MAX);
+    b.at = 0;
+    world.memory.peak = before;
+    quire_status status = quire_seq_load(&seq, world.pool, kit_read, &b);
+    KIT_REQUIRE(world.memory.peak - before <= BUDGET);
+    if (status) {
+        KIT_REQUIRE(!seq);
+    } else {
+        KIT_REQUIRE(has_info && info.length == quire_seq_length(seq));
+        quire_seq_options ring = {QUIRE_OPTIONS, info.max_tokens, info.sinks, info.spare_tokens};
+        read_rows(seq);
+        (void)kit_attend_hash(&world.g, seq, &ring, 3); /* finds every output finite */
+        save_again(seq);
+        go_on(seq);
+        quire_seq_destroy(seq);
+    }
+    KIT_REQUIRE(used() == 0 && world.memory.blocks == blocks && world.memory.bytes == before);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (!world.pool) open_world();
+    try_bytes(data, size);
+    uint8_t *copy = (uint8_t *)malloc(size ? size : 1);
+    KIT_REQUIRE(copy);
+    memcpy(copy, data, size);
+    snapshot_fix_hashes(copy, size);
+    try_bytes(copy, size);
+    free(copy);
+    return 0;
+}

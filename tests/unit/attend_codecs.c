@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT */
+/* Every codec with itself over many seeds, head sizes and score spreads, against softmax in double over the decoded
+ * rows. */
+#include "support/reference.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+enum { N_KV = 1, N_Q = 2, N_SEEDS = 8, N_CHUNK = 3, MOST_TOKENS = 72, MOST_D = 576 };
+
+typedef struct shape {
+    uint32_t d_k, d_v, v_in_k;
+} shape;
+
+static shape shapes[] = {{64, 64, 0}, {80, 80, 0}, {96, 96, 0}, {128, 128, 0}, {256, 256, 0}, {576, 512, 1}};
+
+/* Times 1 / sqrt(d): nearly equal weights, those of a model, and one row that takes nearly all. */
+static const float spreads[] = {0.1f, 1, 10};
+
+typedef struct worst_error {
+    double error;
+    char where[128];
+} worst_error;
+
+static void check_spread(const ref_job *job, const char *policy, uint64_t seed, float spread,
+                         const float *out, worst_error *worst)
+{
+    static double expected[N_CHUNK * N_Q * MOST_D];
+    ref_attend(job, expected, NULL);
+    for (uint32_t i = 0; i < N_CHUNK * N_Q; i++) {
+        const float *row = out + i * job->d_v;
+        const double *want = expected + i * job->d_v;
+        double error = ref_row_error(row, want, job->d_v);
+        if (!(error <= REF_BOUND))
+            fail_msg("%s, d %u/%u, seed %u, %u tokens, spread %g, query %u, head %u: error %g, first "
+                     "channel %.9g, expected %.9g",
+                     policy, job->d_k, job->d_v, (unsigned)seed, job->n_keys, (double)spread, i / N_Q,
+                     i % N_Q, error, (double)row[0], want[0]);
+        if (error <= worst->error) continue;
+        worst->error = error;
+        snprintf(worst->where, sizeof worst->where, "%s, d %u, seed %u, spread %g", policy, job->d_k,
+                 (unsigned)seed, (double)spread);
+    }
+}
+
+/* One sequence: most rows first, then a chunk whose queries are tried with every spread. */
+static void try_seed(const ref_cache *cache, const char *policy, const shape *s, uint64_t seed,
+                     worst_error *worst)
+{
+    static float k[MOST_TOKENS * MOST_D], v[MOST_TOKENS * MOST_D], q[N_CHUNK * N_Q * MOST_D];
+    static float out[COUNT(spreads)][N_CHUNK * N_Q * MOST_D];
+    uint64_t state = seed * 1000 + s->d_k;
+    uint32_t first = 24 + ref_below(&state, MOST_TOKENS - N_CHUNK - 24 + 1), chunk = N_CHUNK;
+    ref_k_rows(&state, k, first + chunk, N_KV, s->d_k);
+    ref_normals(&state, v, (size_t)(first + chunk) * s->d_v, 1);
+    ref_q_rows(&state, q, chunk, N_Q, s->d_k);
+
+    quire_seq *seq = ref_seq(cache, NULL);
+    quire_step *step = NULL;
+    quire_attend_options options[COUNT(spreads)];
+    const float *v_rows = s->v_in_k ? NULL : v;
+    ref_step(cache, &seq, &first, 1, k, v_rows, NULL, NULL);
+    REF_OK(quire_step_begin(&step, cache->pool, &seq, &chunk, 1));
+    REF_OK(quire_step_append(step, 0, k + first * s->d_k, v_rows ? v + first * s->d_v : NULL));
+    for (uint32_t i = 0; i < COUNT(spreads); i++) {
+        options[i] =
+            (quire_attend_options){.version = QUIRE_OPTIONS, .scale = spreads[i] / sqrtf((float)s->d_k)};
+        REF_OK(quire_step_attend_with(step, 0, q, out[i], NULL, NULL, &options[i], NULL));
+    }
+    REF_OK(quire_step_commit(step));
+
+    ref_export(seq, 0, QUIRE_K, 0, first + chunk, k);
+    if (!s->v_in_k) ref_export(seq, 0, QUIRE_V, 0, first + chunk, v);
+    for (uint32_t i = 0; i < COUNT(spreads); i++) {
+        ref_job job = {.n_q_heads = N_Q,
+                       .n_kv_heads = N_KV,
+                       .d_k = s->d_k,
+                       .d_v = s->d_v,
+                       .n_keys = first + chunk,
+                       .n_queries = chunk,
+                       .first_query = first,
+                       .q = q,
+                       .k = k,
+                       .v = v_rows,
+                       .options = &options[i]};
+        check_spread(&job, policy, seed, spreads[i], out[i], worst);
+    }
+    quire_seq_destroy(seq);
+}
+
+static void try_shape(const shape *s)
+{
+    quire_geometry geometry = {QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = N_Q,   .n_kv_heads = N_KV,
+                               .d_k = s->d_k, .d_v = s->d_v, .v_in_k = s->v_in_k};
+    quire_profile *profile = ref_profile(&geometry);
+    worst_error worst = {0};
+    for (uint32_t i = 0; i < quire_codec_count(); i++) {
+        const char *k = quire_codec_at(i)->name, *v = strncmp(k, "c:", 2) ? k : k + 2;
+        char policy[64];
+        snprintf(policy, sizeof policy, "%s/%s", k, v);
+        ref_cache cache = ref_open(&geometry, policy, profile, NULL);
+        for (uint64_t seed = 1; seed <= N_SEEDS; seed++) try_seed(&cache, policy, s, seed, &worst);
+        ref_close(&cache);
+    }
+    print_message("largest error %.2e (%s)\n", worst.error, worst.where);
+    quire_profile_destroy(profile);
+}
+
+static void head_size(void **state)
+{
+    try_shape((const shape *)*state);
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[COUNT(shapes)];
+    char name[COUNT(shapes)][48];
+    for (uint32_t i = 0; i < COUNT(shapes); i++) {
+        snprintf(name[i], sizeof name[i], "head size %u%s", shapes[i].d_k,
+                 shapes[i].v_in_k ? ", V in K" : "");
+        tests[i] = (struct CMUnitTest){.name = name[i], .test_func = head_size, .initial_state = &shapes[i]};
+    }
+    return cmocka_run_group_tests_name("attend_codecs", tests, NULL, NULL);
+}
