@@ -51,10 +51,10 @@ quire_status quire_rows_check(const quire_format *f, uint32_t n_heads, uint32_t 
     }
     if (!form_fits(f, rows)) return QUIRE_EMISMATCH;
     quire_row_address one = quire_rows_one(f, rows->form, rows->scale_form);
-    bool apart = fill_stride(&rows->head_stride, one.data, one.data, n_heads) &
-                 fill_stride(&rows->token_stride, one.data * n_heads, one.data, n_tokens) &
-                 fill_stride(&rows->scale_head_stride, one.scales, one.scales, n_heads) &
-                 fill_stride(&rows->scale_token_stride, one.scales * n_heads, one.scales, n_tokens);
+    bool apart = fill_stride(&rows->head_stride, one.data, one.data, n_heads);
+    apart &= fill_stride(&rows->token_stride, one.data * n_heads, one.data, n_tokens);
+    apart &= fill_stride(&rows->scale_head_stride, one.scales, one.scales, n_heads);
+    apart &= fill_stride(&rows->scale_token_stride, one.scales * n_heads, one.scales, n_tokens);
     if (!rows->seq_stride)
         rows->seq_stride = seq_bytes(rows->token_stride, n_tokens, rows->head_stride, n_heads);
     if (!rows->scale_seq_stride)

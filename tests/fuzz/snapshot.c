@@ -15,7 +15,7 @@
 #include <math.h>
 #include <string.h>
 
-#define BUDGET ((size_t)96 << 10)
+#define BUDGET ((size_t)48 << 10)
 #define N_PLANS 3u
 
 static struct {
@@ -67,9 +67,11 @@ static void write_seeds(const char *folder)
 
 static void open_world(void)
 {
-    static const char *const policies[N_PLANS] = {"r2,window=r2", "f16/a2g32,window=f16/r3,sinks=4:q4_0",
+    static const char *const policies[N_PLANS] = {"r2,window=r2", "f16/a2g32,window=r3,sinks=4:q4_0",
                                                   "c:r4/tq2,window=q5_1/iq4_nl"};
-    world.g = kit_geometry(1, 16, 20);
+    static const uint32_t windows[] = {0, 40};
+    world.g = (quire_geometry){QUIRE_OPTIONS, 2,        .n_q_heads = 2,    .n_kv_heads = 1,
+                               .d_k = 8,      .d_v = 4, .windows = windows};
     quire_profile *profile = kit_profile(&world.g, 1, NULL);
     quire_allocator a = peak_allocator(&world.memory);
     for (uint32_t i = 0; i < N_PLANS; i++) world.plan[i] = kit_plan(&world.g, policies[i], profile);

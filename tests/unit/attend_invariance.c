@@ -32,8 +32,10 @@ static const char *const policies[] = {
     "f16,window=f16",         "a4g64,window=a4g64",         "k8v4,window=r4",         "r5/r3,window=r5/r3",
     "c:r4/r4,window=c:r4/r4", "q8_0/q4_0,window=q8_0/q4_0", "h:a4g64,window=h:a4g64", "tq3,window=tq3"};
 
-/* ThreadSanitizer slows kernels down some thirty times, and what it looks for does not depend on codecs. */
+/* Sanitizers slow kernels down ten to thirty times, and what they look for here does not depend on codecs. */
 #if defined(__SANITIZE_THREAD__)
+#define N_POLICIES 1u
+#elif defined(__SANITIZE_ADDRESS__)
 #define N_POLICIES 2u
 #else
 #define N_POLICIES (uint32_t) COUNT(policies)

@@ -204,8 +204,8 @@ static void damage(void **state)
             if (i >= 1024 && k != i % 8 && k != 8) continue;
             quire_seq *seq = NULL;
             quire_snapshot_info info;
-            uint8_t change = k == 8 ? 0xff : (uint8_t)(1u << k);
-            s.bytes.data[i] ^= change;
+            uint8_t change = (uint8_t)(k == 8 ? 0xffu : 1u << k);
+            s.bytes.data[i] = (uint8_t)(s.bytes.data[i] ^ change);
             s.bytes.at = 0;
             quire_status status = quire_seq_load(&seq, s.pool, kit_read, &s.bytes);
             if (!status) fail_msg("byte %zu of %zu xor %02x: accepted", i, s.bytes.n, change);
@@ -213,7 +213,7 @@ static void damage(void **state)
             s.bytes.at = 0;
             status = quire_snapshot_read_info(&info, kit_read, &s.bytes);
             if (!status && i < 56) fail_msg("byte %zu xor %02x: the head was accepted", i, change);
-            s.bytes.data[i] ^= change;
+            s.bytes.data[i] = (uint8_t)(s.bytes.data[i] ^ change);
         }
     quire_seq_destroy(load(s.pool, &s.bytes));
     small_destroy(&s);
