@@ -93,6 +93,26 @@ static void forks_stay_shared(void **unused)
     quire_plan_destroy(narrow);
 }
 
+/* Attention of one query at the last position, over some of a sequence's tiles of layer 0. */
+static void attend_tiles(const quire_tile_ref *tiles, uint32_t n, uint32_t window, const float *q, float *out)
+{
+    quire_workspace *w;
+    quire_attend_job job = {.tiles = tiles,
+                            .n_tiles = n,
+                            .n_q_heads = 4,
+                            .n_kv_heads = 2,
+                            .d_k = 32,
+                            .d_v = 32,
+                            .n_queries = 1,
+                            .first_query = tiles[n - 1].first + tiles[n - 1].n_rows - 1,
+                            .window = window,
+                            .q = q,
+                            .out = out};
+    assert_string_equal(name(quire_workspace_create(&w, NULL, NULL)), "OK");
+    assert_string_equal(name(quire_attend(w, NULL, &job, 1)), "OK");
+    quire_workspace_destroy(w);
+}
+
 /* Two plans that agree on a layer have different format objects for it; its outputs must not notice, nor save and
  * load. */
 static void equal_layers(void **unused)
@@ -112,22 +132,9 @@ static void equal_layers(void **unused)
     static float out[2][4 * 32], q[4 * 32];
     for (int i = 0; i < 4 * 32; i++) q[i] = (float)(i % 7) - 3;
     for (int s = 0; s < 2; s++) {
-        quire_workspace *w;
         quire_tile_ref tiles[8];
-        quire_seq *seq = s ? changed : plain;
-        quire_attend_job job = {.tiles = tiles,
-                                .n_tiles = quire_seq_tiles(seq, 0, tiles, 8),
-                                .n_q_heads = 4,
-                                .n_kv_heads = 2,
-                                .d_k = 32,
-                                .d_v = 32,
-                                .n_queries = 1,
-                                .first_query = 229,
-                                .q = q,
-                                .out = out[s]};
-        assert_string_equal(name(quire_workspace_create(&w, NULL, NULL)), "OK");
-        assert_string_equal(name(quire_attend(w, NULL, &job, 1)), "OK");
-        quire_workspace_destroy(w);
+        uint32_t n = quire_seq_tiles(s ? changed : plain, 0, tiles, 8);
+        attend_tiles(tiles, n, 0, q, out[s]);
     }
     assert_memory_equal(out[0], out[1], sizeof out[0]);
 
@@ -145,6 +152,35 @@ static void equal_layers(void **unused)
     quire_pool_destroy(pool);
     quire_plan_destroy(a);
     quire_plan_destroy(b);
+}
+
+/* A tile that the query does not see changes no bit, although it is the first of its format. */
+static void unseen_format(void **unused)
+{
+    (void)unused;
+    static const char *const codecs[] = {"f32", "r8", "q8_0", "f32", "h:a4g32"};
+    quire_geometry g = kit_geometry(2, 32, 32);
+    quire_plan *plan = kit_plan(&g, "f32", NULL);
+    quire_pool *pool = kit_pool(plan, 64 << 20, NULL);
+    quire_seq *seq = kit_seq(pool, 0, 0, 0);
+    for (int i = 0; i < 5; i++) {
+        quire_plan *next = kit_plan(&g, codecs[i], NULL);
+        assert_string_equal(name(quire_seq_convert(seq, next, QUIRE_CONVERT_NEW)), "OK");
+        assert_string_equal(name(kit_append(pool, &g, seq, 64, 1)), "OK");
+        quire_plan_destroy(next);
+    }
+    quire_tile_ref tiles[8];
+    assert_int_equal(quire_seq_tiles(seq, 0, tiles, 8), 5);
+    static float out[2][4 * 32], q[4 * 32];
+    for (int i = 0; i < 4 * 32; i++) q[i] = (float)(i % 11) * 0.3f - 1.5f;
+    for (uint32_t hidden = 1; hidden < 4; hidden++) {
+        attend_tiles(tiles, 5, 320 - 64 * hidden, q, out[0]);
+        attend_tiles(tiles + hidden, 5 - hidden, 0, q, out[1]);
+        assert_memory_equal(out[0], out[1], sizeof out[0]);
+    }
+    quire_seq_destroy(seq);
+    quire_pool_destroy(pool);
+    quire_plan_destroy(plan);
 }
 
 /* One plan after the other, finished pages kept: refused before there are more formats than attend can take. */
@@ -210,8 +246,11 @@ static void budget(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(full_pool),    cmocka_unit_test(forks_stay_shared),
-        cmocka_unit_test(equal_layers), cmocka_unit_test(as_many_plans_as_may_be),
+        cmocka_unit_test(full_pool),
+        cmocka_unit_test(forks_stay_shared),
+        cmocka_unit_test(equal_layers),
+        cmocka_unit_test(unseen_format),
+        cmocka_unit_test(as_many_plans_as_may_be),
         cmocka_unit_test(budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
