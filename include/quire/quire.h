@@ -86,9 +86,8 @@ QUIRE_API const char *quire_version(void); /* "0.1.0" */
  * reserve, release and discard all NULL: mmap. alloc returns memory aligned to
  * 64 bytes or NULL. reserve returns address space for page memory, aligned to
  * 64 bytes, that reads as zero and costs nothing until it is touched. discard
- * gives the memory of a range back, keeping the addresses; what lies outside of
- * the range must stay as it is. The callbacks may be called from several
- * threads.
+ * gives the memory of whole OS pages back, keeping the addresses. The callbacks
+ * may be called from several threads.
  */
 typedef struct quire_allocator {
     void *ctx;

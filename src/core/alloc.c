@@ -5,7 +5,6 @@
 
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #define ALIGNMENT 64
 
@@ -41,14 +40,10 @@ static void default_release(void *ctx, void *ptr, size_t bytes)
     munmap(ptr, bytes);
 }
 
-/* madvise() rounds the end of the range up and would take what lies behind it along; so whole OS pages only. */
 static void default_discard(void *ctx, void *ptr, size_t bytes)
 {
     (void)ctx;
-    long os_page = sysconf(_SC_PAGESIZE);
-    size_t size = os_page > 0 ? (size_t)os_page : 65536, before = (size - (uintptr_t)ptr % size) % size;
-    if (bytes < before + size) return;
-    (void)madvise((uint8_t *)ptr + before, (bytes - before) / size * size, MADV_DONTNEED);
+    (void)madvise(ptr, bytes, MADV_DONTNEED);
 }
 
 quire_allocator quire_allocator_or_default(const quire_allocator *allocator)

@@ -66,6 +66,7 @@ typedef struct quire_pages {
     quire_allocator allocator;
     pthread_mutex_t lock;
     size_t budget, used, resident, peak;
+    size_t os_page;
     size_t kept; /* part of resident: released pages whose memory was not given back */
     uint64_t n_pages, n_copies;
     quire_page_class *classes;

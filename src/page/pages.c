@@ -4,8 +4,7 @@
 #include "page/page.h"
 
 #include <assert.h>
-
-#define OS_PAGE 4096u
+#include <unistd.h>
 
 /* Released pages stay resident up to this share of the budget, and a few in any case. */
 #define KEPT_SHARE 32u
@@ -16,6 +15,8 @@ quire_status quire_pages_init(quire_pages *pages, const quire_allocator *allocat
     memset(pages, 0, sizeof *pages);
     pages->allocator = *allocator;
     pages->budget = budget;
+    long os_page = sysconf(_SC_PAGESIZE);
+    pages->os_page = os_page > 0 ? (size_t)os_page : 65536;
     return pthread_mutex_init(&pages->lock, NULL) ? QUIRE_ENOMEM : QUIRE_OK;
 }
 
@@ -80,19 +81,20 @@ quire_status quire_pages_add(quire_pages *pages, const quire_page_layout *layout
     return status;
 }
 
-/* Only the OS pages that lie wholly inside: the system works in OS pages, and those at the edges hold neighbours. */
-static void discard_inside(const quire_allocator *a, uint8_t *data, size_t bytes)
+/* Only the OS pages that lie wholly inside: madvise() rounds the end of a range up and would take what lies behind it
+ * along. */
+static void discard_inside(const quire_pages *pages, uint8_t *data, size_t bytes)
 {
-    size_t before = (OS_PAGE - (uintptr_t)data % OS_PAGE) % OS_PAGE;
-    if (bytes < before + OS_PAGE) return;
-    a->discard(a->ctx, data + before, (bytes - before) / OS_PAGE * OS_PAGE);
+    size_t os_page = pages->os_page, before = (os_page - (uintptr_t)data % os_page) % os_page;
+    if (bytes < before + os_page) return;
+    pages->allocator.discard(pages->allocator.ctx, data + before, (bytes - before) / os_page * os_page);
 }
 
 static void give_back(quire_pages *pages, quire_page_class *c)
 {
     quire_page *page = c->free;
     c->free = page->next_free;
-    discard_inside(&pages->allocator, page->data, c->stride);
+    discard_inside(pages, page->data, c->stride);
     pages->resident -= c->stride;
     pages->kept -= c->stride;
     page->next_free = c->clean;
