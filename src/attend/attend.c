@@ -13,7 +13,9 @@
 struct quire_workspace {
     quire_allocator allocator;
     quire_executor executor;
-    uint8_t *memory; /* everything a call needs, laid out anew by each */
+    quire_checked_job *jobs; /* of the call, after checking */
+    uint32_t cap_jobs;
+    uint8_t *memory; /* everything else a call needs, laid out anew by each */
     size_t bytes;
 };
 
@@ -35,6 +37,7 @@ void quire_workspace_destroy(quire_workspace *w)
 {
     if (!w) return;
     quire_allocator a = w->allocator;
+    quire_free(&a, w->jobs, sizeof *w->jobs * w->cap_jobs);
     quire_free(&a, w->memory, w->bytes);
     quire_free(&a, w, sizeof *w);
 }
@@ -184,12 +187,10 @@ static void lay_out_scratch(carver *m, const needs *n, quire_scratch *s)
 /* Lays out all memory of a call. Called once to count, once to place. */
 static void lay_out(carver *m, call *c, const needs *n, uint64_t n_splits, bool spread)
 {
-    quire_checked_job *jobs = (quire_checked_job *)carve(m, c->n_jobs, sizeof *jobs);
     c->splits = (quire_split *)carve(m, (size_t)n_splits, sizeof *c->splits);
     c->scratch = (quire_scratch *)carve(m, c->n_workers, sizeof *c->scratch);
     for (uint32_t i = 0; i < c->n_workers; i++) lay_out_scratch(m, n, m->base ? &c->scratch[i] : NULL);
     c->parts = spread ? (float *)carve(m, PARTS_IN_FLIGHT, n->state_floats * sizeof(float)) : NULL;
-    c->jobs = jobs;
 }
 
 static quire_status ensure(quire_workspace *w, size_t bytes)
@@ -322,23 +323,25 @@ QUIRE_APART static quire_status attend(quire_workspace *w, const quire_attend_op
     if (!quire_options_are_known(options->version) || options->flags & ~KNOWN_FLAGS) return QUIRE_EINVAL;
     if (!isfinite(options->scale) || !isfinite(options->softcap) || options->softcap < 0) return QUIRE_EINVAL;
 
-    call c = {.options = options, .n_jobs = n_jobs};
+    if (!quire_grow(&w->allocator, &w->jobs, &w->cap_jobs, 0, n_jobs, sizeof *w->jobs)) return QUIRE_ENOMEM;
+    call c = {.options = options, .jobs = w->jobs, .n_jobs = n_jobs};
     needs n = {.n_k = 1, .rows = 1, .d = 16};
     uint64_t n_splits = 0, n_parts = 0;
     for (uint32_t i = 0; i < n_jobs; i++) {
-        quire_checked_job job;
-        quire_status status = check_job(&job, &jobs[i], options);
+        quire_checked_job *job = &c.jobs[i];
+        quire_status status = check_job(job, &jobs[i], options);
         if (status) return status;
-        uint64_t blocks = (uint64_t)job.blocks_per_head * jobs[i].n_kv_heads;
-        uint32_t rows = job.n_rows < QUIRE_MAX_QUERY_ROWS ? job.n_rows : QUIRE_MAX_QUERY_ROWS;
-        size_t floats = quire_state_floats(&job, rows);
+        uint64_t blocks = (uint64_t)job->blocks_per_head * jobs[i].n_kv_heads;
+        uint32_t rows = job->n_rows < QUIRE_MAX_QUERY_ROWS ? job->n_rows : QUIRE_MAX_QUERY_ROWS;
+        size_t floats = quire_state_floats(job, rows);
         uint32_t d = jobs[i].d_k > jobs[i].d_v ? jobs[i].d_k : jobs[i].d_v;
-        if (job.n_k > n.n_k) n.n_k = job.n_k;
+        if (job->n_k > n.n_k) n.n_k = job->n_k;
         if (rows > n.rows) n.rows = rows;
         if ((d + 15) / 16 * 16 > n.d) n.d = (d + 15) / 16 * 16;
         if (floats > n.state_floats) n.state_floats = floats;
-        n_splits += job.n_splits;
-        n_parts += blocks * job.n_splits;
+        n_splits += job->n_splits;
+        n_parts += blocks * job->n_splits;
+        job->first_block = c.n_blocks;
         c.n_blocks += blocks;
     }
     if (!c.n_blocks) return QUIRE_OK;
@@ -355,11 +358,7 @@ QUIRE_APART static quire_status attend(quire_workspace *w, const quire_attend_op
     carver place = {.base = w->memory};
     lay_out(&place, &c, &n, n_splits, spread);
     quire_split *split = c.splits;
-    uint64_t block = 0;
     for (uint32_t i = 0; i < n_jobs; i++) {
-        (void)check_job(&c.jobs[i], &jobs[i], options);
-        c.jobs[i].first_block = block;
-        block += (uint64_t)c.jobs[i].blocks_per_head * jobs[i].n_kv_heads;
         c.jobs[i].split = split;
         cut_splits(&c.jobs[i]);
         split += c.jobs[i].n_splits;

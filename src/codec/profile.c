@@ -225,10 +225,8 @@ quire_calibration quire_profile_head(const quire_profile *profile, uint32_t laye
 
 quire_profile *quire_profile_hold(const quire_profile *profile)
 {
-    union { /* only the count changes */
-        const quire_profile *in;
-        quire_profile *out;
-    } p = {profile};
-    atomic_fetch_add_explicit(&p.out->refs, 1, memory_order_relaxed);
-    return p.out;
+    /* As with a plan, only the count of owners changes. */
+    quire_profile *counted = (quire_profile *)(uintptr_t)profile;
+    atomic_fetch_add_explicit(&counted->refs, 1, memory_order_relaxed);
+    return counted;
 }

@@ -7,32 +7,9 @@
 
 #include <cmocka.h>
 
-#include "quire/quire.h"
+#include "plan_kit.h"
 
 #include <string.h>
-
-#define COUNT(array) (sizeof(array) / sizeof *(array))
-
-static quire_geometry uniform(uint32_t n_layers, uint32_t n_q, uint32_t n_kv, uint32_t d)
-{
-    return (quire_geometry){
-        QUIRE_OPTIONS, .n_layers = n_layers, .n_q_heads = n_q, .n_kv_heads = n_kv, .d_k = d, .d_v = d};
-}
-
-static quire_geometry per_layer(const quire_layer *layers, uint32_t n)
-{
-    return (quire_geometry){QUIRE_OPTIONS, .n_layers = n, .layers = layers};
-}
-
-static quire_plan *make(const quire_geometry *geometry, const char *policy)
-{
-    quire_plan *plan = NULL;
-    char message[256] = "untouched";
-    quire_plan_options options = {QUIRE_OPTIONS, .message = message, .message_size = sizeof message};
-    if (quire_plan_create(&plan, geometry, policy, &options)) fail_msg("%s: %s", policy, message);
-    assert_string_equal(message, "");
-    return plan;
-}
 
 /* ----------------------------------------------------------------- sizes */
 
