@@ -79,6 +79,17 @@ QUIRE_API const char *quire_status_name(quire_status status); /* "EINVAL" */
 QUIRE_API const char *quire_status_text(quire_status status);
 QUIRE_API const char *quire_version(void); /* "0.1.0" */
 
+/* --------------------------------------------------------- instruction sets */
+
+/* Variants of the inner loops: "c", "neon", "avx2", "avxvnni", "avx512",
+ * "amx". The best that the machine has is used, or the best up to the one that
+ * QUIRE_ISA in the environment names when the library first computes. Stored
+ * bytes are the same with all of them; outputs differ by rounding. */
+QUIRE_API const char *quire_isa_in_use(void);
+QUIRE_API const char *quire_isa_at(uint32_t index); /* those this machine has, "c" first; NULL past the end */
+/* For tests and benchmarks, while nothing else computes. NULL: as at the start. EUNSUPPORTED: not on this machine. */
+QUIRE_API quire_status quire_isa_use(const char *name);
+
 /* ----------------------------------------------- memory, threads, callbacks */
 
 /*

@@ -87,7 +87,8 @@ static quire_status check_tile(quire_checked_job *c, const quire_attend_job *job
     if (job->n_kv_heads > tile->k_format->n_heads || job->n_kv_heads > value->n_heads) return QUIRE_EINVAL;
     if (!add_format(c->k, &c->n_k, tile->k_format) || !add_format(c->v, &c->n_v, value))
         return QUIRE_EUNSUPPORTED;
-    if (value->coder.d > c->v_stride) c->v_stride = value->coder.d;
+    size_t floats = quire_acc_floats(value) + QUIRE_SIDE_LANES;
+    if (floats > c->v_stride) c->v_stride = (uint32_t)floats;
     return QUIRE_OK;
 }
 
@@ -139,7 +140,7 @@ static void cut_splits(quire_checked_job *c)
 
 /* What the largest job needs. */
 typedef struct needs {
-    uint32_t n_k, rows, d;
+    uint32_t n_k, n_parts, rows, d;
     size_t state_floats;
 } needs;
 
@@ -152,6 +153,9 @@ typedef struct call {
     quire_scratch *scratch; /* one per worker */
     float *parts;           /* PARTS_IN_FLIGHT states of state_floats, if splits are spread */
     size_t state_floats;
+    const quire_kernels *kernels;
+    uint32_t float_mode; /* the same wherever a part of the call runs */
+    uint32_t max_rows;   /* of a block */
     atomic_ullong next;
     /* Spread splits: parts [first, first + n) of the list of all (block, split). */
     uint64_t first_part, n_parts;
@@ -170,18 +174,41 @@ static void *carve(carver *c, size_t n, size_t size)
     return c->base ? c->base + at : NULL;
 }
 
+static void lay_out_queries(carver *m, const needs *n, quire_queries *q)
+{
+    size_t rows = n->rows;
+    size_t whole =
+        (rows + QUIRE_STRIP_ROWS - 1) / QUIRE_STRIP_ROWS * QUIRE_STRIP_ROWS; /* kernels read whole strips */
+    size_t plane = 2 * (size_t)quire_plane_stride(n->d);
+    quire_queries laid = {
+        .row = (float *)carve(m, rows * n->d, sizeof(float)),
+        .plane = (int8_t *)carve(m, 2 * whole, plane),
+        .fine = (int8_t *)carve(m, whole, plane),
+        .sum = (int32_t *)carve(m, 2 * rows * n->n_parts, sizeof(int32_t)),
+        .unit = (float *)carve(m, rows, sizeof(float)),
+        .mean_score = (float *)carve(m, rows, sizeof(float)),
+        .coarse = (float *)carve(m, rows, sizeof(float)),
+    };
+    if (m->base) *q = laid;
+}
+
 static void lay_out_scratch(carver *m, const needs *n, quire_scratch *s)
 {
-    float *at[8];
     size_t rows = n->rows;
-    size_t floats[8] = {
-        quire_kernel_scratch(n->d), n->n_k * rows * n->d, n->n_k * rows, rows * QUIRE_TILE_ROWS,
-        rows * QUIRE_TILE_ROWS,     QUIRE_MAX_D,          rows,          n->state_floats};
-    for (int i = 0; i < 8; i++) at[i] = (float *)carve(m, floats[i], sizeof(float));
-    float *total = (float *)carve(m, n->state_floats, sizeof(float));
-    uint64_t *visible = (uint64_t *)carve(m, rows, sizeof(uint64_t));
-    if (!m->base) return;
-    *s = (quire_scratch){at[0], at[1], at[2], at[3], at[4], at[5], at[6], visible, at[7], total};
+    quire_scratch laid = {
+        .queries = (quire_queries *)carve(m, n->n_k, sizeof(quire_queries)),
+        .log_unit = (float *)carve(m, n->n_k * rows, sizeof(float)),
+        .visible = (uint64_t *)carve(m, rows, sizeof(uint64_t)),
+        .scores = (float *)carve(m, (size_t)2 * QUIRE_STRIP_ROWS * QUIRE_TILE_ROWS, sizeof(float)),
+        .k = (uint8_t *)carve(m, 1, quire_expanded_bytes(n->d)),
+        .v = (uint8_t *)carve(m, 1, quire_expanded_bytes(n->d)),
+        .kernel = carve(m, 1, quire_kernel_scratch(n->d)),
+        .row = (float *)carve(m, QUIRE_MAX_D, sizeof(float)),
+        .part = (float *)carve(m, n->state_floats, sizeof(float)),
+        .total = (float *)carve(m, n->state_floats, sizeof(float)),
+    };
+    for (uint32_t i = 0; i < n->n_k; i++) lay_out_queries(m, n, m->base ? &laid.queries[i] : NULL);
+    if (m->base) *s = laid;
 }
 
 /* Lays out all memory of a call. Called once to count, once to place. */
@@ -228,12 +255,32 @@ static quire_block block_at(const call *c, uint64_t index)
     };
 }
 
+/* What kernels change on a thread. */
+typedef struct thread_state {
+    _Alignas(64) uint8_t tiles[64];
+    uint32_t mode;
+} thread_state;
+
+static thread_state enter(const call *c)
+{
+    thread_state found;
+    found.mode = quire_float_mode_set(c->float_mode);
+    if (c->kernels->enter) c->kernels->enter(found.tiles, c->max_rows);
+    return found;
+}
+
+static void leave(const call *c, thread_state *found)
+{
+    if (c->kernels->leave) c->kernels->leave(found->tiles);
+    quire_float_mode_leave(found->mode);
+}
+
 /* One worker: whole blocks, split after split. */
 static void whole_blocks(void *arg, uint32_t worker)
 {
     call *c = (call *)arg;
     quire_scratch *s = &c->scratch[worker];
-    uint32_t mode = quire_float_mode_enter();
+    thread_state found = enter(c);
     uint64_t i;
     while ((i = atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed)) < c->n_blocks) {
         quire_block b = block_at(c, i);
@@ -247,7 +294,7 @@ static void whole_blocks(void *arg, uint32_t worker)
         }
         quire_block_finish(&b, c->options, &total, s);
     }
-    quire_float_mode_leave(mode);
+    leave(c, &found);
 }
 
 /* The block and split that part number i of the whole call is; false past the end. */
@@ -268,7 +315,7 @@ static void spread_parts(void *arg, uint32_t worker)
 {
     call *c = (call *)arg;
     quire_scratch *s = &c->scratch[worker];
-    uint32_t mode = quire_float_mode_enter();
+    thread_state found = enter(c);
     uint64_t i;
     while ((i = atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed)) < c->n_parts) {
         quire_block b;
@@ -278,7 +325,7 @@ static void spread_parts(void *arg, uint32_t worker)
         quire_block_prepare(&b, s);
         quire_block_split(&b, c->options, &b.job->split[k], s, &part);
     }
-    quire_float_mode_leave(mode);
+    leave(c, &found);
 }
 
 static void run(const quire_workspace *w, call *c, void (*task)(void *, uint32_t), uint32_t n)
@@ -325,7 +372,8 @@ QUIRE_APART static quire_status attend(quire_workspace *w, const quire_attend_op
 
     if (!quire_grow(&w->allocator, &w->jobs, &w->cap_jobs, 0, n_jobs, sizeof *w->jobs)) return QUIRE_ENOMEM;
     call c = {.options = options, .jobs = w->jobs, .n_jobs = n_jobs};
-    needs n = {.n_k = 1, .rows = 1, .d = 16};
+    needs n = {.n_k = 1, .n_parts = 1, .rows = 1, .d = 16};
+    const quire_kernels *kernels = quire_kernels_get();
     uint64_t n_splits = 0, n_parts = 0;
     for (uint32_t i = 0; i < n_jobs; i++) {
         quire_checked_job *job = &c.jobs[i];
@@ -335,7 +383,10 @@ QUIRE_APART static quire_status attend(quire_workspace *w, const quire_attend_op
         uint32_t rows = job->n_rows < QUIRE_MAX_QUERY_ROWS ? job->n_rows : QUIRE_MAX_QUERY_ROWS;
         size_t floats = quire_state_floats(job, rows);
         uint32_t d = jobs[i].d_k > jobs[i].d_v ? jobs[i].d_k : jobs[i].d_v;
+        job->kernels = kernels;
         if (job->n_k > n.n_k) n.n_k = job->n_k;
+        for (uint32_t f = 0; f < job->n_k; f++)
+            if (quire_n_parts(&job->k[f]->coder) > n.n_parts) n.n_parts = quire_n_parts(&job->k[f]->coder);
         if (rows > n.rows) n.rows = rows;
         if ((d + 15) / 16 * 16 > n.d) n.d = (d + 15) / 16 * 16;
         if (floats > n.state_floats) n.state_floats = floats;
@@ -350,6 +401,9 @@ QUIRE_APART static quire_status attend(quire_workspace *w, const quire_attend_op
     uint64_t pieces = spread ? n_parts : c.n_blocks;
     c.n_workers = pieces < w->executor.n_threads ? (uint32_t)pieces : w->executor.n_threads;
     c.state_floats = n.state_floats;
+    c.kernels = kernels;
+    c.float_mode = kernels == &quire_kernels_c ? QUIRE_FLOAT_MODE_KEEP : QUIRE_FLOAT_MODE_FLUSH;
+    c.max_rows = n.rows;
 
     carver count = {0};
     lay_out(&count, &c, &n, n_splits, spread);
@@ -363,10 +417,12 @@ QUIRE_APART static quire_status attend(quire_workspace *w, const quire_attend_op
         cut_splits(&c.jobs[i]);
         split += c.jobs[i].n_splits;
     }
+    uint32_t mode = quire_float_mode_set(c.float_mode);
     if (spread)
         run_spread(w, &c, n_parts);
     else
         run(w, &c, whole_blocks, c.n_workers);
+    quire_float_mode_leave(mode);
     return QUIRE_OK;
 }
 

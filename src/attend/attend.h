@@ -34,9 +34,10 @@ typedef struct quire_checked_job {
     uint32_t n_k, n_v;
     const quire_format *k[QUIRE_MAX_FORMATS]; /* distinct formats, in order of their fingerprints */
     const quire_format *v[QUIRE_MAX_FORMATS];
-    uint32_t v_stride; /* floats of one accumulator: the largest row size among v[] */
+    uint32_t v_stride; /* floats of one accumulator: the most that any of v[] needs, then 16 for the mean */
     size_t q_stride, q_head_stride, out_stride, out_head_stride;
     float scale;
+    const quire_kernels *kernels;
 } quire_checked_job;
 
 /* A block of query rows of one KV head. */
@@ -46,23 +47,24 @@ typedef struct quire_block {
 } quire_block;
 
 /*
- * Running softmax of the rows of a block. Scores are in units of log 2. Row i: max[i], sum[i], and per V format an
- * accumulator (acc + (i * n_v + f) * v_stride) and the weight of rows with their mean taken out (mean + i * n_v + f).
+ * Running softmax of the rows of a block. Scores are in units of log 2. Row i: max[i], sum[i] (while a split runs: 16
+ * lanes), and per V format an accumulator at acc + (i * n_v + f) * v_stride: values, what the kernels keep beside
+ * them, and in the last 16 floats the weight of rows with their mean taken out.
  */
 typedef struct quire_state {
-    float *max, *sum, *mean, *acc;
+    float *max, *sum, *lanes, *acc;
 } quire_state;
 
 /* Scratch of one worker. */
 typedef struct quire_scratch {
-    float *tile;             /* quire_kernel_scratch() */
-    float *query;            /* prepared queries: [n_k][rows][d_k] */
-    float *mean_score;       /* [n_k][rows] */
-    float *scores, *weights; /* [rows][64] */
-    float *row;              /* one row of values */
-    float *mean_sums;        /* [rows] */
-    uint64_t *visible;       /* [rows] */
-    float *part, *total;     /* memory of two states */
+    quire_queries *queries; /* [n_k] */
+    float *log_unit;        /* [n_k][rows]: a score in units of log 2 is this times what the kernel gives */
+    uint64_t *visible;      /* [rows] */
+    float *scores;          /* [2][16][64] */
+    uint8_t *k, *v;         /* expanded tiles */
+    void *kernel;           /* quire_kernel_scratch() */
+    float *row;             /* one row of values */
+    float *part, *total;    /* memory of two states */
 } quire_scratch;
 
 /* Floats that a state of n_rows rows needs, and a state laid out at `at`. */

@@ -5,25 +5,36 @@
 #include <assert.h>
 #include <math.h>
 
-#define LARGEST_SCORE 1e30f /* keeps differences of scores finite */
+#define LANES 16u
+
+static size_t whole_lanes(size_t n)
+{
+    return (n + LANES - 1) / LANES * LANES;
+}
+
+static size_t acc_stride(const quire_checked_job *job)
+{
+    return (size_t)job->n_v * job->v_stride;
+}
 
 size_t quire_state_floats(const quire_checked_job *job, uint32_t n_rows)
 {
-    return (size_t)n_rows * (2 + (size_t)job->n_v * (1 + (size_t)job->v_stride));
+    return 2 * whole_lanes(n_rows) + (size_t)n_rows * (LANES + acc_stride(job));
 }
 
 quire_state quire_state_at(const quire_checked_job *job, uint32_t n_rows, float *at)
 {
-    quire_state s = {.max = at, .sum = at + n_rows, .mean = at + 2 * (size_t)n_rows};
-    s.acc = s.mean + (size_t)n_rows * job->n_v;
+    (void)job;
+    quire_state s = {.max = at, .sum = at + whole_lanes(n_rows)};
+    s.lanes = s.sum + whole_lanes(n_rows);
+    s.acc = s.lanes + (size_t)n_rows * LANES;
     return s;
 }
 
 void quire_state_clear(const quire_block *b, quire_state *s)
 {
     memset(s->sum, 0, sizeof(float) * b->n_rows);
-    memset(s->mean, 0, sizeof(float) * b->n_rows * b->job->n_v);
-    memset(s->acc, 0, sizeof(float) * b->n_rows * b->job->n_v * b->job->v_stride);
+    memset(s->lanes, 0, sizeof(float) * b->n_rows * (LANES + acc_stride(b->job)));
     for (uint32_t i = 0; i < b->n_rows; i++) s->max[i] = -INFINITY;
 }
 
@@ -41,11 +52,24 @@ void quire_block_prepare(const quire_block *b, quire_scratch *s)
     const quire_checked_job *job = b->job;
     uint32_t d = job->job->d_k, query, q_head;
     for (uint32_t f = 0; f < job->n_k; f++) {
-        quire_calibration cal = quire_format_head(job->k[f], b->head);
+        const quire_format *format = job->k[f];
+        quire_calibration cal = quire_format_head(format, b->head);
+        quire_queries *q = &s->queries[f];
+        q->n = b->n_rows;
+        q->d = d;
+        q->plane_stride = quire_plane_stride(d);
+        q->n_parts = quire_n_parts(&format->coder);
+        q->copies = 1;
         for (uint32_t i = 0; i < b->n_rows; i++) {
-            const float *q = query_of(b, i, &query, &q_head);
-            size_t at = (size_t)f * b->n_rows + i;
-            quire_prepare_query(&job->k[f]->coder, &cal, q, s->query + at * d, &s->mean_score[at]);
+            const float *x = query_of(b, i, &query, &q_head);
+            quire_prepare_query(&format->coder, &cal, x, q->row + (size_t)i * d, &q->mean_score[i]);
+        }
+        job->kernels->load(format, q);
+        /* An error of r / 256, evenly spread over (-1/2, 1/2) in each of d channels, times values of this size. */
+        float worst = 0.29f * sqrtf((float)d) * fabsf(job->scale);
+        for (uint32_t i = 0; i < b->n_rows; i++) {
+            s->log_unit[(size_t)f * b->n_rows + i] = q->unit[i] * job->scale * QUIRE_LOG2_E;
+            q->coarse[i] = QUIRE_COARSE_ERROR / (worst * q->unit[i]);
         }
     }
 }
@@ -79,21 +103,21 @@ static float soft_tanh(float x)
     return copysignf((1.0f - t) / (1.0f + t), x);
 }
 
+/* What is added to the scores of one query row besides their scale. */
 typedef struct row_terms {
-    float scale, softcap, alibi, mask_slope, mean_score;
+    float unit, scale, softcap, alibi, mask_slope;
     int64_t p;
     const quire_mask *mask;
     size_t mask_row;
 } row_terms;
 
 /* Final scores of one row in units of log 2; rows that the mask hides leave `visible`. */
-static uint64_t finish_scores(const row_terms *r, const quire_tile_ref *tile, uint64_t visible,
-                              uint64_t centred, float *score)
+static uint64_t finish_scores(const row_terms *r, const quire_tile_ref *tile, uint64_t visible, float *score)
 {
     for (uint32_t t = 0; t < tile->n_rows; t++) {
         uint64_t bit = (uint64_t)1 << t;
         if (!(visible & bit)) continue;
-        float x = (centred & bit ? score[t] + r->mean_score : score[t]) * r->scale;
+        float x = score[t] * r->unit * r->scale;
         if (r->softcap > 0) x = r->softcap * soft_tanh(x / r->softcap);
         int64_t j = (int64_t)tile->first + t;
         if (r->alibi != 0) x += r->alibi * (float)(j - r->p);
@@ -106,34 +130,11 @@ static uint64_t finish_scores(const row_terms *r, const quire_tile_ref *tile, ui
             }
             x += r->mask_slope * bias;
         }
-        if (x > LARGEST_SCORE) x = LARGEST_SCORE;
-        if (x < -LARGEST_SCORE) x = -LARGEST_SCORE;
+        if (x > QUIRE_LARGEST_SCORE) x = QUIRE_LARGEST_SCORE;
+        if (x < -QUIRE_LARGEST_SCORE) x = -QUIRE_LARGEST_SCORE;
         score[t] = x * QUIRE_LOG2_E;
     }
     return visible;
-}
-
-/* One tile into the running softmax of one row: weights for mix, max and sum updated, accumulators rescaled. */
-static void soften(const quire_block *b, quire_state *s, uint32_t i, uint64_t visible, const float *score,
-                   float *weight, uint32_t n_rows)
-{
-    float top = s->max[i], sum = 0;
-    for (uint32_t t = 0; t < n_rows; t++)
-        if (visible >> t & 1 && !(score[t] <= top)) top = score[t];
-    for (uint32_t t = 0; t < n_rows; t++) {
-        if (!(visible >> t & 1)) continue;
-        weight[t] = quire_exp2(score[t] - top);
-        sum += weight[t];
-    }
-    if (top != s->max[i] && s->sum[i] != 0) {
-        float shrink = quire_exp2(s->max[i] - top);
-        size_t n_v = b->job->n_v, stride = b->job->v_stride;
-        s->sum[i] *= shrink;
-        for (size_t f = 0; f < n_v; f++) s->mean[i * n_v + f] *= shrink;
-        for (size_t c = 0; c < n_v * stride; c++) s->acc[i * n_v * stride + c] *= shrink;
-    }
-    s->max[i] = top;
-    s->sum[i] += sum;
 }
 
 static uint32_t index_of(const quire_format *const *list, uint32_t n, const quire_format *format)
@@ -150,63 +151,242 @@ static const uint8_t *head_tile(const void *first, size_t stride, const quire_fo
     return (const uint8_t *)first + head * (stride ? stride : format->tile_bytes);
 }
 
+static const quire_format *v_format_of(const quire_tile_ref *tile)
+{
+    return tile->v ? tile->v_format : tile->k_format;
+}
+
+/* One tile of a block on its way through the kernels. */
+typedef struct visit {
+    const quire_block *block;
+    const quire_attend_options *options;
+    const quire_tile_ref *tile, *next; /* NULL: none */
+    quire_scratch *s;
+    quire_source k, v;
+    uint32_t k_index, v_index;
+    quire_score_fn *score;
+    quire_mix_fn *mix; /* NULL: V is not open yet */
+    bool masked;       /* a mask reaches it */
+    bool plain;        /* scores need their scale and nothing else */
+    bool weighs_means;
+} visit;
+
+/* Rows that each query sees by position; false: none sees any. */
+static bool look(const visit *v, uint64_t *visible)
+{
+    const quire_checked_job *checked = v->block->job;
+    const quire_attend_job *job = checked->job;
+    bool causal = !(v->options->flags & QUIRE_ATTEND_BIDIRECTIONAL);
+    uint32_t first = v->block->first_row, n = v->block->n_rows, per_kv = checked->n_per_kv;
+    int64_t p = (int64_t)job->first_query + first / per_kv;
+    if (v->tile->n_rows == QUIRE_TILE_ROWS && !job->window && !job->ring_tokens &&
+        (!causal || (int64_t)v->tile->first + QUIRE_TILE_ROWS <= p + 1)) {
+        for (uint32_t i = 0; i < n; i++) visible[i] = ~(uint64_t)0;
+        return true;
+    }
+    uint64_t any = 0;
+    for (uint32_t i = 0; i < n; p++) {
+        uint64_t seen = rows_in_sight(job, v->tile, p, causal);
+        uint32_t end = (first + i) / per_kv * per_kv + per_kv - first; /* of this query's rows */
+        for (; i < end && i < n; i++) visible[i] = seen;
+        any |= seen;
+    }
+    return any;
+}
+
+/* The kernels' view of a tile's K and of the next one, and the expanded form if enough rows share it. */
+static void open_keys(visit *v)
+{
+    const quire_tile_ref *next = v->next;
+    const quire_block *b = v->block;
+    const quire_kernels *kernels = b->job->kernels;
+    const quire_tile_ref *tile = v->tile;
+    const quire_format *format = tile->k_format;
+    quire_family family = quire_family_of(format->coder.codec);
+    v->k_index = index_of(b->job->k, b->job->n_k, format);
+    v->score = kernels->score[family];
+    v->k = (quire_source){.format = format, .tile = head_tile(tile->k, tile->k_head_stride, format, b->head)};
+    if (next && next->k_format->tile_bytes == format->tile_bytes)
+        v->k.next = head_tile(next->k, next->k_head_stride, format, b->head);
+    if (!quire_must_expand(kernels, format, b->n_rows)) return;
+    kernels->expand[family](&v->k, v->s->k);
+    v->k.expanded = v->s->k;
+}
+
+/* The same for V, which may be a part of K. */
+static void open_values(visit *v)
+{
+    const quire_tile_ref *next = v->next;
+    const quire_block *b = v->block;
+    const quire_kernels *kernels = b->job->kernels;
+    const quire_tile_ref *tile = v->tile;
+    const quire_format *format = v_format_of(tile);
+    quire_family family = quire_family_of(format->coder.codec);
+    uint8_t *memory = v->s->v;
+    v->v_index = index_of(b->job->v, b->job->n_v, format);
+    v->mix = kernels->mix[family];
+    if (!tile->v) {
+        v->v = (quire_source){.format = format, .tile = v->k.tile};
+        if (kernels->turn[family]) {
+            kernels->turn[family](&v->v, memory);
+            v->v.expanded = memory;
+        }
+        return;
+    }
+    v->v = (quire_source){.format = format, .tile = head_tile(tile->v, tile->v_head_stride, format, b->head)};
+    if (next && next->v && next->v_format->tile_bytes == format->tile_bytes)
+        v->v.next = head_tile(next->v, next->v_head_stride, format, b->head);
+    if (!quire_must_expand(kernels, format, b->n_rows)) return;
+    kernels->expand[family](&v->v, memory);
+    v->v.expanded = memory;
+}
+
+/* Soft cap, slopes and masks of a strip's rows; unit[i] becomes 1. */
+static void add_terms(const visit *v, uint32_t first, uint32_t n, float *scores, uint64_t *visible,
+                      float *unit)
+{
+    const quire_attend_options *o = v->options;
+    const quire_checked_job *checked = v->block->job;
+    const quire_mask *mask = checked->job->mask;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t query, h;
+        query_of(v->block, first + i, &query, &h);
+        row_terms r = {
+            .unit = v->s->queries[v->k_index].unit[first + i],
+            .scale = checked->scale,
+            .softcap = o->softcap,
+            .alibi = o->alibi ? o->alibi[h] : 0,
+            .mask_slope = o->mask_slopes ? o->mask_slopes[h] : 1,
+            .p = (int64_t)checked->job->first_query + query,
+            .mask = mask,
+            .mask_row = mask ? query * mask->query_stride + h * mask->head_stride : 0,
+        };
+        visible[i] = finish_scores(&r, v->tile, visible[i], scores + (size_t)i * QUIRE_TILE_ROWS);
+        unit[i] = 1;
+    }
+}
+
+/* A strip whose weights are known and whose values are still to be mixed. */
+typedef struct pending {
+    visit *v; /* NULL: none */
+    uint32_t n;
+    const float *weights;
+    uint64_t visible[QUIRE_STRIP_ROWS];
+    float factor[QUIRE_STRIP_ROWS];
+    float *acc;
+} pending;
+
+/* V in K: the weight of the rows whose mean was taken out. */
+static void weigh_means(const visit *v, const pending *strip, float *acc)
+{
+    const quire_format *f = v->k.format;
+    const quire_checked_job *job = v->block->job;
+    for (uint32_t t = 0; t < QUIRE_TILE_ROWS; t++) {
+        if (quire_load16(v->k.tile + f->code_bytes + t * 2) & 0x8000u) continue;
+        for (uint32_t i = 0; i < strip->n; i++)
+            if (strip->visible[i] >> t & 1)
+                acc[i * acc_stride(job) + job->v_stride - LANES] +=
+                    strip->factor[i] * strip->weights[i * QUIRE_TILE_ROWS + t];
+    }
+}
+
+static void mix_strip(pending *strip)
+{
+    visit *v = strip->v;
+    if (!v) return;
+    const quire_checked_job *job = v->block->job;
+    if (!v->mix) open_values(v);
+    float *acc = strip->acc + (size_t)v->v_index * job->v_stride;
+    v->mix(&v->v, job->job->d_v, strip->weights, strip->visible, strip->factor, strip->n, acc,
+           acc_stride(job), v->s->kernel);
+    if (v->weighs_means) weigh_means(v, strip, acc);
+    strip->v = NULL;
+}
+
+/*
+ * The scores of a strip are computed before the values of the strip before it: softmax is a long chain of short
+ * operations, and the processor works on these products meanwhile.
+ */
+static void run_strip(visit *v, uint32_t first, uint32_t n, quire_state *part, pending *strip)
+{
+    const quire_checked_job *job = v->block->job;
+    quire_scratch *s = v->s;
+    uint64_t *visible = s->visible + first, any = 0;
+    uint32_t partial = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        any |= visible[i];
+        if (v->masked || visible[i] != ~(uint64_t)0) partial |= 1u << i;
+    }
+    if (!any) return;
+    float unit[QUIRE_STRIP_ROWS], *scores = s->scores;
+    if (strip->weights == scores) scores += QUIRE_STRIP_ROWS * QUIRE_TILE_ROWS;
+    v->score(&v->k, &s->queries[v->k_index], first, n, partial, scores, s->kernel);
+    mix_strip(strip);
+    memcpy(unit, s->log_unit + (size_t)v->k_index * v->block->n_rows + first, n * sizeof *unit);
+    if (!v->plain) add_terms(v, first, n, scores, visible, unit);
+    quire_softmax softmax = {.max = part->max + first,
+                             .sum = part->lanes + (size_t)first * LANES,
+                             .acc = part->acc + first * acc_stride(job),
+                             .stride = acc_stride(job)};
+    job->kernels->soften(scores, visible, unit, n, &softmax, strip->factor);
+    memcpy(strip->visible, visible, n * sizeof *visible);
+    strip->v = v;
+    strip->n = n;
+    strip->weights = scores;
+    strip->acc = softmax.acc;
+}
+
+static bool mask_touches(const quire_mask *m, const quire_tile_ref *tile)
+{
+    return m && m->n_keys && m->first < (uint64_t)tile->first + tile->n_rows &&
+           (uint64_t)m->first + m->n_keys > tile->first;
+}
+
+/* The lanes of a finished split become sums and values. */
+static void settle_state(const quire_block *b, quire_state *part)
+{
+    const quire_checked_job *job = b->job;
+    for (uint32_t i = 0; i < b->n_rows; i++) {
+        float *lane = part->lanes + (size_t)i * LANES;
+        for (uint32_t half = LANES / 2; half; half /= 2)
+            for (uint32_t l = 0; l < half; l++) lane[l] += lane[l + half];
+        part->sum[i] = lane[0];
+        for (uint32_t f = 0; f < job->n_v; f++)
+            job->kernels->settle(job->v[f], part->acc + ((size_t)i * job->n_v + f) * job->v_stride);
+    }
+}
+
 void quire_block_split(const quire_block *b, const quire_attend_options *o, const quire_split *split,
                        quire_scratch *s, quire_state *part)
 {
     const quire_checked_job *checked = b->job;
     const quire_attend_job *job = checked->job;
-    const quire_kernels *kernels = quire_kernels_get();
-    bool causal = !(o->flags & QUIRE_ATTEND_BIDIRECTIONAL);
-    uint32_t d_k = job->d_k;
+    visit visits[2]; /* this tile, and the one whose values are not mixed yet */
+    pending strip = {.v = NULL};
+    uint32_t turn = 0;
     quire_state_clear(b, part);
     for (uint32_t at = split->begin; at < split->end; at++) {
-        const quire_tile_ref *tile = &job->tiles[at];
-        uint64_t any = 0, centred;
-        for (uint32_t i = 0; i < b->n_rows; i++) {
-            int64_t p = (int64_t)job->first_query + (b->first_row + i) / checked->n_per_kv;
-            any |= s->visible[i] = rows_in_sight(job, tile, p, causal);
+        visit *v = &visits[turn];
+        *v = (visit){.block = b, .options = o, .tile = &job->tiles[at], .s = s};
+        if (!look(v, s->visible)) continue;
+        turn ^= 1;
+        v->next = at + 1 < job->n_tiles ? &job->tiles[at + 1] : NULL;
+        open_keys(v);
+        v->masked = mask_touches(job->mask, v->tile);
+        v->plain = o->softcap == 0 && !o->alibi && checked->scale > 0 && !v->masked;
+        v->weighs_means = !v->tile->v && v->tile->k_format->profile;
+        for (uint32_t first = 0; first < b->n_rows; first += QUIRE_STRIP_ROWS) {
+            uint32_t n = b->n_rows - first < QUIRE_STRIP_ROWS ? b->n_rows - first : QUIRE_STRIP_ROWS;
+            run_strip(v, first, n, part, &strip);
         }
-        if (!any) continue;
-        uint32_t kf = index_of(checked->k, checked->n_k, tile->k_format);
-        const uint8_t *k_tile = head_tile(tile->k, tile->k_head_stride, tile->k_format, b->head);
-        kernels->score(tile->k_format, k_tile, tile->n_rows, s->query + (size_t)kf * b->n_rows * d_k, d_k,
-                       b->n_rows, s->scores, &centred, s->tile);
-        any = 0;
-        for (uint32_t i = 0; i < b->n_rows; i++) {
-            if (!s->visible[i]) continue;
-            uint32_t query, h;
-            query_of(b, i, &query, &h);
-            row_terms r = {
-                .scale = checked->scale,
-                .softcap = o->softcap,
-                .alibi = o->alibi ? o->alibi[h] : 0,
-                .mask_slope = o->mask_slopes ? o->mask_slopes[h] : 1,
-                .mean_score = s->mean_score[(size_t)kf * b->n_rows + i],
-                .p = (int64_t)job->first_query + query,
-                .mask = job->mask,
-                .mask_row = job->mask ? query * job->mask->query_stride + h * job->mask->head_stride : 0,
-            };
-            float *score = s->scores + (size_t)i * QUIRE_TILE_ROWS;
-            any |= s->visible[i] = finish_scores(&r, tile, s->visible[i], centred, score);
-            if (s->visible[i])
-                soften(b, part, i, s->visible[i], score, s->weights + (size_t)i * QUIRE_TILE_ROWS,
-                       tile->n_rows);
-        }
-        if (!any) continue;
-        const quire_format *v_format = tile->v ? tile->v_format : tile->k_format;
-        const uint8_t *v_tile = tile->v ? head_tile(tile->v, tile->v_head_stride, v_format, b->head) : k_tile;
-        uint32_t vf = index_of(checked->v, checked->n_v, v_format);
-        for (uint32_t i = 0; i < b->n_rows; i++) s->mean_sums[i] = 0;
-        kernels->mix(v_format, v_tile, tile->n_rows, job->d_v, s->weights, s->visible, b->n_rows,
-                     part->acc + (size_t)vf * checked->v_stride, (size_t)checked->n_v * checked->v_stride,
-                     s->mean_sums, s->tile);
-        for (uint32_t i = 0; i < b->n_rows; i++) part->mean[i * checked->n_v + vf] += s->mean_sums[i];
     }
+    mix_strip(&strip);
+    settle_state(b, part);
 }
 
 void quire_state_fold(const quire_block *b, quire_state *total, const quire_state *part)
 {
-    size_t n_v = b->job->n_v, n_acc = n_v * b->job->v_stride;
+    size_t n_acc = acc_stride(b->job);
     for (uint32_t i = 0; i < b->n_rows; i++) {
         if (part->sum[i] == 0) continue;
         float top = total->max[i] > part->max[i] ? total->max[i] : part->max[i];
@@ -214,8 +394,6 @@ void quire_state_fold(const quire_block *b, quire_state *total, const quire_stat
               c = quire_exp2(part->max[i] - top);
         total->max[i] = top;
         total->sum[i] = total->sum[i] * a + part->sum[i] * c;
-        for (size_t f = i * n_v; f < (i + 1) * n_v; f++)
-            total->mean[f] = total->mean[f] * a + part->mean[f] * c;
         for (size_t x = i * n_acc; x < (i + 1) * n_acc; x++)
             total->acc[x] = total->acc[x] * a + part->acc[x] * c;
     }
@@ -240,7 +418,7 @@ void quire_block_finish(const quire_block *b, const quire_attend_options *o, con
             const quire_coder *coder = &job->v[f]->coder;
             for (uint32_t c = 0; c < coder->d; c++) s->row[c] = acc[c] * factor;
             quire_calibration cal = quire_format_head(job->v[f], b->head);
-            quire_finish_value(coder, &cal, s->row, total->mean[(size_t)i * job->n_v + f] * factor);
+            quire_finish_value(coder, &cal, s->row, acc[job->v_stride - LANES] * factor);
             for (uint32_t c = 0; c < d_v; c++) out[c] += s->row[c];
         }
         size_t at = (size_t)query * job->job->n_q_heads + q_head;

@@ -18,39 +18,48 @@
 
 #if defined(__SSE__)
 
-static inline uint32_t quire_float_mode_enter(void)
+/* Nearest even, all exceptions masked; denormals are kept, or count as zero. */
+#define QUIRE_FLOAT_MODE_KEEP 0x1f80u
+#define QUIRE_FLOAT_MODE_FLUSH 0x9fc0u
+
+static inline uint32_t quire_float_mode_set(uint32_t mode)
 {
     uint32_t found = __builtin_ia32_stmxcsr();
-    /* Nearest even, denormals kept, all exceptions masked. */
-    if ((found & 0xffc0u) != 0x1f80u) __builtin_ia32_ldmxcsr(0x1f80u);
+    if ((found & 0xffc0u) != mode) __builtin_ia32_ldmxcsr(mode);
     return found;
 }
 
 static inline void quire_float_mode_leave(uint32_t found)
 {
-    if ((found & 0xffc0u) != 0x1f80u) __builtin_ia32_ldmxcsr(found);
+    __builtin_ia32_ldmxcsr(found);
 }
 
 #elif defined(__aarch64__)
 
-static inline uint32_t quire_float_mode_enter(void)
+#define QUIRE_FLOAT_MODE_KEEP 0u
+#define QUIRE_FLOAT_MODE_FLUSH 0x1000000u
+
+static inline uint32_t quire_float_mode_set(uint32_t mode)
 {
     uint64_t found;
     __asm__ volatile("mrs %0, fpcr" : "=r"(found));
-    if (found) __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
+    if (found != mode) __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)mode));
     return (uint32_t)found;
 }
 
 static inline void quire_float_mode_leave(uint32_t found)
 {
-    if (found) __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)found));
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)found));
 }
 
 #else
 
-static inline uint32_t quire_float_mode_enter(void)
+#define QUIRE_FLOAT_MODE_KEEP 0u
+#define QUIRE_FLOAT_MODE_FLUSH 0u
+
+static inline uint32_t quire_float_mode_set(uint32_t mode)
 {
-    return 0;
+    return mode;
 }
 
 static inline void quire_float_mode_leave(uint32_t found)
@@ -59,4 +68,17 @@ static inline void quire_float_mode_leave(uint32_t found)
 }
 
 #endif
+
+/* The mode that bytes are defined in. */
+static inline uint32_t quire_float_mode_enter(void)
+{
+    return quire_float_mode_set(QUIRE_FLOAT_MODE_KEEP);
+}
+
+/* The mode of fast attention: a weight too small to be normal is nothing, and no processor slows down over it. */
+static inline uint32_t quire_float_mode_enter_fast(void)
+{
+    return quire_float_mode_set(QUIRE_FLOAT_MODE_FLUSH);
+}
+
 #endif

@@ -1,63 +1,213 @@
 /* SPDX-License-Identifier: MIT */
-/* kernels: the work on one tile, as a table of functions. Every slot is always filled. */
+/*
+ * kernels: the work on one tile, as tables of functions by role, codec family and instruction set. Every slot is
+ * always filled. docs/kernels.md has the algebra.
+ */
 #ifndef QUIRE_KERNELS_KERNELS_H
 #define QUIRE_KERNELS_KERNELS_H
 
+#include "core/cpu.h"
 #include "tile/tile.h"
 
-/* Rows of queries that one kernel call may carry. */
-#define QUIRE_MAX_QUERY_ROWS 32u
+#define QUIRE_STRIP_ROWS 16u      /* query rows that one call carries */
+#define QUIRE_MAX_QUERY_ROWS 128u /* query rows that share an expanded tile */
+#define QUIRE_PART_CHANNELS \
+    256u                     /* channels whose products are summed as integers before they become floats */
+#define QUIRE_SIDE_LANES 16u /* floats beside an accumulator, per group of V */
 
-/* Floats of scratch that a kernel may use for a head size. */
-static inline size_t quire_kernel_scratch(uint32_t d_pad)
+/* What decides which inner loop a format needs. Integer families: bits, and whether a code is looked up. */
+typedef enum quire_family {
+    QUIRE_FAMILY_F32,
+    QUIRE_FAMILY_F16,
+    QUIRE_FAMILY_BF16,
+    QUIRE_FAMILY_L2,
+    QUIRE_FAMILY_L3,
+    QUIRE_FAMILY_L4,
+    QUIRE_FAMILY_L5,
+    QUIRE_FAMILY_L6,
+    QUIRE_FAMILY_L8,
+    QUIRE_FAMILY_T2,
+    QUIRE_FAMILY_T3,
+    QUIRE_FAMILY_T4,
+    QUIRE_FAMILY_T5,
+    QUIRE_FAMILY_T6,
+    QUIRE_N_FAMILIES
+} quire_family;
+
+quire_family quire_family_of(const quire_codec *codec);
+
+static inline bool quire_family_is_float(quire_family family)
 {
-    return (size_t)QUIRE_TILE_ROWS * d_pad;
+    return family <= QUIRE_FAMILY_BF16;
+}
+
+/* Channels of a K row by part: one group, or a piece of one that is larger. */
+static inline uint32_t quire_part_size(const quire_coder *coder)
+{
+    return coder->group < QUIRE_PART_CHANNELS ? coder->group : QUIRE_PART_CHANNELS;
+}
+
+static inline uint32_t quire_n_parts(const quire_coder *coder)
+{
+    return coder->n_groups ? (coder->d_pad + quire_part_size(coder) - 1) / quire_part_size(coder) : 1;
+}
+
+/* Bytes of one row of planes: whole AMX operands. */
+static inline uint32_t quire_plane_stride(uint32_t d)
+{
+    return (d + 63) / 64 * 64;
 }
 
 /*
- * score: dot products of n_q prepared queries (rows of d floats, q_stride apart) with rows [0, n_rows) of a tile:
- * scores[i * 64 + t]. Bit t of *centred: the mean is taken out of row t. The value of one (i, t) does not depend on
- * any other query or row.
- *
- * mix: acc[i * acc_stride + c] += sum over t, ascending, of p[i * 64 + t] * value(t, c), for the rows t whose bit
- * is set in visible[i]; other rows are not touched, whatever they hold. c runs over d_out values. mean_sum[i] is
- * raised by the sum of p over the visible rows that have their mean taken out.
- *
- * A format of side K may be mixed: V is then the first d_out channels of K.
+ * Query rows for one K format. row: f32, already rotated and calibrated. The rest is what load() makes of it. Integer
+ * kernels write q as unit * (z + r / 256), z of 16 bits and r of 8. Planes of bytes: z = 256 * high + low in rows 2i and
+ * 2i + 1 of `plane`, r in row i of `fine`. K has channels that are large and nearly constant, and softmax notices
+ * differences of scores, not their size: with z alone errors reach 1e-3. Where a tile's values are too small for that,
+ * r is left out.
  */
-typedef void quire_score_fn(const quire_format *format, const void *tile, uint32_t n_rows, const float *q,
-                            size_t q_stride, uint32_t n_q, float *scores, uint64_t *centred, float *scratch);
-typedef void quire_mix_fn(const quire_format *format, const void *tile, uint32_t n_rows, uint32_t d_out,
-                          const float *p, const uint64_t *visible, uint32_t n_q, float *acc,
-                          size_t acc_stride, float *mean_sum, float *scratch);
+typedef struct quire_queries {
+    uint32_t n, d, n_parts;
+    uint32_t plane_stride; /* bytes of a plane row: whole operands of 64; what lies behind channel d is 0 */
+    uint32_t
+        copies; /* AMX with groups of 32: rows come twice, without the odd groups and without the even ones */
+    float *row; /* [n][d] */
+    int8_t *plane;     /* [2 n][copies][plane_stride], in memory for whole strips */
+    int8_t *fine;      /* [n][copies][plane_stride] */
+    int32_t *sum;      /* [n][n_parts][2]: of z and of r, by part */
+    float *unit;       /* [n] a score is unit times what score() gives; 1 without planes */
+    float *mean_score; /* [n] what centred rows have more, in the same unit */
+    float *coarse;     /* [n] tiles whose values are at most this large do not need r */
+} quire_queries;
+
+/* A tile to read. */
+typedef struct quire_source {
+    const quire_format *format;
+    const uint8_t *tile;
+    const void *expanded; /* what expand() or turn() made of it; NULL: not expanded */
+    const uint8_t *next;  /* will be read after this one, same size: brought into the cache; NULL: nothing */
+} quire_source;
+
+/* Running softmax of a strip's rows. Scores are in units of log 2. Row i has its accumulators at acc + i * stride. */
+typedef struct quire_softmax {
+    float *max; /* [n] */
+    float *sum; /* [n][16] lanes */
+    float *acc; /* scaled down when the maximum grows */
+    size_t stride;
+} quire_softmax;
+
+/* load: fills planes, sums and units from the rows. mean_score comes in as a score and leaves in units. */
+typedef void quire_load_fn(const quire_format *format, quire_queries *q);
+
+/*
+ * score: rows [first, first + n) of q, n <= 16, with all 64 rows of a tile: scores[i * 64 + t]. The value of one (i, t)
+ * depends on no other query. It depends on the other rows of the tile only where the query sees them all; bit i of
+ * `partial` says that it does not.
+ */
+typedef void quire_score_fn(const quire_source *k, const quire_queries *q, uint32_t first, uint32_t n,
+                            uint32_t partial, float *scores, void *scratch);
+
+/*
+ * soften: scores become weights relative to the largest visible one of the tile, in place; hidden ones 0. scores times
+ * unit[i] are in units of log 2. Updates max and sum, shrinks accumulators, and gives the factor of each row's weights
+ * (0: it sees nothing).
+ */
+typedef void quire_soften_fn(float *scores, const uint64_t *visible, const float *unit, uint32_t n,
+                             quire_softmax *s, float *factor);
+
+/*
+ * mix: acc[i * stride + c] += factor[i] * sum over visible t of p[i * 64 + t] * value(t, c), c < d_out, n <= 16. What
+ * hidden rows hold reaches nothing. Behind the d_pad values of an accumulator lie 16 lanes per group, which settle()
+ * adds to them at the end. V may be the first d_out channels of K; the source is then expanded by turn().
+ */
+typedef void quire_mix_fn(const quire_source *v, uint32_t d_out, const float *p, const uint64_t *visible,
+                          const float *factor, uint32_t n, float *acc, size_t stride, void *scratch);
+typedef void quire_settle_fn(const quire_format *format, float *acc);
+
+/* expand: a form of the tile that many strips read faster. */
+typedef void quire_expand_fn(const quire_source *source, void *expanded);
 
 typedef struct quire_kernels {
-    quire_score_fn *score;
-    quire_mix_fn *mix;
+    quire_load_fn *load;
+    quire_soften_fn *soften;
+    quire_settle_fn *settle;
+    quire_score_fn *score[QUIRE_N_FAMILIES];
+    quire_mix_fn *mix[QUIRE_N_FAMILIES];
+    quire_expand_fn *expand[QUIRE_N_FAMILIES]; /* NULL: expanding does not pay */
+    uint32_t expand_from[QUIRE_N_FAMILIES];    /* query rows of a block from which it does */
+    uint32_t whole_channels; /* K tiles whose d_pad is no multiple of this are always expanded */
+    quire_expand_fn
+        *turn[QUIRE_N_FAMILIES]; /* K as V, from a K tile; NULL: mix() takes the K tile as it is */
+    void (*enter)(void *saved,
+                  uint32_t max_rows); /* on each thread before the first call, and after the last one; */
+    void (*leave)(void *saved);       /* 64 bytes of memory; NULL: nothing to do */
 } quire_kernels;
 
-/* The best table for this machine. */
+/* The table in use. */
 const quire_kernels *quire_kernels_get(void);
+
+extern const quire_kernels quire_kernels_c;
+#if defined(QUIRE_X86)
+extern const quire_kernels quire_kernels_avx2, quire_kernels_avxvnni, quire_kernels_avx512, quire_kernels_amx;
+#elif defined(QUIRE_ARM)
+extern const quire_kernels quire_kernels_neon;
+#endif
+
+/* Bytes that an expanded tile and a call's scratch may take, for rows of up to d_pad values. */
+static inline size_t quire_expanded_bytes(uint32_t d_pad)
+{
+    return (size_t)QUIRE_TILE_ROWS * quire_plane_stride(d_pad) * sizeof(float);
+}
+
+static inline size_t quire_kernel_scratch(uint32_t d_pad)
+{
+    return (size_t)32768 + (size_t)QUIRE_TILE_ROWS * d_pad * sizeof(float);
+}
+
+/* Floats of an accumulator of this format: values, then lanes. */
+static inline size_t quire_acc_floats(const quire_format *format)
+{
+    return format->coder.d_pad + (size_t)format->coder.n_groups * QUIRE_SIDE_LANES;
+}
+
+/* Whether a tile is expanded for n query rows. */
+static inline bool quire_must_expand(const quire_kernels *kernels, const quire_format *format, uint32_t n)
+{
+    quire_family family = quire_family_of(format->coder.codec);
+    if (!kernels->expand[family]) return false;
+    bool straddles =
+        format->coder.side == QUIRE_K && format->coder.d_pad % 32 && !quire_family_is_float(family);
+    return straddles || n >= kernels->expand_from[family];
+}
 
 #define QUIRE_LOG2_E 1.44269504f
 #define QUIRE_LN_2 0.693147181f
+#define QUIRE_COARSE_ERROR 3e-4f /* of a score, at most, without r */
+#define QUIRE_MAX_Z 32639.0f     /* 127 * 256 + 127: the largest number that two planes hold on either side */
+#define QUIRE_LARGEST_SCORE 1e30f /* keeps differences of scores finite */
 
 /*
  * 2^x for x <= 0, relative error below 3e-7 down to 2^-126, 0 below. Every instruction set uses this polynomial:
  * the series of 2^f on [-1/2, 1/2] to degree 6, whose remainder is (ln 2 / 2)^7 / 7! = 1.2e-7.
  */
+#define QUIRE_EXP2_6 1.54035304e-4f
+#define QUIRE_EXP2_5 1.33335581e-3f
+#define QUIRE_EXP2_4 9.61812911e-3f
+#define QUIRE_EXP2_3 5.55041087e-2f
+#define QUIRE_EXP2_2 2.40226507e-1f
+#define QUIRE_EXP2_1 6.93147181e-1f
+
 static inline float quire_exp2(float x)
 {
     if (!(x >= -126.0f)) return x < -126.0f ? 0.0f : x; /* NaN stays NaN */
     float rounded = x + 12582912.0f;                    /* 1.5 * 2^23: the sum rounds x to a whole number */
     int32_t n = (int32_t)(quire_bits_of(rounded) - 0x4b400000u);
     float f = x - (rounded - 12582912.0f);
-    float r = 1.54035304e-4f;
-    r = r * f + 1.33335581e-3f;
-    r = r * f + 9.61812911e-3f;
-    r = r * f + 5.55041087e-2f;
-    r = r * f + 2.40226507e-1f;
-    r = r * f + 6.93147181e-1f;
+    float r = QUIRE_EXP2_6;
+    r = r * f + QUIRE_EXP2_5;
+    r = r * f + QUIRE_EXP2_4;
+    r = r * f + QUIRE_EXP2_3;
+    r = r * f + QUIRE_EXP2_2;
+    r = r * f + QUIRE_EXP2_1;
     r = r * f + 1.0f;
     return quire_float_of((uint32_t)(n + 127) << 23) * r;
 }

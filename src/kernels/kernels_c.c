@@ -1,42 +1,87 @@
 /* SPDX-License-Identifier: MIT */
-/* kernels: portable C. A tile is expanded into scratch, row after row, then multiplied; this is the reference. */
+/* kernels: portable C. A tile is expanded row after row, then multiplied as floats; this is the reference. */
 #include "kernels/kernels.h"
 
 #include "codec/lanes.h"
 
-static void score_c(const quire_format *f, const void *tile, uint32_t n_rows, const float *q, size_t q_stride,
-                    uint32_t n_q, float *scores, uint64_t *centred, float *scratch)
+static void load_c(const quire_format *f, quire_queries *q)
 {
-    uint32_t d = f->coder.d;
-    uint64_t mean = 0;
-    for (uint32_t t = 0; t < n_rows; t++) {
-        if (quire_tile_expand(f, tile, t, scratch)) mean |= (uint64_t)1 << t;
-        for (uint32_t i = 0; i < n_q; i++)
-            scores[i * QUIRE_TILE_ROWS + t] = quire_lane_dot(q + i * q_stride, scratch, d);
-    }
-    *centred = mean;
+    (void)f;
+    for (uint32_t i = 0; i < q->n; i++) q->unit[i] = 1;
 }
 
-static void mix_c(const quire_format *f, const void *tile, uint32_t n_rows, uint32_t d_out, const float *p,
-                  const uint64_t *visible, uint32_t n_q, float *acc, size_t acc_stride, float *mean_sum,
-                  float *scratch)
+static void score_c(const quire_source *k, const quire_queries *q, uint32_t first, uint32_t n,
+                    uint32_t partial, float *scores, void *scratch)
 {
-    for (uint32_t t = 0; t < n_rows; t++) {
-        uint64_t bit = (uint64_t)1 << t, any = 0;
-        for (uint32_t i = 0; i < n_q; i++) any |= visible[i] & bit;
-        if (!any) continue;
-        bool centred = quire_tile_expand(f, tile, t, scratch);
-        for (uint32_t i = 0; i < n_q; i++) {
-            if (!(visible[i] & bit)) continue;
-            float weight = p[i * QUIRE_TILE_ROWS + t], *row = acc + i * acc_stride;
-            for (uint32_t c = 0; c < d_out; c++) row[c] += weight * scratch[c];
-            if (centred) mean_sum[i] += weight;
+    (void)partial;
+    float *y = (float *)scratch;
+    for (uint32_t t = 0; t < QUIRE_TILE_ROWS; t++) {
+        bool centred = quire_tile_expand(k->format, k->tile, t, y);
+        for (uint32_t i = 0; i < n; i++) {
+            float s = quire_lane_dot(q->row + (size_t)(first + i) * q->d, y, q->d);
+            scores[i * QUIRE_TILE_ROWS + t] = centred ? s + q->mean_score[first + i] : s;
         }
     }
 }
 
-const quire_kernels *quire_kernels_get(void)
+static void soften_c(float *scores, const uint64_t *visible, const float *unit, uint32_t n, quire_softmax *s,
+                     float *factor)
 {
-    static const quire_kernels table = {.score = score_c, .mix = mix_c};
-    return &table;
+    for (uint32_t i = 0; i < n; i++) {
+        float *x = scores + (size_t)i * QUIRE_TILE_ROWS, top = -QUIRE_LARGEST_SCORE * 2, sum = 0;
+        factor[i] = 0;
+        if (!visible[i]) continue;
+        for (uint32_t t = 0; t < QUIRE_TILE_ROWS; t++) {
+            x[t] *= unit[i];
+            if (x[t] > QUIRE_LARGEST_SCORE) x[t] = QUIRE_LARGEST_SCORE;
+            if (x[t] < -QUIRE_LARGEST_SCORE) x[t] = -QUIRE_LARGEST_SCORE;
+            if (visible[i] >> t & 1 && !(x[t] <= top)) top = x[t];
+        }
+        for (uint32_t t = 0; t < QUIRE_TILE_ROWS; t++) {
+            x[t] = visible[i] >> t & 1 ? quire_exp2(x[t] - top) : 0;
+            sum += x[t];
+        }
+        float most = s->max[i] > top ? s->max[i] : top, shrink = quire_exp2(s->max[i] - most);
+        factor[i] = quire_exp2(top - most);
+        for (size_t c = 0; c < s->stride && shrink != 1; c++) s->acc[i * s->stride + c] *= shrink;
+        float *total = s->sum + (size_t)i * 16; /* the first lane holds all of it */
+        *total = *total * shrink + factor[i] * sum;
+        s->max[i] = most;
+    }
 }
+
+static void mix_c(const quire_source *v, uint32_t d_out, const float *p, const uint64_t *visible,
+                  const float *factor, uint32_t n, float *acc, size_t stride, void *scratch)
+{
+    float *y = (float *)scratch;
+    for (uint32_t t = 0; t < QUIRE_TILE_ROWS; t++) {
+        uint64_t any = 0;
+        for (uint32_t i = 0; i < n; i++) any |= visible[i];
+        if (!(any >> t & 1)) continue;
+        quire_tile_expand(v->format, v->tile, t, y);
+        for (uint32_t i = 0; i < n; i++) {
+            if (!(visible[i] >> t & 1)) continue;
+            float weight = p[i * QUIRE_TILE_ROWS + t] * factor[i], *row = acc + i * stride;
+            for (uint32_t c = 0; c < d_out; c++) row[c] += weight * y[c];
+        }
+    }
+}
+
+static void settle_c(const quire_format *f, float *acc)
+{
+    (void)f;
+    (void)acc;
+}
+
+#define EVERY(x)                                 \
+    {                                            \
+        x, x, x, x, x, x, x, x, x, x, x, x, x, x \
+    }
+
+const quire_kernels quire_kernels_c = {
+    .load = load_c,
+    .soften = soften_c,
+    .settle = settle_c,
+    .score = EVERY(score_c),
+    .mix = EVERY(mix_c),
+};

@@ -132,12 +132,12 @@ static inline void check_job(host *t, const quire_attend_job *job, const quire_a
     ref_attend(&r, expected, lse);
     size_t row = 0;
     double error = ref_worst_error(job->out, expected, N_OUT, D_V, &row);
-    if (!(error <= 1e-5))
+    if (!(error <= REF_BOUND))
         fail_msg("%s: row %zu is off by %g: %.9g, expected %.9g", what, row, error,
                  (double)job->out[row * D_V], expected[row * D_V]);
     for (uint32_t i = 0; i < N_OUT; i++) {
         double got = (double)job->max[i] + log((double)job->sum[i]);
-        if (!(fabs(got - lse[i]) <= 1e-5 * fmax(1, fabs(lse[i]))))
+        if (!(fabs(got - lse[i]) <= REF_BOUND * fmax(1, fabs(lse[i]))))
             fail_msg("%s: row %u: max %g and sum %g, expected log-sum-exp %g", what, i, (double)job->max[i],
                      (double)job->sum[i], lse[i]);
     }

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT */
+/* cpu: which instruction sets may be used. Each rung keeps its variants in a folder by family (x86/, arm/). */
+#ifndef QUIRE_CORE_CPU_H
+#define QUIRE_CORE_CPU_H
+
+#include "core/core.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define QUIRE_X86 1
+#endif
+#if defined(__aarch64__) && defined(__GNUC__)
+#define QUIRE_ARM 1
+#endif
+
+/* In order of preference; a variant of a higher one may call functions of the lower ones of its family. */
+typedef enum quire_isa {
+    QUIRE_ISA_C,
+    QUIRE_ISA_NEON,    /* with the dot product */
+    QUIRE_ISA_AVX2,    /* with FMA and F16C */
+    QUIRE_ISA_AVXVNNI, /* AVX2 with the 8-bit dot product in 256 bits */
+    QUIRE_ISA_AVX512,  /* F, BW, DQ, VL, VBMI, VNNI */
+    QUIRE_ISA_AMX,     /* AVX512 with 8-bit and bf16 tiles */
+    QUIRE_N_ISAS
+} quire_isa;
+
+/* The one in use: the best this machine has, unless QUIRE_ISA in the environment or quire_isa_use() say less. */
+quire_isa quire_isa_now(void);
+
+#endif

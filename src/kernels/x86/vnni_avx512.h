@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+/* vnni: integer products of plane rows with code vectors, packed or expanded, AVX-512 VNNI. */
+#ifndef QUIRE_KERNELS_X86_VNNI_AVX512_H
+#define QUIRE_KERNELS_X86_VNNI_AVX512_H
+
+#include "kernels/x86/unpack_avx512.h"
+
+/* How code vectors lie in memory. */
+typedef struct packing {
+    bool expanded;
+    uint32_t bits;
+    bool table;
+} packing;
+
+/* Plane rows of queries: two for each, and a third if it is wanted. */
+typedef struct planes {
+    const int8_t *main, *fine; /* first of the first query */
+    size_t stride;
+} planes;
+
+/* Two streams of code vectors and what is brought into the cache meanwhile. */
+typedef struct streams {
+    const uint8_t *a, *b;
+    ptrdiff_t next; /* 0: nothing */
+    uint32_t n;     /* vectors of each; a multiple of 8 if they are packed */
+    __m512i lut;
+} streams;
+
+/* Where sums go: those of stream a and of stream b, of one query after the other; those of r lie `fine` behind, by a
+ * stride of their own. */
+typedef struct sums {
+    int32_t *a, *b;
+    size_t stride, fine, fine_stride;
+} sums;
+
+LANES_FN __m512i broadcast_word(const int8_t *p)
+{
+    int32_t word;
+    memcpy(&word, p, sizeof word);
+    return _mm512_set1_epi32(word);
+}
+
+/* `rows` queries; one broadcast serves both streams. */
+LANES_FN void add_products(__m512i x, __m512i y, const planes *p, size_t at, const uint32_t rows,
+                           const uint32_t used, __m512i *a, __m512i *b)
+{
+#pragma GCC unroll 4
+    for (uint32_t r = 0; r < rows; r++) {
+#pragma GCC unroll 3
+        for (uint32_t i = 0; i < used; i++) {
+            __m512i q =
+                broadcast_word(i < 2 ? p->main + (2 * r + i) * p->stride + at : p->fine + r * p->stride + at);
+            a[r * used + i] = _mm512_dpbusd_epi32(a[r * used + i], x, q);
+            b[r * used + i] = _mm512_dpbusd_epi32(b[r * used + i], y, q);
+        }
+    }
+}
+
+/* join: z as one number; else the sums of its planes one after the other. */
+LANES_FN void store_row(const __m512i *sum, const uint32_t used, const bool join, int32_t *to, int32_t *fine)
+{
+    if (join) {
+        _mm512_storeu_si512(to, _mm512_add_epi32(_mm512_slli_epi32(sum[0], 8), sum[1]));
+    } else {
+        _mm512_storeu_si512(to, sum[0]);
+        _mm512_storeu_si512(to + 16, sum[1]);
+    }
+    if (used == 3) _mm512_storeu_si512(fine, sum[2]);
+}
+
+LANES_FN void multiply(const streams *s, const packing p, const planes *q, const uint32_t rows,
+                       const uint32_t used, const bool join, const sums *to)
+{
+    __m512i a[12], b[12];
+    for (uint32_t r = 0; r < used * rows; r++) a[r] = b[r] = _mm512_setzero_si512();
+    if (p.expanded) {
+#pragma GCC unroll 2
+        for (uint32_t v = 0; v < s->n; v++)
+            add_products(_mm512_loadu_si512(s->a + v * 64), _mm512_loadu_si512(s->b + v * 64), q, v * 4, rows,
+                         used, a, b);
+    } else {
+        for (uint32_t v = 0; v < s->n; v += 8) {
+            const uint8_t *pa = s->a + v * 8 * p.bits, *pb = s->b + v * 8 * p.bits;
+#pragma GCC unroll 8
+            for (uint32_t i = 0; i < 8; i++) {
+                if (i < p.bits) { /* one line for each that is read keeps the fill buffers evenly busy */
+                    _mm_prefetch((const char *)pa + s->next + i * 64, _MM_HINT_T0);
+                    _mm_prefetch((const char *)pb + s->next + i * 64, _MM_HINT_T0);
+                }
+                add_products(unpack1(pa, i, p.bits, p.table, s->lut), unpack1(pb, i, p.bits, p.table, s->lut),
+                             q, (v + i) * 4, rows, used, a, b);
+            }
+        }
+    }
+    for (uint32_t r = 0; r < rows; r++) {
+        store_row(a + used * r, used, join, to->a + r * to->stride, to->a + to->fine + r * to->fine_stride);
+        store_row(b + used * r, used, join, to->b + r * to->stride, to->b + to->fine + r * to->fine_stride);
+    }
+}
+
+/* Any number of rows, four at a time. */
+LANES_FN void multiply_rows(const streams *s, const packing p, const planes *q, uint32_t n,
+                            const uint32_t used, const bool join, const sums *to)
+{
+    for (uint32_t i = 0; i < n; i += 4) {
+        planes at = {q->main + 2 * i * q->stride, q->fine + i * q->stride, q->stride};
+        sums out = *to;
+        out.a += i * to->stride;
+        out.b += i * to->stride;
+        out.fine += i * to->fine_stride - i * to->stride;
+        switch (n - i) {
+        case 1: multiply(s, p, &at, 1, used, join, &out); break;
+        case 2: multiply(s, p, &at, 2, used, join, &out); break;
+        case 3: multiply(s, p, &at, 3, used, join, &out); break;
+        default: multiply(s, p, &at, 4, used, join, &out); break;
+        }
+    }
+}
+
+/* Vectors from number u on. */
+LANES_FN const uint8_t *vector_at(const quire_source *s, uint32_t u, const packing p)
+{
+    return p.expanded ? (const uint8_t *)s->expanded + (size_t)u * 64 : s->tile + (size_t)u * 8 * p.bits;
+}
+
+/* Channels [from, to) of K with n queries. The sums of 16 tokens lie `step` after those of the 16 before. */
+LANES_FN void vnni_k(const quire_source *k, uint32_t from, uint32_t to, const planes *q, uint32_t n,
+                     const uint32_t used, const packing p, const bool join, sums out, size_t step)
+{
+    uint32_t per_sub = k->format->coder.d_pad / 4;
+    for (uint32_t sub = 0; sub < 4; sub += 2) {
+        streams s = {.a = vector_at(k, sub * per_sub + from / 4, p),
+                     .b = vector_at(k, (sub + 1) * per_sub + from / 4, p),
+                     .next = k->next ? k->next - k->tile : 0,
+                     .n = (to - from) / 4,
+                     .lut = table_bytes(k->format->coder.codec, p.bits, p.table)};
+        out.b = out.a + step;
+        multiply_rows(&s, p, q, n, used, join, &out);
+        out.a += 2 * step;
+    }
+}
+
+/* Blocks [from, to) of 16 channels of V with n rows of weights, the sums of each `step` after the one before. */
+LANES_FN void vnni_v(const quire_source *v, uint32_t from, uint32_t to, const int8_t *plane, uint32_t n,
+                     const packing p, const bool join, sums out, size_t step)
+{
+    planes q = {plane, plane, 64};
+    for (uint32_t b = from; b < to; b += 2) {
+        bool two = b + 1 < to;
+        streams s = {.a = vector_at(v, b * 16, p),
+                     .b = vector_at(v, (two ? b + 1 : b) * 16, p),
+                     .next = v->next ? v->next - v->tile : 0,
+                     .n = 16,
+                     .lut = table_bytes(v->format->coder.codec, p.bits, p.table)};
+        out.b = two ? out.a + step : out.a;
+        multiply_rows(&s, p, &q, n, 2, join, &out);
+        out.a += 2 * step;
+    }
+}
+
+#endif

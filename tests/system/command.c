@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: MIT */
+/* The command `quire` as a user calls it: help, codecs, bench at tiny shapes, and lines that are wrong. */
+#define _POSIX_C_SOURCE 200809L
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "quire/quire.h"
+
+#include <ctype.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char quire_path[PATH_MAX];
+
+typedef struct result {
+    int code;
+    char text[1 << 16]; /* of stdout, or of stderr if only that was asked for */
+} result;
+
+/* Runs `quire <arguments>`; the shell sees the arguments. */
+static result *run(const char *arguments)
+{
+    static result r;
+    char line[PATH_MAX + 1024];
+    snprintf(line, sizeof line, "'%s' %s", quire_path, arguments);
+    FILE *pipe = popen(line, "r");
+    assert_non_null(pipe);
+    size_t n = fread(r.text, 1, sizeof r.text - 1, pipe);
+    assert_true(n < sizeof r.text - 1);
+    r.text[n] = 0;
+    int status = pclose(pipe);
+    r.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return &r;
+}
+
+/* Beside this program. Without it, or if it does not run here (another architecture), there is nothing to test. */
+static int find_command(void **state)
+{
+    (void)state;
+    ssize_t n = readlink("/proc/self/exe", quire_path, sizeof quire_path - 16);
+    if (n < 0) return -1;
+    quire_path[n] = 0;
+    char *name = strrchr(quire_path, '/');
+    if (!name) return -1;
+    strcpy(name, "/quire");
+    if (run("--version 2>/dev/null")->code != 0) quire_path[0] = 0;
+    return 0;
+}
+
+static void need_command(void)
+{
+    if (!quire_path[0]) skip();
+}
+
+/* -------------------------------------------------------------------- JSON */
+
+static const char *space(const char *p)
+{
+    while (*p == ' ') p++;
+    return p;
+}
+
+/* The end of a JSON value, or NULL if it is none. */
+static const char *json_value(const char *p)
+{
+    static const char *const words[] = {"true", "false", "null"};
+    if (*p == '"') {
+        for (p++; *p && *p != '"'; p++)
+            if (*p == '\\' && !*++p) return NULL;
+        return *p ? p + 1 : NULL;
+    }
+    if (*p == '{' || *p == '[') {
+        char end = *p == '{' ? '}' : ']';
+        for (p = space(p + 1); *p != end;) {
+            if (end == '}') {
+                if (*p != '"' || !(p = json_value(p)) || *(p = space(p)) != ':') return NULL;
+                p = space(p + 1);
+            }
+            if (!(p = json_value(p))) return NULL;
+            p = space(p);
+            if (*p != ',' && *p != end) return NULL;
+            if (*p == ',') p = space(p + 1);
+        }
+        return p + 1;
+    }
+    for (size_t i = 0; i < 3; i++)
+        if (strncmp(p, words[i], strlen(words[i])) == 0) return p + strlen(words[i]);
+    char *end;
+    if (*p != '-' && !isdigit((unsigned char)*p)) return NULL;
+    strtod(p, &end);
+    return end;
+}
+
+/* The value of a key in a flat object; fails the test if it is not there. */
+static const char *value_of(const char *line, const char *key)
+{
+    char quoted[64];
+    snprintf(quoted, sizeof quoted, "\"%s\":", key);
+    const char *at = strstr(line, quoted);
+    if (!at) fail_msg("no %s in %s", key, line);
+    return at + strlen(quoted);
+}
+
+/* Calls back for every line, each of which must be one object. */
+static uint32_t each_line(char *text, void (*look)(const char *line, uint32_t index))
+{
+    uint32_t n = 0;
+    for (char *line = text, *end; *line; line = end + 1, n++) {
+        end = strchr(line, '\n');
+        assert_non_null(end);
+        *end = 0;
+        const char *rest = *line == '{' ? json_value(line) : NULL;
+        if (!rest || *rest) fail_msg("not an object: %s", line);
+        if (look) look(line, n);
+    }
+    return n;
+}
+
+/* ------------------------------------------------------------------- tests */
+
+static void test_help(void **state)
+{
+    (void)state;
+    need_command();
+    result *r = run("--help");
+    assert_int_equal(r->code, 0);
+    assert_non_null(strstr(r->text, "codecs"));
+    assert_non_null(strstr(r->text, "examples:"));
+    static const char *const lines[] = {"codecs --help", "bench --help", "help bench",
+                                        "bench --context 1K -h"};
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        r = run(lines[i]);
+        assert_int_equal(r->code, 0);
+        assert_non_null(strstr(r->text, "usage: quire "));
+        assert_non_null(strstr(r->text, "--json"));
+        assert_non_null(strstr(r->text, "examples:"));
+    }
+    assert_int_equal(run("2>/dev/null")->code, 2);
+}
+
+static void look_at_codec(const char *line, uint32_t index)
+{
+    char start[64];
+    const quire_codec_info *info = quire_codec_at(index);
+    assert_non_null(info);
+    snprintf(start, sizeof start, "{\"name\":\"%s\",", info->name);
+    assert_memory_equal(line, start, strlen(start));
+    assert_true(strtod(value_of(line, "128"), NULL) == quire_codec_bits(info->name, 128));
+    value_of(line, "sides");
+    value_of(line, "exchanges");
+    value_of(line, "summary");
+}
+
+static void test_codecs(void **state)
+{
+    (void)state;
+    need_command();
+    result *r = run("codecs --json");
+    assert_int_equal(r->code, 0);
+    assert_int_equal(each_line(r->text, look_at_codec), quire_codec_count());
+    r = run("codecs");
+    assert_int_equal(r->code, 0);
+    for (uint32_t i = 0; i < quire_codec_count(); i++) {
+        char start[64];
+        snprintf(start, sizeof start, "\n%s ", quire_codec_at(i)->name);
+        assert_non_null(strstr(r->text, start));
+    }
+    r = run("codecs --json r4 q8_0");
+    assert_int_equal(r->code, 0);
+    assert_int_equal(each_line(r->text, NULL), 2);
+}
+
+/* The form is fixed: other programs read it. */
+static void look_at_row(const char *line, uint32_t index)
+{
+    static const char *const keys[] = {"impl",     "op",      "k",       "v",       "d",         "dv",
+                                       "kv_heads", "q_heads", "context", "queries", "sequences", "cold",
+                                       "threads",  "isa",     "ms",      "read_ms", "err",       "runs"};
+    (void)index;
+    const char *last = line;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const char *at = value_of(line, keys[i]);
+        assert_true(at > last);
+        last = at;
+    }
+    value_of(line, "median_ms");
+    assert_true(strtod(value_of(line, "ms"), NULL) > 0);
+    double err = strtod(value_of(line, "err"), NULL);
+    bool append = strncmp(value_of(line, "op"), "\"append\"", 8) == 0;
+    if (append)
+        assert_true(strtod(value_of(line, "ns_per_row"), NULL) > 0);
+    else
+        assert_true(strtod(value_of(line, "read_ms"), NULL) > 0);
+    if (!(append ? err == 0 : err > 0 && err < 1e-3)) fail_msg("error in %s", line);
+}
+
+/* Bounds on rows that the line gives; every one of them is looked at. */
+static void bench(const char *options, uint32_t n_rows)
+{
+    char line[512];
+    snprintf(line, sizeof line, "bench --json --rounds 2 %s", options);
+    result *r = run(line);
+    assert_int_equal(r->code, 0);
+    assert_int_equal(each_line(r->text, look_at_row), n_rows);
+}
+
+static void test_bench(void **state)
+{
+    (void)state;
+    need_command();
+    bench("--context 100,256 --heads 2:4 --d 64 --codecs k8v4,r5/r3,c:r4/r3", 6);
+    bench(
+        "--op prefill,append --queries 8 --context 200 --heads 2:4 --d 64,128 --codecs a4g64,f16,q4_0 --threads 1",
+        12);
+    bench("--d 48/32 --heads 1:3 --context 70 --codecs r8,bf16", 2);
+    bench("--d 96:32 --heads 2:2 --lengths 1,64,200 --codecs h:a5g32,tq3 --spread 6 --seed 7", 2);
+    bench("--sequences 3 --queries 2 --context 130 --heads 1:2 --d 32 --codecs r6", 1);
+    result *r = run("bench --json --rounds 2 --context 100 --heads 1:1 --d 64 --codecs a8g64");
+    assert_non_null(strstr(
+        r->text, "\"impl\":\"quire\",\"op\":\"decode\",\"k\":\"a8g64\",\"v\":\"a8g64\",\"d\":64,\"dv\":64,"
+                 "\"kv_heads\":1,\"q_heads\":1,\"context\":100,\"queries\":1,\"sequences\":1,"
+                 "\"cold\":false,\"threads\":2,\"isa\":\""));
+    assert_non_null(strstr(r->text, "\"runs\":2,"));
+}
+
+static void test_bench_isas(void **state)
+{
+    (void)state;
+    need_command();
+    uint32_t n = 0;
+    while (quire_isa_at(n)) n++;
+    bench("--op decode,append --isa all --context 100 --heads 2:4 --d 64 --codecs a4g64,r4", 4 * n);
+}
+
+static void test_tables_and_plot(void **state)
+{
+    (void)state;
+    need_command();
+    char folder[] = "/tmp/quire-command-XXXXXX", line[512];
+    assert_non_null(mkdtemp(folder));
+    snprintf(line, sizeof line,
+             "bench --rounds 1 --context 64,128 --heads 1:2 --d 32 --codecs r4,f16 --plot %s/p.svg >%s/1.md",
+             folder, folder);
+    assert_int_equal(run(line)->code, 0);
+    snprintf(line, sizeof line, "bench --markdown %s/p.jsonl >%s/2.md", folder, folder);
+    assert_int_equal(run(line)->code, 0);
+    snprintf(line, sizeof line, "--version && cmp %s/1.md %s/2.md && cat %s/p.svg %s/2.md && rm -r %s",
+             folder, folder, folder, folder, folder);
+    result *r = run(line);
+    assert_int_equal(r->code, 0);
+    assert_non_null(strstr(r->text, "<svg "));
+    assert_non_null(strstr(r->text, "</svg>"));
+    assert_non_null(strstr(r->text, "| codec |"));
+    assert_non_null(strstr(r->text, "| r4 |"));
+}
+
+/* Exit code 2 and one sentence that names what is wrong. */
+static void test_wrong_lines(void **state)
+{
+    (void)state;
+    need_command();
+    static const struct {
+        const char *line, *word;
+        int code;
+    } wrong[] = {
+        {"nonsense", "nonsense", 2},
+        {"codecs r99", "r99", 2},
+        {"codecs --nonsense", "--nonsense", 2},
+        {"bench --nonsense 1", "--nonsense", 2},
+        {"bench nonsense", "nonsense", 2},
+        {"bench --threads", "--threads", 2},
+        {"bench --threads 0", "--threads", 2},
+        {"bench --threads=2x", "2x", 2},
+        {"bench --json=1", "--json", 2},
+        {"bench --codecs a4g64,r99", "--codecs", 2},
+        {"bench --codecs a4g64/", "--codecs", 2},
+        {"bench --codecs r4/c:r4 --context 64", "c:r4", 2},
+        {"bench --op decode,bake", "--op", 2},
+        {"bench --context 0", "--context", 2},
+        {"bench --context 99999999999", "--context", 2},
+        {"bench --heads 8:30", "--heads", 2},
+        {"bench --d 512/576", "--d", 2},
+        {"bench --d 576/512 --codecs a8g64/a4g64", "a8g64/a4g64", 2},
+        {"bench --isa mmx", "--isa", 2},
+        {"bench --op prefill --queries 100 --context 64", "100 queries", 2},
+        {"bench --lengths 10,20 --context 64", "--lengths", 2},
+        {"bench --vs-ggml /nowhere --context 64", "/nowhere", 1},
+        {"bench --markdown /nowhere/rows.jsonl", "/nowhere", 1},
+        {"bench --markdown /proc/self/comm", "line 1", 1},
+        {"bench --context 2048M --sequences 64 --codecs f16", "memory", 1},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        char line[256];
+        snprintf(line, sizeof line, "%s 2>&1 >/dev/null", wrong[i].line);
+        result *r = run(line);
+        char *end = strchr(r->text, '\n');
+        if (r->code != wrong[i].code || !strstr(r->text, wrong[i].word) ||
+            strncmp(r->text, "quire", 5) != 0 || !end || end[1])
+            fail_msg("quire %s: exit code %d, \"%s\"", wrong[i].line, r->code, r->text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_codecs),
+        cmocka_unit_test(test_bench),
+        cmocka_unit_test(test_bench_isas),
+        cmocka_unit_test(test_tables_and_plot),
+        cmocka_unit_test(test_wrong_lines),
+    };
+    return cmocka_run_group_tests(tests, find_command, NULL);
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+/* options: command lines, help, numbers. */
+#include "tool.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void complain(const char *command, const char *format, va_list args)
+{
+    fflush(stdout);
+    fprintf(stderr, "quire%s%s: ", *command ? " " : "", command);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+}
+
+int tool_usage(const char *command, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    complain(command, format, args);
+    va_end(args);
+    return TOOL_USAGE;
+}
+
+int tool_failed(const char *command, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    complain(command, format, args);
+    va_end(args);
+    return TOOL_FAILED;
+}
+
+/* ------------------------------------------------------------------ help */
+
+#define TEXT_COLUMN 26
+
+static void print_option(const char *name, const char *value, const char *text)
+{
+    int n = printf("  %s%s%s", name, value ? " " : "", value ? value : "");
+    if (n >= TEXT_COLUMN) {
+        putchar('\n');
+        n = 0;
+    }
+    for (; *text; text++) {
+        for (; n < TEXT_COLUMN; n++) putchar(' ');
+        for (; *text && *text != '\n'; text++) putchar(*text);
+        putchar('\n');
+        n = 0;
+        if (!*text) break;
+    }
+}
+
+static int print_help(const tool_command *c)
+{
+    printf("usage: quire %s %s\n\n%s\n\noptions:\n", c->name, c->usage, c->about);
+    for (size_t i = 0; i < c->n_options; i++)
+        print_option(c->options[i].name, c->options[i].value, c->options[i].text);
+    print_option("--help", NULL, "this text");
+    printf("\nexamples:\n%s", c->examples);
+    return TOOL_OK;
+}
+
+/* --------------------------------------------------------------- parsing */
+
+static const tool_option *find_option(const tool_command *c, const char *name, size_t length)
+{
+    for (size_t i = 0; i < c->n_options; i++)
+        if (strlen(c->options[i].name) == length && memcmp(c->options[i].name, name, length) == 0)
+            return &c->options[i];
+    return NULL;
+}
+
+/* -1: go on. *at is the index of the option and moves over a value that is a word of its own. */
+static int parse_option(const tool_command *c, int argc, char **argv, int *at, void *ctx)
+{
+    const char *word = argv[*at], *equals = strchr(word, '=');
+    size_t length = equals ? (size_t)(equals - word) : strlen(word);
+    const tool_option *o = find_option(c, word, length);
+    if (!o)
+        return tool_usage(c->name, "there is no option %.*s; quire %s --help lists them", (int)length, word,
+                          c->name);
+    const char *value = equals ? equals + 1 : NULL;
+    if (!o->value && value) return tool_usage(c->name, "%s takes no value", o->name);
+    if (o->value && !value) {
+        if (*at + 1 >= argc) return tool_usage(c->name, "%s needs a value, %s", o->name, o->value);
+        value = argv[++*at];
+    }
+    const char *wish = o->set(ctx, value);
+    if (wish) return tool_usage(c->name, "%s wants %s, not \"%s\"", o->name, wish, value ? value : "");
+    return -1;
+}
+
+int tool_parse(const tool_command *c, int argc, char **argv, void *ctx)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return print_help(c);
+    for (int i = 1; i < argc; i++) {
+        if (argv[i][0] == '-' && argv[i][1]) {
+            int code = parse_option(c, argc, argv, &i, ctx);
+            if (code >= 0) return code;
+        } else if (c->set_name) {
+            const char *wish = c->set_name(ctx, argv[i]);
+            if (wish) return tool_usage(c->name, "%s \"%s\"", wish, argv[i]);
+        } else {
+            return tool_usage(c->name, "\"%s\" is not an option; quire %s --help lists them", argv[i],
+                              c->name);
+        }
+    }
+    return -1;
+}
+
+/* --------------------------------------------------------------- numbers */
+
+bool tool_number(const char *text, char end, uint64_t min, uint64_t max, uint64_t *out, const char **next)
+{
+    char *stop;
+    if (*text < '0' || *text > '9') return false;
+    errno = 0;
+    uint64_t n = strtoull(text, &stop, 10);
+    unsigned shift = *stop == 'K' || *stop == 'k' ? 10 : *stop == 'M' ? 20 : 0;
+    if (shift) stop++;
+    if (errno || (*stop && *stop != end) || n > UINT64_MAX >> shift) return false;
+    n <<= shift;
+    if (n < min || n > max) return false;
+    *out = n;
+    if (next) *next = stop;
+    return true;
+}
+
+bool tool_real(const char *text, double min, double max, double *out)
+{
+    char *stop;
+    double x = strtod(text, &stop);
+    if (stop == text || *stop || !isfinite(x) || x < min || x > max) return false;
+    *out = x;
+    return true;
+}
+
+bool tool_word(const char **text, char *word, size_t size)
+{
+    size_t n = strcspn(*text, ",");
+    if (!n || n >= size) return false;
+    memcpy(word, *text, n);
+    word[n] = 0;
+    *text += n;
+    if (**text == ',') (*text)++;
+    return true;
+}
+
+void tool_json_string(FILE *file, const char *text)
+{
+    fputc('"', file);
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\')
+            fprintf(file, "\\%c", c);
+        else if (c < 0x20)
+            fprintf(file, "\\u%04x", c);
+        else
+            fputc(c, file);
+    }
+    fputc('"', file);
+}
