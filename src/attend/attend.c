@@ -6,9 +6,10 @@
 #include "core/float_mode.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #define KNOWN_FLAGS (uint32_t)(QUIRE_ATTEND_BIDIRECTIONAL | QUIRE_ATTEND_PARTIAL)
-#define PARTS_IN_FLIGHT 64u /* partial results kept at once when one block's splits are spread over threads */
+#define PARTS_IN_FLIGHT 64u /* partial results kept at once, at least, when splits are spread over threads */
 
 struct quire_workspace {
     quire_allocator allocator;
@@ -158,7 +159,7 @@ typedef struct call {
     uint32_t max_rows;   /* of a block */
     atomic_ullong next;
     /* Spread splits: parts [first, first + n) of the list of all (block, split). */
-    uint64_t first_part, n_parts;
+    uint64_t first_part, n_parts, in_flight;
 } call;
 
 /* Hands out pieces of one block of memory; with base NULL it only counts. */
@@ -199,7 +200,7 @@ static void lay_out_scratch(carver *m, const needs *n, quire_scratch *s)
         .queries = (quire_queries *)carve(m, n->n_k, sizeof(quire_queries)),
         .log_unit = (float *)carve(m, n->n_k * rows, sizeof(float)),
         .visible = (uint64_t *)carve(m, rows, sizeof(uint64_t)),
-        .scores = (float *)carve(m, (size_t)2 * QUIRE_STRIP_ROWS * QUIRE_TILE_ROWS, sizeof(float)),
+        .scores = (float *)carve(m, (size_t)QUIRE_STRIP_ROWS * QUIRE_TILE_ROWS, sizeof(float)),
         .k = (uint8_t *)carve(m, 1, quire_expanded_bytes(n->d)),
         .v = (uint8_t *)carve(m, 1, quire_expanded_bytes(n->d)),
         .kernel = carve(m, 1, quire_kernel_scratch(n->d)),
@@ -217,7 +218,7 @@ static void lay_out(carver *m, call *c, const needs *n, uint64_t n_splits, bool 
     c->splits = (quire_split *)carve(m, (size_t)n_splits, sizeof *c->splits);
     c->scratch = (quire_scratch *)carve(m, c->n_workers, sizeof *c->scratch);
     for (uint32_t i = 0; i < c->n_workers; i++) lay_out_scratch(m, n, m->base ? &c->scratch[i] : NULL);
-    c->parts = spread ? (float *)carve(m, PARTS_IN_FLIGHT, n->state_floats * sizeof(float)) : NULL;
+    c->parts = spread ? (float *)carve(m, (size_t)c->in_flight, n->state_floats * sizeof(float)) : NULL;
 }
 
 static quire_status ensure(quire_workspace *w, size_t bytes)
@@ -297,18 +298,22 @@ static void whole_blocks(void *arg, uint32_t worker)
     leave(c, &found);
 }
 
-/* The block and split that part number i of the whole call is; false past the end. */
-static bool part_at(const call *c, uint64_t i, quire_block *block, uint32_t *split)
+/* Part number i of the whole call: a block and one of its splits. Parts of a block follow each other. */
+static quire_block part_at(const call *c, uint64_t i, uint64_t *block, uint32_t *split)
 {
-    for (uint64_t b = 0; b < c->n_blocks; b++) {
-        *block = block_at(c, b);
-        if (i < block->job->n_splits) {
-            *split = (uint32_t)i;
-            return true;
-        }
-        i -= block->job->n_splits;
+    uint32_t lo = 0,
+             hi = c->n_jobs; /* the last job that begins at or before i; those without parts come last */
+    while (hi - lo > 1) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (c->jobs[mid].first_part <= i && c->jobs[mid].n_splits)
+            lo = mid;
+        else
+            hi = mid;
     }
-    return false;
+    i -= c->jobs[lo].first_part;
+    *block = c->jobs[lo].first_block + i / c->jobs[lo].n_splits;
+    *split = (uint32_t)(i % c->jobs[lo].n_splits);
+    return block_at(c, *block);
 }
 
 static void spread_parts(void *arg, uint32_t worker)
@@ -316,13 +321,13 @@ static void spread_parts(void *arg, uint32_t worker)
     call *c = (call *)arg;
     quire_scratch *s = &c->scratch[worker];
     thread_state found = enter(c);
-    uint64_t i;
+    uint64_t i, block, prepared = UINT64_MAX;
     while ((i = atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed)) < c->n_parts) {
-        quire_block b;
         uint32_t k;
-        if (!part_at(c, c->first_part + i, &b, &k)) break;
+        quire_block b = part_at(c, c->first_part + i, &block, &k);
         quire_state part = quire_state_at(b.job, b.n_rows, c->parts + (size_t)i * c->state_floats);
-        quire_block_prepare(&b, s);
+        if (block != prepared) quire_block_prepare(&b, s);
+        prepared = block;
         quire_block_split(&b, c->options, &b.job->split[k], s, &part);
     }
     leave(c, &found);
@@ -348,13 +353,13 @@ static void run_spread(const quire_workspace *w, call *c, uint64_t n_parts)
         quire_state_clear(&b, &total);
         quire_block_finish(&b, c->options, &total, s);
     }
-    for (c->first_part = 0; c->first_part < n_parts; c->first_part += PARTS_IN_FLIGHT) {
-        c->n_parts = n_parts - c->first_part < PARTS_IN_FLIGHT ? n_parts - c->first_part : PARTS_IN_FLIGHT;
+    for (c->first_part = 0; c->first_part < n_parts; c->first_part += c->in_flight) {
+        c->n_parts = n_parts - c->first_part < c->in_flight ? n_parts - c->first_part : c->in_flight;
         run(w, c, spread_parts, c->n_workers);
         for (uint64_t i = 0; i < c->n_parts; i++) {
-            quire_block b;
+            uint64_t block;
             uint32_t k;
-            if (!part_at(c, c->first_part + i, &b, &k)) break;
+            quire_block b = part_at(c, c->first_part + i, &block, &k);
             quire_state part = quire_state_at(b.job, b.n_rows, c->parts + (size_t)i * c->state_floats);
             quire_state total = quire_state_at(b.job, b.n_rows, s->total); /* lives on between rounds */
             if (k == 0) quire_state_clear(&b, &total);
@@ -362,6 +367,22 @@ static void run_spread(const quire_workspace *w, call *c, uint64_t n_parts)
             if (k + 1 == b.job->n_splits) quire_block_finish(&b, c->options, &total, s);
         }
     }
+}
+
+/* Whether the blocks alone would leave threads idle for more than a tenth of the time. */
+static bool is_uneven(uint64_t n_blocks, uint32_t n_threads)
+{
+    if (n_threads < 2 || n_blocks >= 8 * (uint64_t)n_threads) return false;
+    uint64_t turns = (n_blocks + n_threads - 1) / n_threads;
+    return n_blocks < 2 * (uint64_t)n_threads || 10 * turns * n_threads > 11 * n_blocks;
+}
+
+/* Long jobs first: what is left at the end is short. Which job a result belongs to does not change it. */
+static int longer_first(const void *a, const void *b)
+{
+    uint64_t x = ((const quire_checked_job *)a)->job->n_tiles,
+             y = ((const quire_checked_job *)b)->job->n_tiles;
+    return x > y ? -1 : x < y;
 }
 
 QUIRE_APART static quire_status attend(quire_workspace *w, const quire_attend_options *options,
@@ -379,7 +400,6 @@ QUIRE_APART static quire_status attend(quire_workspace *w, const quire_attend_op
         quire_checked_job *job = &c.jobs[i];
         quire_status status = check_job(job, &jobs[i], options);
         if (status) return status;
-        uint64_t blocks = (uint64_t)job->blocks_per_head * jobs[i].n_kv_heads;
         uint32_t rows = job->n_rows < QUIRE_MAX_QUERY_ROWS ? job->n_rows : QUIRE_MAX_QUERY_ROWS;
         size_t floats = quire_state_floats(job, rows);
         uint32_t d = jobs[i].d_k > jobs[i].d_v ? jobs[i].d_k : jobs[i].d_v;
@@ -390,14 +410,22 @@ QUIRE_APART static quire_status attend(quire_workspace *w, const quire_attend_op
         if (rows > n.rows) n.rows = rows;
         if ((d + 15) / 16 * 16 > n.d) n.d = (d + 15) / 16 * 16;
         if (floats > n.state_floats) n.state_floats = floats;
+    }
+    qsort(c.jobs, n_jobs, sizeof *c.jobs, longer_first);
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        quire_checked_job *job = &c.jobs[i];
+        uint64_t blocks = (uint64_t)job->blocks_per_head * job->job->n_kv_heads;
+        job->first_block = c.n_blocks;
+        job->first_part = n_parts;
         n_splits += job->n_splits;
         n_parts += blocks * job->n_splits;
-        job->first_block = c.n_blocks;
         c.n_blocks += blocks;
     }
     if (!c.n_blocks) return QUIRE_OK;
-    bool spread =
-        w->executor.n_threads > 1 && c.n_blocks < 2 * (uint64_t)w->executor.n_threads && n_parts > c.n_blocks;
+    bool spread = is_uneven(c.n_blocks, w->executor.n_threads) && n_parts > c.n_blocks;
+    uint64_t in_flight = 4 * (uint64_t)w->executor.n_threads;
+    c.in_flight = in_flight > PARTS_IN_FLIGHT ? in_flight : PARTS_IN_FLIGHT;
+    if (c.in_flight > n_parts) c.in_flight = n_parts;
     uint64_t pieces = spread ? n_parts : c.n_blocks;
     c.n_workers = pieces < w->executor.n_threads ? (uint32_t)pieces : w->executor.n_threads;
     c.state_floats = n.state_floats;

@@ -29,6 +29,7 @@ typedef struct quire_checked_job {
     uint32_t n_rows;          /* query rows of one KV head */
     uint32_t blocks_per_head; /* of at most QUIRE_MAX_QUERY_ROWS rows */
     uint64_t first_block;     /* number of blocks of all jobs before it */
+    uint64_t first_part;      /* number of splits of all blocks before it */
     uint32_t n_splits;
     quire_split *split;
     uint32_t n_k, n_v;
@@ -60,7 +61,7 @@ typedef struct quire_scratch {
     quire_queries *queries; /* [n_k] */
     float *log_unit;        /* [n_k][rows]: a score in units of log 2 is this times what the kernel gives */
     uint64_t *visible;      /* [rows] */
-    float *scores;          /* [2][16][64] */
+    float *scores;          /* [16][64] */
     uint8_t *k, *v;         /* expanded tiles */
     void *kernel;           /* quire_kernel_scratch() */
     float *row;             /* one row of values */

@@ -213,7 +213,8 @@ static void open_keys(visit *v)
     v->k.expanded = v->s->k;
 }
 
-/* The same for V, which may be a part of K. */
+/* The same for V, which may be a part of K. One strip of rows is done with K by then: memory that is in the cache
+ * is used again. */
 static void open_values(visit *v)
 {
     const quire_tile_ref *next = v->next;
@@ -222,7 +223,7 @@ static void open_values(visit *v)
     const quire_tile_ref *tile = v->tile;
     const quire_format *format = v_format_of(tile);
     quire_family family = quire_family_of(format->coder.codec);
-    uint8_t *memory = v->s->v;
+    uint8_t *memory = b->n_rows <= QUIRE_STRIP_ROWS ? v->s->k : v->s->v;
     v->v_index = index_of(b->job->v, b->job->n_v, format);
     v->mix = kernels->mix[family];
     if (!tile->v) {
@@ -242,8 +243,7 @@ static void open_values(visit *v)
 }
 
 /* Soft cap, slopes and masks of a strip's rows; unit[i] becomes 1. */
-static void add_terms(const visit *v, uint32_t first, uint32_t n, float *scores, uint64_t *visible,
-                      float *unit)
+static void add_terms(const visit *v, uint32_t first, uint32_t n, uint64_t *visible, float *unit)
 {
     const quire_attend_options *o = v->options;
     const quire_checked_job *checked = v->block->job;
@@ -261,53 +261,27 @@ static void add_terms(const visit *v, uint32_t first, uint32_t n, float *scores,
             .mask = mask,
             .mask_row = mask ? query * mask->query_stride + h * mask->head_stride : 0,
         };
-        visible[i] = finish_scores(&r, v->tile, visible[i], scores + (size_t)i * QUIRE_TILE_ROWS);
+        visible[i] = finish_scores(&r, v->tile, visible[i], v->s->scores + (size_t)i * QUIRE_TILE_ROWS);
         unit[i] = 1;
     }
 }
 
-/* A strip whose weights are known and whose values are still to be mixed. */
-typedef struct pending {
-    visit *v; /* NULL: none */
-    uint32_t n;
-    const float *weights;
-    uint64_t visible[QUIRE_STRIP_ROWS];
-    float factor[QUIRE_STRIP_ROWS];
-    float *acc;
-} pending;
-
 /* V in K: the weight of the rows whose mean was taken out. */
-static void weigh_means(const visit *v, const pending *strip, float *acc)
+static void weigh_means(const visit *v, const float *weights, const uint64_t *visible, const float *factor,
+                        uint32_t n, float *acc)
 {
     const quire_format *f = v->k.format;
     const quire_checked_job *job = v->block->job;
     for (uint32_t t = 0; t < QUIRE_TILE_ROWS; t++) {
         if (quire_load16(v->k.tile + f->code_bytes + t * 2) & 0x8000u) continue;
-        for (uint32_t i = 0; i < strip->n; i++)
-            if (strip->visible[i] >> t & 1)
+        for (uint32_t i = 0; i < n; i++)
+            if (visible[i] >> t & 1)
                 acc[i * acc_stride(job) + job->v_stride - LANES] +=
-                    strip->factor[i] * strip->weights[i * QUIRE_TILE_ROWS + t];
+                    factor[i] * weights[i * QUIRE_TILE_ROWS + t];
     }
 }
 
-static void mix_strip(pending *strip)
-{
-    visit *v = strip->v;
-    if (!v) return;
-    const quire_checked_job *job = v->block->job;
-    if (!v->mix) open_values(v);
-    float *acc = strip->acc + (size_t)v->v_index * job->v_stride;
-    v->mix(&v->v, job->job->d_v, strip->weights, strip->visible, strip->factor, strip->n, acc,
-           acc_stride(job), v->s->kernel);
-    if (v->weighs_means) weigh_means(v, strip, acc);
-    strip->v = NULL;
-}
-
-/*
- * The scores of a strip are computed before the values of the strip before it: softmax is a long chain of short
- * operations, and the processor works on these products meanwhile.
- */
-static void run_strip(visit *v, uint32_t first, uint32_t n, quire_state *part, pending *strip)
+static void run_strip(visit *v, uint32_t first, uint32_t n, quire_state *part)
 {
     const quire_checked_job *job = v->block->job;
     quire_scratch *s = v->s;
@@ -318,22 +292,19 @@ static void run_strip(visit *v, uint32_t first, uint32_t n, quire_state *part, p
         if (v->masked || visible[i] != ~(uint64_t)0) partial |= 1u << i;
     }
     if (!any) return;
-    float unit[QUIRE_STRIP_ROWS], *scores = s->scores;
-    if (strip->weights == scores) scores += QUIRE_STRIP_ROWS * QUIRE_TILE_ROWS;
-    v->score(&v->k, &s->queries[v->k_index], first, n, partial, scores, s->kernel);
-    mix_strip(strip);
+    float unit[QUIRE_STRIP_ROWS], factor[QUIRE_STRIP_ROWS];
+    v->score(&v->k, &s->queries[v->k_index], first, n, partial, s->scores, s->kernel);
+    if (!v->mix) open_values(v);
     memcpy(unit, s->log_unit + (size_t)v->k_index * v->block->n_rows + first, n * sizeof *unit);
-    if (!v->plain) add_terms(v, first, n, scores, visible, unit);
+    if (!v->plain) add_terms(v, first, n, visible, unit);
     quire_softmax softmax = {.max = part->max + first,
                              .sum = part->lanes + (size_t)first * LANES,
                              .acc = part->acc + first * acc_stride(job),
                              .stride = acc_stride(job)};
-    job->kernels->soften(scores, visible, unit, n, &softmax, strip->factor);
-    memcpy(strip->visible, visible, n * sizeof *visible);
-    strip->v = v;
-    strip->n = n;
-    strip->weights = scores;
-    strip->acc = softmax.acc;
+    job->kernels->soften(s->scores, visible, unit, n, &softmax, factor);
+    float *acc = softmax.acc + (size_t)v->v_index * job->v_stride;
+    v->mix(&v->v, job->job->d_v, s->scores, visible, factor, n, acc, softmax.stride, s->kernel);
+    if (v->weighs_means) weigh_means(v, s->scores, visible, factor, n, acc);
 }
 
 static bool mask_touches(const quire_mask *m, const quire_tile_ref *tile)
@@ -361,26 +332,20 @@ void quire_block_split(const quire_block *b, const quire_attend_options *o, cons
 {
     const quire_checked_job *checked = b->job;
     const quire_attend_job *job = checked->job;
-    visit visits[2]; /* this tile, and the one whose values are not mixed yet */
-    pending strip = {.v = NULL};
-    uint32_t turn = 0;
     quire_state_clear(b, part);
     for (uint32_t at = split->begin; at < split->end; at++) {
-        visit *v = &visits[turn];
-        *v = (visit){.block = b, .options = o, .tile = &job->tiles[at], .s = s};
-        if (!look(v, s->visible)) continue;
-        turn ^= 1;
-        v->next = at + 1 < job->n_tiles ? &job->tiles[at + 1] : NULL;
-        open_keys(v);
-        v->masked = mask_touches(job->mask, v->tile);
-        v->plain = o->softcap == 0 && !o->alibi && checked->scale > 0 && !v->masked;
-        v->weighs_means = !v->tile->v && v->tile->k_format->profile;
+        visit v = {.block = b, .options = o, .tile = &job->tiles[at], .s = s};
+        if (!look(&v, s->visible)) continue;
+        v.next = at + 1 < job->n_tiles ? &job->tiles[at + 1] : NULL;
+        open_keys(&v);
+        v.masked = mask_touches(job->mask, v.tile);
+        v.plain = o->softcap == 0 && !o->alibi && checked->scale > 0 && !v.masked;
+        v.weighs_means = !v.tile->v && v.tile->k_format->profile;
         for (uint32_t first = 0; first < b->n_rows; first += QUIRE_STRIP_ROWS) {
             uint32_t n = b->n_rows - first < QUIRE_STRIP_ROWS ? b->n_rows - first : QUIRE_STRIP_ROWS;
-            run_strip(v, first, n, part, &strip);
+            run_strip(&v, first, n, part);
         }
     }
-    mix_strip(&strip);
     settle_state(b, part);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* affine: MLX's groups, value = scale * code + bias. */
-#include "codec/registry.h"
+#include "codec/ops.h"
 
 #include <math.h>
 
@@ -36,7 +36,8 @@ static void encode_group(const float *x, uint32_t n, uint32_t top, uint8_t *code
     *bias = b;
 }
 
-void quire_encode_affine(const quire_coder *coder, const float *x, quire_coded_row *row, quire_counts *counts)
+void quire_encode_affine_c(const quire_coder *coder, const float *x, quire_coded_row *row,
+                           quire_counts *counts)
 {
     uint32_t top = (1u << coder->codec->info.bits) - 1;
     for (uint32_t g = 0; g < coder->n_groups; g++) {

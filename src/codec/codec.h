@@ -81,6 +81,14 @@ quire_status quire_coder_init(quire_coder *coder, const quire_codec *codec, quir
  */
 void quire_encode_row(const quire_coder *coder, const quire_calibration *cal, const float *x,
                       quire_coded_row *row, quire_counts *counts);
+/* The same from a float form. */
+void quire_encode_values(const quire_coder *coder, const quire_calibration *cal, quire_form form,
+                         const void *data, quire_coded_row *row, quire_counts *counts);
+/* What encoding does first: d values brought into the codec's range. Returns y or, if it is that already, data. */
+const float *quire_clean_row(const quire_coder *coder, quire_form form, const void *data, float *y,
+                             quire_counts *counts);
+/* A decoded row to a float form; what it cannot hold becomes its largest value. */
+void quire_store_row(const quire_coder *coder, quire_form form, const float *x, void *data);
 /* Codes to the f32 row that every error bound speaks of. */
 void quire_decode_row(const quire_coder *coder, const quire_calibration *cal, const quire_coded_row *row,
                       float *x);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* float: rows that stay f32, f16 or bf16. */
-#include "codec/registry.h"
+#include "codec/ops.h"
 
-void quire_encode_float(const quire_coder *coder, const float *x, quire_coded_row *row, quire_counts *counts)
+void quire_encode_float_c(const quire_coder *coder, const float *x, quire_coded_row *row,
+                          quire_counts *counts)
 {
     (void)counts; /* the values are within the form's range already */
     for (uint32_t i = 0; i < coder->d; i++) {

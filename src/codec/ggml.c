@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* ggml: the block types of llama.cpp's cache, as its CPU backend writes them. */
-#include "codec/registry.h"
+#include "codec/ops.h"
 
 #include <math.h>
 
@@ -31,8 +31,7 @@ static float reciprocal(float d)
     return isfinite(id) ? id : 0;
 }
 
-/* The value with the largest magnitude, the first of them, with its sign. */
-static float extreme(const float *x, uint32_t n)
+float quire_extreme(const float *x, uint32_t n)
 {
     float magnitude = 0, value = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -53,7 +52,7 @@ static float extreme(const float *x, uint32_t n)
 static void block_q8_0(const float *x, uint32_t n, uint8_t *code, float *scale, float *bias)
 {
     (void)bias;
-    float magnitude = fabsf(extreme(x, n));
+    float magnitude = fabsf(quire_extreme(x, n));
     float id = magnitude != 0 ? 127.0f / magnitude : 0;
     if (!isfinite(id)) id = 0;
     *scale = magnitude / 127.0f;
@@ -63,7 +62,7 @@ static void block_q8_0(const float *x, uint32_t n, uint8_t *code, float *scale, 
 /* The extreme gets code 0, so the other end of the range may have to be cut: +zero does not exist. */
 static void block_symmetric(const float *x, uint32_t n, int zero, uint8_t *code, float *scale)
 {
-    float d = extreme(x, n) / (float)-zero, id = reciprocal(d), round = (float)zero + 0.5f;
+    float d = quire_extreme(x, n) / (float)-zero, id = reciprocal(d), round = (float)zero + 0.5f;
     *scale = d;
     for (uint32_t i = 0; i < n; i++) {
         int q = (int)(x[i] * id + round);
@@ -135,7 +134,7 @@ static uint8_t nearest_iq4_nl(float v)
 static void block_iq4_nl(const float *x, uint32_t n, uint8_t *code, float *scale, float *bias)
 {
     (void)bias;
-    float most = extreme(x, n), sum_qx = 0, sum_qq = 0;
+    float most = quire_extreme(x, n), sum_qx = 0, sum_qq = 0;
     if (fabsf(most) < 1e-15f) {
         memset(code, 0, n);
         *scale = 0;
@@ -151,19 +150,19 @@ static void block_iq4_nl(const float *x, uint32_t n, uint8_t *code, float *scale
     *scale = sum_qq > 0 ? sum_qx / sum_qq : 0;
 }
 
-#define ENCODER(NAME)                                                                        \
+#define ENCODER(BLOCK, NAME)                                                                 \
     void quire_encode_##NAME(const quire_coder *coder, const float *x, quire_coded_row *row, \
                              quire_counts *counts)                                           \
     {                                                                                        \
-        encode_blocks(coder, x, row, counts, block_##NAME);                                  \
+        encode_blocks(coder, x, row, counts, block_##BLOCK);                                 \
     }
 
-ENCODER(q8_0)
-ENCODER(q5_1)
-ENCODER(q5_0)
-ENCODER(q4_1)
-ENCODER(q4_0)
-ENCODER(iq4_nl)
+ENCODER(q8_0, q8_0_c)
+ENCODER(q5_1, q5_1_c)
+ENCODER(q5_0, q5_0_c)
+ENCODER(q4_1, q4_1_c)
+ENCODER(q4_0, q4_0_c)
+ENCODER(iq4_nl, iq4_nl)
 
 /* -------------------------------------------------------------------- bytes */
 

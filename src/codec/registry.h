@@ -54,15 +54,18 @@
 typedef void quire_encode_fn(const quire_coder *coder, const float *x, quire_coded_row *row,
                              quire_counts *counts);
 
-quire_encode_fn quire_encode_float;                                        /* float.c */
-quire_encode_fn quire_encode_affine;                                       /* affine.c */
-quire_encode_fn quire_encode_q8_0, quire_encode_q5_1, quire_encode_q5_0;   /* ggml.c */
-quire_encode_fn quire_encode_q4_1, quire_encode_q4_0, quire_encode_iq4_nl; /* ggml.c */
-quire_encode_fn quire_encode_r, quire_encode_r8, quire_encode_tq;          /* row.c */
+/* ops.c: by way of the variants in use. */
+quire_encode_fn quire_encode_float, quire_encode_affine, quire_encode_q8_0, quire_encode_q5_1,
+    quire_encode_q5_0, quire_encode_q4_1, quire_encode_q4_0, quire_encode_r8;
+quire_encode_fn quire_encode_iq4_nl;             /* ggml.c */
+quire_encode_fn quire_encode_r, quire_encode_tq; /* row.c */
 
 extern const int8_t quire_table_iq4_nl[16];
 extern const int8_t quire_table_r2[4], quire_table_r3[8], quire_table_r4[16], quire_table_r5[32],
     quire_table_r6[64];
+
+/* ggml.c: the value with the largest magnitude, the first of them, with its sign; +0 if there are only zeros. */
+float quire_extreme(const float *x, uint32_t n);
 
 /* ggml.c: rows of whole blocks. */
 void quire_pack_ggml(const quire_coder *coder, const quire_coded_row *row, uint8_t *bytes);
@@ -72,11 +75,20 @@ bool quire_unpack_ggml(const quire_coder *coder, const uint8_t *bytes, quire_cod
 void quire_pack_float(const quire_coder *coder, const quire_coded_row *row, uint8_t *bytes);
 bool quire_unpack_float(const quire_coder *coder, const uint8_t *bytes, quire_coded_row *row);
 
+/* rotate.c: x rotated into y, or x itself if the codec does not rotate. */
+const float *quire_rotated(const quire_coder *coder, const float *x, float *y);
+
 /* calibrate.c: the encoding of "c:" codecs; cal has all its vectors. */
 void quire_encode_calibrated(const quire_coder *coder, const quire_calibration *cal, const float *x,
                              quire_coded_row *row, quire_counts *counts);
 /* In place, after quire_unrotate(): x / weight + mean * mean_part. */
 void quire_uncalibrate(const quire_coder *coder, const quire_calibration *cal, float *x, float mean_part);
+
+/* The bits of a scale that are a number; of calibrated codecs the sign is a flag. */
+static inline uint16_t quire_scale_mask(const quire_codec *codec)
+{
+    return codec->info.flags & QUIRE_CODEC_CALIBRATED ? 0x7fff : 0xffff;
+}
 
 /* row_ops.c: the codes or values after the last one become 0. */
 void quire_row_pad(const quire_coder *coder, quire_coded_row *row);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* rotate: Walsh-Hadamard rotations, which spread outliers over a whole row. */
-#include "codec/codec.h"
+#include "codec/ops.h"
 
 #include <math.h>
 
@@ -13,38 +13,51 @@ static const uint64_t minus[QUIRE_MAX_D / 64] = {
     0x3f303f3ae12bfc4cu, 0xeb100339e1d16bd0u, 0x685cce82ffdaa530u, 0x70a273830bcbe437u,
 };
 
-static void change_signs(float *x, uint32_t d)
+static void change_signs(float *x, uint32_t d, const uint64_t *signs)
 {
     for (uint32_t i = 0; i < d; i++)
-        if (minus[i / 64] >> (i % 64) & 1) x[i] = -x[i];
+        if (signs[i / 64] >> (i % 64) & 1) x[i] = -x[i];
 }
 
-/* Blocks of n values, n a power of two; natural (Sylvester) order; its own inverse. */
-static void hadamard(float *x, uint32_t d, uint32_t n)
+/* Natural (Sylvester) order; its own inverse. */
+void quire_hadamard_c(const float *x, float *y, uint32_t d, uint32_t n, const uint64_t *before,
+                      const uint64_t *after)
 {
+    if (x != y) memcpy(y, x, d * sizeof *y);
+    if (before) change_signs(y, d, before);
     for (uint32_t half = 1; half < n; half *= 2) {
         for (uint32_t at = 0; at < d; at += 2 * half) {
             for (uint32_t i = at; i < at + half; i++) {
-                float a = x[i], b = x[i + half];
-                x[i] = a + b;
-                x[i + half] = a - b;
+                float a = y[i], b = y[i + half];
+                y[i] = a + b;
+                y[i + half] = a - b;
             }
         }
     }
     float factor = 1.0f / sqrtf((float)n);
-    for (uint32_t i = 0; i < d; i++) x[i] *= factor;
+    for (uint32_t i = 0; i < d; i++) y[i] *= factor;
+    if (after) change_signs(y, d, after);
+}
+
+static const uint64_t *signs_of(const quire_coder *coder)
+{
+    return coder->codec->rotation == QUIRE_ROTATION_SIGNED ? minus : NULL;
+}
+
+const float *quire_rotated(const quire_coder *coder, const float *x, float *y)
+{
+    if (coder->codec->rotation == QUIRE_ROTATION_NONE) return x;
+    quire_codec_ops_for(coder->d)->hadamard(x, y, coder->d, coder->block, signs_of(coder), NULL);
+    return y;
 }
 
 void quire_rotate(const quire_coder *coder, float *x)
 {
-    if (coder->codec->rotation == QUIRE_ROTATION_NONE) return;
-    if (coder->codec->rotation == QUIRE_ROTATION_SIGNED) change_signs(x, coder->d);
-    hadamard(x, coder->d, coder->block);
+    quire_rotated(coder, x, x);
 }
 
 void quire_unrotate(const quire_coder *coder, float *x)
 {
     if (coder->codec->rotation == QUIRE_ROTATION_NONE) return;
-    hadamard(x, coder->d, coder->block);
-    if (coder->codec->rotation == QUIRE_ROTATION_SIGNED) change_signs(x, coder->d);
+    quire_codec_ops_for(coder->d)->hadamard(x, x, coder->d, coder->block, NULL, signs_of(coder));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* row: Quire's own codecs (r) and TurboQuant (tq): a rotated row, a small table, one scale. */
 #include "codec/lanes.h"
-#include "codec/registry.h"
+#include "codec/ops.h"
 
 #include <math.h>
 
@@ -26,90 +26,105 @@ const int8_t quire_table_r6[64] = {
 /* What the last entry of the unscaled table is, by bits: unit / 127 is the scale of a row whose mean square is 1. */
 static const float unit[7] = {0, 0, 1.51042f, 2.15195f, 2.73259f, 3.26073f, 3.74410f};
 
-/* A row on its way: x rotated, c the table entries of its codes. */
-typedef struct work {
-    const float *x;
-    uint32_t d, n; /* values, table entries */
-    const int8_t *table;
-    float energy, start; /* x.x and the scale that a normal row would have */
-    float middle[63];    /* between neighbouring entries */
-    float c[QUIRE_MAX_D];
-} work;
-
 static bool usable(float s)
 {
     return s > 0 && isfinite(s);
 }
 
+float quire_dot_c(const float *a, const float *b, uint32_t n)
+{
+    return quire_lane_dot(a, b, n);
+}
+
+/*
+ * below: how many middles between entries lie below each value; one midway between two entries takes the lower one.
+ * Counting them is more work than a search by halves, but compilers turn it into vectors: twice as fast for 3 and 4 bits.
+ */
+static quire_row_dots nearest(const quire_row_work *w, float s, int32_t *below, float *c)
+{
+    float v[QUIRE_MAX_D], middle[63];
+    uint32_t d = w->d, n = (1u << w->bits) - 1;
+    for (uint32_t k = 0; k < n; k++) middle[k] = (float)(w->table[k] + w->table[k + 1]) / 2;
+    for (uint32_t i = 0; i < d; i++) {
+        v[i] = w->x[i] / s;
+        below[i] = 0;
+    }
+    for (uint32_t k = 0; k < n; k++)
+        for (uint32_t i = 0; i < d; i++) below[i] += v[i] > middle[k];
+    for (uint32_t i = 0; i < d; i++) c[i] = (float)w->table[below[i]];
+    return (quire_row_dots){quire_lane_dot(w->x, c, d), quire_lane_dot(c, c, d)};
+}
+
+quire_row_dots quire_assign_c(const quire_row_work *w, float s, uint8_t *code)
+{
+    float c[QUIRE_MAX_D];
+    int32_t below[QUIRE_MAX_D];
+    quire_row_dots dots = nearest(w, s, below, c);
+    for (uint32_t i = 0; i < w->d; i++) code[i] = (uint8_t)below[i];
+    return dots;
+}
+
+static float least_squares(quire_row_dots dots)
+{
+    return dots.xc / dots.cc;
+}
+
+void quire_refit_c(const quire_row_work *w, float s[QUIRE_N_STARTS], float *error)
+{
+    float c[QUIRE_MAX_D], rest[QUIRE_MAX_D];
+    int32_t below[QUIRE_MAX_D];
+    for (uint32_t k = 0; k < QUIRE_N_STARTS; k++) {
+        s[k] = least_squares(nearest(w, s[k], below, c));
+        if (!error) continue;
+        for (uint32_t i = 0; i < w->d; i++) rest[i] = w->x[i] - s[k] * c[i];
+        error[k] = quire_lane_dot(rest, rest, w->d);
+    }
+}
+
+/* A row before its scale is known. */
+typedef struct start {
+    const quire_codec_ops *ops;
+    float energy, scale; /* x.x, and the scale that a normal row would have */
+} start;
+
 /* False: the row is zero, or so small that its squares are. */
-static bool begin(work *w, const quire_coder *coder, const float *x)
+static bool begin(quire_row_work *w, const quire_coder *coder, const float *x, start *from)
 {
     uint32_t bits = coder->codec->info.bits;
     w->x = x;
     w->d = coder->d;
-    w->n = 1u << bits;
+    w->bits = bits;
     w->table = coder->codec->table;
-    for (uint32_t k = 0; k + 1 < w->n; k++) w->middle[k] = (float)(w->table[k] + w->table[k + 1]) / 2;
-    w->energy = quire_lane_dot(x, x, w->d);
-    w->start = sqrtf(w->energy / (float)w->d) * (unit[bits] / 127.0f);
-    return usable(w->start);
+    from->ops = quire_codec_ops_for(coder->d);
+    from->energy = from->ops->dot(x, x, w->d);
+    from->scale = sqrtf(from->energy / (float)w->d) * (unit[bits] / 127.0f);
+    return usable(from->scale);
 }
 
-/*
- * Codes and c for scale s. A value midway between two entries takes the lower one. Counting the middles below each
- * value is more work than a search by halves, but compilers turn it into vectors: twice as fast for 3 and 4 bits.
- */
-static void assign(work *w, float s, uint8_t *code)
+static bool all_usable(const float s[QUIRE_N_STARTS])
 {
-    float v[QUIRE_MAX_D];
-    int32_t below[QUIRE_MAX_D];
-    for (uint32_t i = 0; i < w->d; i++) {
-        v[i] = w->x[i] / s;
-        below[i] = 0;
-    }
-    for (uint32_t k = 0; k + 1 < w->n; k++)
-        for (uint32_t i = 0; i < w->d; i++) below[i] += v[i] > w->middle[k];
-    for (uint32_t i = 0; i < w->d; i++) {
-        code[i] = (uint8_t)below[i];
-        w->c[i] = (float)w->table[below[i]];
-    }
-}
-
-static float least_squares(const work *w)
-{
-    return quire_lane_dot(w->x, w->c, w->d) / quire_lane_dot(w->c, w->c, w->d);
-}
-
-static float squared_error(const work *w, float s)
-{
-    float rest[QUIRE_MAX_D];
-    for (uint32_t i = 0; i < w->d; i++) rest[i] = w->x[i] - s * w->c[i];
-    return quire_lane_dot(rest, rest, w->d);
+    bool all = true;
+    for (uint32_t k = 0; k < QUIRE_N_STARTS; k++) all &= usable(s[k]);
+    return all;
 }
 
 /*
  * The scale with the least squared error. Assigning codes and fitting the scale in turn gets stuck in the nearest of
  * many shallow minima, so it starts from five places; against one start that takes a fifth off the error. 0: none.
  */
-static float search(work *w, uint8_t *code)
+static float search(const quire_row_work *w, const start *from)
 {
-    static const float starts[] = {0.75f, 0.875f, 1.0f, 1.125f, 1.25f};
-    float best = 0, least = 0;
-    for (uint32_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
-        float s = starts[i] * w->start;
-        for (int round = 0; round < 2; round++) {
-            if (!usable(s)) return 0;
-            assign(w, s, code);
-            s = least_squares(w);
-        }
-        if (!usable(s)) return 0;
-        float e = squared_error(w, s);
-        if (i == 0 || e < least) {
-            best = s;
-            least = e;
-        }
-    }
-    return best;
+    static const float starts[QUIRE_N_STARTS] = {0.75f, 0.875f, 1.0f, 1.125f, 1.25f};
+    float s[QUIRE_N_STARTS], error[QUIRE_N_STARTS];
+    for (uint32_t k = 0; k < QUIRE_N_STARTS; k++) s[k] = starts[k] * from->scale;
+    if (!all_usable(s)) return 0;
+    from->ops->refit(w, s, NULL);
+    if (!all_usable(s)) return 0;
+    from->ops->refit(w, s, error);
+    if (!all_usable(s)) return 0;
+    uint32_t best = 0;
+    for (uint32_t k = 1; k < QUIRE_N_STARTS; k++) best = error[k] < error[best] ? k : best;
+    return s[best];
 }
 
 static void zero_row(const quire_coder *coder, quire_coded_row *row)
@@ -129,36 +144,35 @@ static void finish(const quire_coder *coder, quire_coded_row *row, float s, quir
 
 void quire_encode_r(const quire_coder *coder, const float *x, quire_coded_row *row, quire_counts *counts)
 {
-    work w;
-    float s = begin(&w, coder, x) ? search(&w, row->code) : 0;
+    quire_row_work w;
+    start from;
+    float s = begin(&w, coder, x, &from) ? search(&w, &from) : 0;
     if (!usable(s)) {
         zero_row(coder, row);
         return;
     }
-    assign(&w, s, row->code);
+    quire_row_dots dots = from.ops->assign(&w, s, row->code);
     /* Least squares shrinks coarse rows (2 bits: by an eighth), and the shrinking does not average out. So V, and K
      * with few bits, take the scale that keeps x.y = x.x. */
-    if (coder->side == QUIRE_K && coder->codec->info.bits >= 4)
-        s = least_squares(&w);
-    else
-        s = w.energy / quire_lane_dot(x, w.c, w.d);
-    finish(coder, row, s, counts);
+    bool shrink = coder->side == QUIRE_K && coder->codec->info.bits >= 4;
+    finish(coder, row, shrink ? least_squares(dots) : from.energy / dots.xc, counts);
 }
 
 /* TurboQuant: no search; the scale gives the row its length back. */
 void quire_encode_tq(const quire_coder *coder, const float *x, quire_coded_row *row, quire_counts *counts)
 {
-    work w;
-    if (!begin(&w, coder, x)) {
+    quire_row_work w;
+    start from;
+    if (!begin(&w, coder, x, &from)) {
         zero_row(coder, row);
         return;
     }
-    assign(&w, w.start, row->code);
-    finish(coder, row, sqrtf(w.energy) / sqrtf(quire_lane_dot(w.c, w.c, w.d)), counts);
+    quire_row_dots dots = from.ops->assign(&w, from.scale, row->code);
+    finish(coder, row, sqrtf(from.energy) / sqrtf(dots.cc), counts);
 }
 
 /* 127, not 128: the codes are symmetric. They are taken with the rounded scale, so the error is half a step. */
-void quire_encode_r8(const quire_coder *coder, const float *x, quire_coded_row *row, quire_counts *counts)
+void quire_encode_r8_c(const quire_coder *coder, const float *x, quire_coded_row *row, quire_counts *counts)
 {
     float most = 0;
     for (uint32_t i = 0; i < coder->d; i++)

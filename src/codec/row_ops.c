@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* row_ops: one row through its codec and back, whatever the codec. */
-#include "codec/registry.h"
+#include "codec/ops.h"
 
 #include <float.h>
 
@@ -11,11 +11,11 @@ static float limit_of(const quire_codec *codec)
     return codec->float_form == QUIRE_BF16 ? QUIRE_BF16_MAX : FLT_MAX;
 }
 
-static void clean(const quire_coder *coder, const float *x, float *y, quire_counts *counts)
+const float *quire_load_c(quire_form form, const void *data, uint32_t d, float limit, float *y,
+                          quire_counts *counts)
 {
-    float limit = limit_of(coder->codec);
-    for (uint32_t i = 0; i < coder->d; i++) {
-        float v = x[i];
+    for (uint32_t i = 0; i < d; i++) {
+        float v = quire_load_value(form, data, i);
         if (v >= -limit && v <= limit) {
             y[i] = v;
         } else if (v != v) {
@@ -26,23 +26,42 @@ static void clean(const quire_coder *coder, const float *x, float *y, quire_coun
             counts->saturated++;
         }
     }
+    return y;
+}
+
+void quire_store_c(quire_form form, const float *x, uint32_t d, void *data)
+{
+    for (uint32_t i = 0; i < d; i++) quire_store_finite(form, data, i, x[i]);
+}
+
+const float *quire_clean_row(const quire_coder *coder, quire_form form, const void *data, float *y,
+                             quire_counts *counts)
+{
+    quire_counts unused = {0};
+    return quire_codec_ops_for(coder->d)->load(form, data, coder->d, limit_of(coder->codec), y,
+                                               counts ? counts : &unused);
+}
+
+void quire_encode_values(const quire_coder *coder, const quire_calibration *cal, quire_form form,
+                         const void *data, quire_coded_row *row, quire_counts *counts)
+{
+    float y[QUIRE_MAX_D];
+    quire_counts unused = {0};
+    if (!counts) counts = &unused;
+    const float *x = quire_clean_row(coder, form, data, y, counts);
+    if (quire_is_calibrated(coder, cal)) {
+        quire_encode_calibrated(coder, cal, x, row, counts);
+    } else {
+        coder->codec->encode(coder, quire_rotated(coder, x, y), row, counts);
+        if (coder->codec->info.flags & QUIRE_CODEC_CALIBRATED) row->scale[0] |= QUIRE_F16_SIGN;
+    }
+    quire_row_pad(coder, row);
 }
 
 void quire_encode_row(const quire_coder *coder, const quire_calibration *cal, const float *x,
                       quire_coded_row *row, quire_counts *counts)
 {
-    float y[QUIRE_MAX_D];
-    quire_counts unused = {0};
-    if (!counts) counts = &unused;
-    clean(coder, x, y, counts);
-    if (quire_is_calibrated(coder, cal)) {
-        quire_encode_calibrated(coder, cal, y, row, counts);
-    } else {
-        quire_rotate(coder, y);
-        coder->codec->encode(coder, y, row, counts);
-        if (coder->codec->info.flags & QUIRE_CODEC_CALIBRATED) row->scale[0] |= QUIRE_F16_SIGN;
-    }
-    quire_row_pad(coder, row);
+    quire_encode_values(coder, cal, QUIRE_F32, x, row, counts);
 }
 
 void quire_row_pad(const quire_coder *coder, quire_coded_row *row)
@@ -66,21 +85,29 @@ static void expand_group(const quire_codec *codec, const uint8_t *code, uint32_t
         for (uint32_t i = 0; i < n; i++) y[i] += b;
 }
 
-void quire_expand_row(const quire_coder *coder, const quire_coded_row *row, float *y)
+void quire_expand_c(const quire_coder *coder, const quire_coded_row *row, float *y)
 {
     const quire_codec *codec = coder->codec;
     if (codec->values == QUIRE_VALUES_FLOAT) {
         memcpy(y, row->value, coder->d * sizeof *y);
         return;
     }
-    /* There the sign bit is a flag. */
-    uint16_t keep = codec->info.flags & QUIRE_CODEC_CALIBRATED ? 0x7fff : 0xffff;
     for (uint32_t g = 0; g < coder->n_groups; g++) {
         uint32_t at = g * coder->group;
-        float s = quire_f16_to_f32(row->scale[g] & keep);
+        float s = quire_f16_to_f32(row->scale[g] & quire_scale_mask(codec));
         float b = codec->has_bias ? quire_f16_to_f32(row->bias[g]) : 0;
         expand_group(codec, row->code + at, quire_group_size(coder, g), s, b, y + at);
     }
+}
+
+void quire_store_row(const quire_coder *coder, quire_form form, const float *x, void *data)
+{
+    quire_codec_ops_for(coder->d)->store(form, x, coder->d, data);
+}
+
+void quire_expand_row(const quire_coder *coder, const quire_coded_row *row, float *y)
+{
+    quire_codec_ops_for(coder->d)->expand(coder, row, y);
 }
 
 void quire_decode_row(const quire_coder *coder, const quire_calibration *cal, const quire_coded_row *row,

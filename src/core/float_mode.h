@@ -16,6 +16,8 @@
 #define QUIRE_APART
 #endif
 
+#define QUIRE_FLOAT_MODE_CHANGED 0x80000000u /* in what was found, where neither processor has a bit */
+
 #if defined(__SSE__)
 
 /* Nearest even, all exceptions masked; denormals are kept, or count as zero. */
@@ -25,13 +27,14 @@
 static inline uint32_t quire_float_mode_set(uint32_t mode)
 {
     uint32_t found = __builtin_ia32_stmxcsr();
-    if ((found & 0xffc0u) != mode) __builtin_ia32_ldmxcsr(mode);
-    return found;
+    if ((found & 0xffc0u) == mode) return found;
+    __builtin_ia32_ldmxcsr(mode);
+    return found | QUIRE_FLOAT_MODE_CHANGED;
 }
 
 static inline void quire_float_mode_leave(uint32_t found)
 {
-    __builtin_ia32_ldmxcsr(found);
+    if (found & QUIRE_FLOAT_MODE_CHANGED) __builtin_ia32_ldmxcsr(found & ~QUIRE_FLOAT_MODE_CHANGED);
 }
 
 #elif defined(__aarch64__)
@@ -43,13 +46,15 @@ static inline uint32_t quire_float_mode_set(uint32_t mode)
 {
     uint64_t found;
     __asm__ volatile("mrs %0, fpcr" : "=r"(found));
-    if (found != mode) __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)mode));
-    return (uint32_t)found;
+    if (found == mode) return (uint32_t)found;
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)mode));
+    return (uint32_t)found | QUIRE_FLOAT_MODE_CHANGED;
 }
 
 static inline void quire_float_mode_leave(uint32_t found)
 {
-    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)found));
+    uint64_t mode = found & ~QUIRE_FLOAT_MODE_CHANGED;
+    if (found & QUIRE_FLOAT_MODE_CHANGED) __asm__ volatile("msr fpcr, %0" : : "r"(mode));
 }
 
 #else

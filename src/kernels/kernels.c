@@ -8,14 +8,22 @@ quire_family quire_family_of(const quire_codec *codec)
         if (codec->float_form == QUIRE_F32) return QUIRE_FAMILY_F32;
         return codec->float_form == QUIRE_F16 ? QUIRE_FAMILY_F16 : QUIRE_FAMILY_BF16;
     }
-    bool table = codec->values == QUIRE_VALUES_TABLE;
+    if (codec->values == QUIRE_VALUES_TABLE) {
+        switch (codec->info.bits) {
+        case 2: return QUIRE_FAMILY_T2;
+        case 3: return QUIRE_FAMILY_T3;
+        case 4: return QUIRE_FAMILY_T4;
+        case 5: return QUIRE_FAMILY_T5;
+        default: return QUIRE_FAMILY_T6;
+        }
+    }
     switch (codec->info.bits) {
-    case 2: return table ? QUIRE_FAMILY_T2 : QUIRE_FAMILY_L2;
-    case 3: return table ? QUIRE_FAMILY_T3 : QUIRE_FAMILY_L3;
-    case 4: return table ? QUIRE_FAMILY_T4 : QUIRE_FAMILY_L4;
-    case 5: return table ? QUIRE_FAMILY_T5 : QUIRE_FAMILY_L5;
-    case 6: return table ? QUIRE_FAMILY_T6 : QUIRE_FAMILY_L6;
-    default: return QUIRE_FAMILY_L8;
+    case 2: return QUIRE_FAMILY_A2;
+    case 3: return QUIRE_FAMILY_A3;
+    case 4: return codec->has_bias ? QUIRE_FAMILY_A4 : QUIRE_FAMILY_Z4;
+    case 5: return codec->has_bias ? QUIRE_FAMILY_A5 : QUIRE_FAMILY_Z5;
+    case 6: return QUIRE_FAMILY_A6;
+    default: return codec->has_bias ? QUIRE_FAMILY_A8 : QUIRE_FAMILY_Z8;
     }
 }
 

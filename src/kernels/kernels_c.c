@@ -73,9 +73,9 @@ static void settle_c(const quire_format *f, float *acc)
     (void)acc;
 }
 
-#define EVERY(x)                                 \
-    {                                            \
-        x, x, x, x, x, x, x, x, x, x, x, x, x, x \
+#define EVERY(x)                                          \
+    {                                                     \
+        x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x \
     }
 
 const quire_kernels quire_kernels_c = {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * program: the arithmetic around the dot products, written once in lanes of 16 and compiled for each instruction set.
- * A file that includes it has included its lanes_*.h before and has an engine for the integer products:
+ * program: the arithmetic around the integer products, written once in lanes of 16 and compiled for each instruction
+ * set. A file includes its lanes_*.h, then sinks.h, then defines its engine for the products, then includes this:
  *
- *   dot_k   sums of z * code and r * code over the channels [from, to) of K, for 64 tokens and n query rows
- *   dot_v   sums of z * code over the 64 tokens of V, for channel blocks [from, to) of 16 and n rows
- *   at_k    lane j (16 tokens) of row i of what dot_k left, of z; at_k_fine of r, which is there if asked for
- *   at_v    block b of row i of what dot_v left
+ *   dot_k   sums of z * code, and of r * code if asked for, over the channels [from, to) of K, for 64 tokens and n
+ *           query rows; gives each to take_k()
+ *   dot_v   sums of z * code over the 64 tokens of V, for blocks [from, to) of 16 channels and n rows; gives each to
+ *           take_v()
  *
  * The sums are exact, and the functions here round alike everywhere; so what one query gets depends neither on the
- * instruction set's engine nor on the queries it shares a call with.
+ * engine nor on the queries it shares a call with.
  */
 #ifndef QUIRE_KERNELS_PROGRAM_H
 #define QUIRE_KERNELS_PROGRAM_H
@@ -79,40 +79,41 @@ LANES_CALL void load_queries(const quire_format *format, quire_queries *q)
 
 /* ------------------------------------------------------------------- scores */
 
-/* Products of one part become scores: scale, bias, and zero point. */
-LANES_FN void fold_k(const quire_source *k, const quire_queries *q, uint32_t first, uint32_t n, uint32_t fine,
-                     uint32_t part, const int32_t *dots, float *scores)
+/* What take_k() needs for one part. */
+LANES_FN void open_k(k_sink *to, const quire_source *k, const quire_queries *q, uint32_t first, uint32_t n,
+                     uint32_t fine, uint32_t part, float *scores, const bool has_bias)
 {
     const quire_format *f = k->format;
     const quire_codec *codec = f->coder.codec;
     size_t group = part * quire_part_size(&f->coder) / f->coder.group * QUIRE_TILE_ROWS * 2;
-    bool centred = codec->info.flags & QUIRE_CODEC_CALIBRATED, last = part + 1 == q->n_parts;
     int32_t zero = codec->values == QUIRE_VALUES_TABLE ? 128 : codec->zero;
-    vf scale[4], bias[4];
-    vm with_mean[4];
+    to->scores = scores;
+    to->fine = fine;
+    to->add = vm_of_bits(part ? 0xffff : 0);
+    to->has_bias = has_bias;
     for (uint32_t j = 0; j < 4; j++) {
-        scale[j] = vf_half(k->tile + f->code_bytes + group + j * 32);
-        with_mean[j] = vm_not_negative(scale[j]);
-        if (centred) scale[j] = vf_abs(scale[j]);
-        bias[j] = codec->has_bias ? vf_half(k->tile + f->bias_offset + group + j * 32) : vf_set1(0);
+        vf scale = vf_half(k->tile + f->code_bytes + group + j * 32);
+        if (codec->info.flags & QUIRE_CODEC_CALIBRATED) scale = vf_abs(scale); /* the sign is a flag */
+        vf_store(to->scale[j], scale);
+        if (has_bias) vf_store(to->bias[j], vf_half(k->tile + f->bias_offset + group + j * 32));
     }
     for (uint32_t i = 0; i < n; i++) {
         const int32_t *sum = q->sum + ((size_t)(first + i) * q->n_parts + part) * 2;
-        bool is_fine = fine >> i & 1;
-        vi offset = vi_set1(-zero * sum[0]), fine_offset = vi_set1(-zero * sum[1]);
-        vf weight = vf_set1((float)sum[0] + (is_fine ? (float)sum[1] / 256 : 0));
-        for (uint32_t j = 0; j < 4; j++) {
-            float *to = scores + i * QUIRE_TILE_ROWS + j * 16;
-            vf s = part ? vf_load(to) : vf_set1(0);
-            vf product = vi_to_float(vi_add(at_k(dots, i, j), offset));
-            if (is_fine) {
-                vf rest = vi_to_float(vi_add(at_k_fine(dots, i, j), fine_offset));
-                product = vf_fma(rest, vf_set1(1.0f / 256), product);
-            }
-            s = vf_fma(product, scale[j], s);
-            if (codec->has_bias) s = vf_fma(bias[j], weight, s);
-            if (centred && last) s = vf_add(s, vf_keep(with_mean[j], vf_set1(q->mean_score[first + i])));
-            vf_store(to, s);
+        to->offset[i] = -zero * sum[0];
+        to->fine_offset[i] = -zero * sum[1];
+        to->fine_unit[i] = fine >> i & 1 ? 1.0f / 256 : 0;
+        to->weight[i] = (float)sum[0] + (float)sum[1] * to->fine_unit[i];
+    }
+}
+
+/* Calibrated rows that have their mean taken out. */
+LANES_FN void add_means(const quire_source *k, const float *mean_score, uint32_t n, float *scores)
+{
+    for (uint32_t j = 0; j < 4; j++) {
+        vm centred = vm_not_negative(vf_half(k->tile + k->format->code_bytes + j * 32));
+        for (uint32_t i = 0; i < n; i++) {
+            float *at = scores + i * QUIRE_TILE_ROWS + j * 16;
+            vf_store(at, vf_add(vf_load(at), vf_keep(centred, vf_set1(mean_score[i]))));
         }
     }
 }
@@ -152,18 +153,24 @@ LANES_FN uint32_t fine_rows(const quire_source *k, const quire_queries *q, uint3
 
 LANES_FN void score_planes(const quire_source *k, const quire_queries *q, uint32_t first, uint32_t n,
                            uint32_t partial, float *scores, void *scratch, const uint32_t bits,
-                           const bool table)
+                           const bool table, const bool has_bias)
 {
     uint32_t part = quire_part_size(&k->format->coder), d = k->format->coder.d_pad;
     uint32_t fine = fine_rows(k, q, first, n, partial);
     for (uint32_t p = 0; p < q->n_parts; p++) {
         uint32_t to = (p + 1) * part < d ? (p + 1) * part : d;
-        const int32_t *dots = dot_k(k, p * part, to, q, first, n, fine != 0, scratch, bits, table);
-        fold_k(k, q, first, n, fine, p, dots, scores);
+        k_sink sink;
+        open_k(&sink, k, q, first, n, fine, p, scores, has_bias);
+        dot_k(k, p * part, to, q, first, n, &sink, scratch, bits, table);
     }
+    if (k->format->coder.codec->info.flags & QUIRE_CODEC_CALIBRATED)
+        add_means(k, q->mean_score + first, n, scores);
 }
 
 /* ------------------------------------------------------------------ softmax */
+
+/* From here on a difference of scores is rounded so much that a weight might exceed 1 by more than planes have room. */
+#define LARGE_SCORE 8192.0f
 
 /* Scores so large that their differences might not be finite. */
 LANES_CALL void clamp_scores(float *x, float unit)
@@ -192,14 +199,14 @@ LANES_FN float largest_score(const float *x, uint64_t visible)
 LANES_CALL void soften(float *scores, const uint64_t *visible, const float *unit, uint32_t n,
                        quire_softmax *s, float *factor)
 {
-    float top[16], by[16], most[16], shrink[16];
+    float top[16], by[16], most[16], shrink[16], share[16];
     vf_store(top, vf_set1(0));
     vf_store(most, vf_set1(0));
     for (uint32_t i = 0; i < n; i++) {
         float *x = scores + (size_t)i * QUIRE_TILE_ROWS;
         by[i] = unit[i];
         top[i] = visible[i] ? largest_score(x, visible[i]) * by[i] : -INFINITY;
-        if (visible[i] && !(top[i] < QUIRE_LARGEST_SCORE && top[i] > -QUIRE_LARGEST_SCORE)) {
+        if (visible[i] && !(fabsf(top[i]) < LARGE_SCORE)) {
             clamp_scores(x, by[i]);
             by[i] = 1;
             top[i] = largest_score(x, visible[i]);
@@ -209,7 +216,6 @@ LANES_CALL void soften(float *scores, const uint64_t *visible, const float *unit
     vf old = vf_load(most), new = vf_max(vf_load(top), old);
     vf_store(most, new);
     vf_store(shrink, vf_exp2(vf_sub(old, new))); /* -inf - -inf: NaN, in rows that stay empty */
-    float share[16];
     vf_store(share, vf_exp2(vf_sub(vf_load(top), new)));
     for (uint32_t i = 0; i < n; i++) {
         float *x = scores + (size_t)i * QUIRE_TILE_ROWS;
@@ -218,9 +224,9 @@ LANES_CALL void soften(float *scores, const uint64_t *visible, const float *unit
             for (uint32_t j = 0; j < 4; j++) vf_store(x + j * 16, vf_set1(0));
             continue;
         }
-        vf sum = vf_set1(0);
+        vf sum = vf_set1(0), by_i = vf_set1(by[i]), down = vf_set1(-top[i]);
         for (uint32_t j = 0; j < 4; j++) {
-            vf p = vf_exp2(vf_sub(vf_mul(vf_load(x + j * 16), vf_set1(by[i])), vf_set1(top[i])));
+            vf p = vf_exp2(vf_fma(vf_load(x + j * 16), by_i, down));
             if (visible[i] != ~(uint64_t)0) p = vf_keep(vm_of_bits(visible[i] >> j * 16), p);
             sum = vf_add(sum, p);
             vf_store(x + j * 16, p);
@@ -249,7 +255,8 @@ typedef struct group_scales {
     float most; /* largest absolute scale; scale[] is in units of most / QUIRE_MAX_Z */
 } group_scales;
 
-LANES_FN void load_scales(const quire_source *v, uint32_t group, uint64_t visible, group_scales *s)
+LANES_FN void load_scales(const quire_source *v, uint32_t group, uint64_t visible, group_scales *s,
+                          const bool has_bias)
 {
     const quire_format *f = v->format;
     const quire_codec *codec = f->coder.codec;
@@ -259,7 +266,7 @@ LANES_FN void load_scales(const quire_source *v, uint32_t group, uint64_t visibl
     vf most = vf_set1(1e-30f);
     for (uint32_t j = 0; j < 4; j++) {
         vf scale = vf_half(v->tile + f->code_bytes + at + j * 32), bias = vf_set1(0);
-        if (codec->has_bias) bias = vf_half(v->tile + f->bias_offset + at + j * 32);
+        if (has_bias) bias = vf_half(v->tile + f->bias_offset + at + j * 32);
         if (calibrated) scale = vf_abs(scale);
         if (visible != ~(uint64_t)0) {
             scale = vf_keep(vm_of_bits(visible >> j * 16), scale);
@@ -267,7 +274,7 @@ LANES_FN void load_scales(const quire_source *v, uint32_t group, uint64_t visibl
         }
         s->shift[j] = vi_set1(-zero);
         s->rest[j] = bias;
-        if (codec->has_bias) {
+        if (has_bias) {
             vf steps =
                 vf_min(vf_max(vf_div(bias, scale), vf_set1(-256)), vf_set1(256)); /* 0 / 0: one of them */
             s->shift[j] = vf_to_int(steps);
@@ -307,7 +314,7 @@ LANES_FN float weigh(const group_scales *s, bool has_rest, const float *p, float
 
 LANES_FN void mix_planes(const quire_source *v, uint32_t d_out, const float *p, const uint64_t *visible,
                          const float *factor, uint32_t n, float *acc, size_t stride, void *scratch,
-                         const uint32_t bits, const bool table)
+                         const uint32_t bits, const bool table, const bool has_bias)
 {
     const quire_coder *coder = &v->format->coder;
     int8_t *plane = (int8_t *)scratch;
@@ -319,27 +326,19 @@ LANES_FN void mix_planes(const quire_source *v, uint32_t d_out, const float *p, 
         for (uint32_t g = 0; g < some; g++) {
             float *side = acc + coder->d_pad + (size_t)(first + g) * QUIRE_SIDE_LANES;
             group_scales all, part;
-            load_scales(v, first + g, ~(uint64_t)0, &all);
+            load_scales(v, first + g, ~(uint64_t)0, &all, has_bias);
             for (uint32_t i = 0; i < n; i++) {
                 bool whole = visible[i] == ~(uint64_t)0;
-                if (!whole) load_scales(v, first + g, visible[i], &part);
-                unit[g][i] = weigh(whole ? &all : &part, coder->codec->has_bias, p + i * QUIRE_TILE_ROWS,
-                                   factor[i], plane + g * GROUP_PLANES + i * 128, side + i * stride);
+                if (!whole) load_scales(v, first + g, visible[i], &part, has_bias);
+                unit[g][i] = weigh(whole ? &all : &part, has_bias, p + i * QUIRE_TILE_ROWS, factor[i],
+                                   plane + g * GROUP_PLANES + i * 128, side + i * stride);
             }
         }
         for (uint32_t g = 0; g < some; g++) {
             uint32_t begin = (first + g) * coder->group,
                      end = begin + coder->group < d_out ? begin + coder->group : d_out;
-            for (uint32_t c = begin; c < end; c += 64) {
-                uint32_t from = c / 16, to = ((end < c + 64 ? end : c + 64) + 15) / 16;
-                const int32_t *dots = dot_v(v, from, to, plane + g * GROUP_PLANES, n, memory, bits, table);
-                for (uint32_t i = 0; i < n; i++) {
-                    for (uint32_t b = 0; b < to - from; b++) {
-                        float *at = acc + i * stride + (from + b) * 16;
-                        vf_store(at, vf_fma(vi_to_float(at_v(dots, i, b)), vf_set1(unit[g][i]), vf_load(at)));
-                    }
-                }
-            }
+            v_sink sink = {.acc = acc, .stride = stride, .unit = unit[g]};
+            dot_v(v, begin / 16, (end + 15) / 16, plane + g * GROUP_PLANES, n, &sink, memory, bits, table);
         }
     }
 }
@@ -359,33 +358,54 @@ LANES_CALL void settle(const quire_format *f, float *acc)
     LANES_CALL void score_##name(const quire_source *k, const quire_queries *q, uint32_t first, uint32_t n, \
                                  uint32_t partial, float *scores, void *scratch)                            \
     {                                                                                                       \
-        score_planes(k, q, first, n, partial, scores, scratch, bits, table);                                \
+        score_planes(k, q, first, n, partial, scores, scratch, bits, table, BIAS_##name);                   \
     }                                                                                                       \
     LANES_CALL void mix_##name(const quire_source *v, uint32_t d_out, const float *p,                       \
                                const uint64_t *visible, const float *factor, uint32_t n, float *acc,        \
                                size_t stride, void *scratch)                                                \
     {                                                                                                       \
-        mix_planes(v, d_out, p, visible, factor, n, acc, stride, scratch, bits, table);                     \
+        mix_planes(v, d_out, p, visible, factor, n, acc, stride, scratch, bits, table, BIAS_##name);        \
     }
 
 #define PROGRAM_FAMILIES(X) \
-    X(l2, 2, false)         \
-    X(l3, 3, false)         \
-    X(l4, 4, false)         \
-    X(l5, 5, false)         \
-    X(l6, 6, false)         \
-    X(l8, 8, false)         \
+    X(a2, 2, false)         \
+    X(a3, 3, false)         \
+    X(a4, 4, false)         \
+    X(a5, 5, false)         \
+    X(a6, 6, false)         \
+    X(a8, 8, false)         \
+    X(z4, 4, false)         \
+    X(z5, 5, false)         \
+    X(z8, 8, false)         \
     X(t2, 2, true)          \
     X(t3, 3, true)          \
     X(t4, 4, true)          \
     X(t5, 5, true)          \
     X(t6, 6, true)
 
+enum {
+    BIAS_a2 = true,
+    BIAS_a3 = true,
+    BIAS_a4 = true,
+    BIAS_a5 = true,
+    BIAS_a6 = true,
+    BIAS_a8 = true,
+    BIAS_z4 = false,
+    BIAS_z5 = false,
+    BIAS_z8 = false,
+    BIAS_t2 = false,
+    BIAS_t3 = false,
+    BIAS_t4 = false,
+    BIAS_t5 = false,
+    BIAS_t6 = false
+};
+
 /* Slots of all families in order. */
 #define PROGRAM_SLOTS(role)                                                                         \
     {                                                                                               \
-        role##_f32, role##_f16, role##_bf16, role##_l2, role##_l3, role##_l4, role##_l5, role##_l6, \
-            role##_l8, role##_t2, role##_t3, role##_t4, role##_t5, role##_t6                        \
+        role##_f32, role##_f16, role##_bf16, role##_a2, role##_a3, role##_a4, role##_a5, role##_a6, \
+            role##_a8, role##_z4, role##_z5, role##_z8, role##_t2, role##_t3, role##_t4, role##_t5, \
+            role##_t6                                                                               \
     }
 
 #endif

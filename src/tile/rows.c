@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tile: rows of a caller's memory into tiles and back, in every form. */
-#include "tile/tile.h"
+#include "tile/ops.h"
 
 #include "core/float_mode.h"
 
@@ -119,21 +119,13 @@ quire_rows_out quire_rows_out_at(const quire_rows_out *out, const quire_rows *de
     };
 }
 
-static void encode_values(const quire_format *f, const quire_calibration *cal, quire_form form,
-                          const void *data, quire_coded_row *row, quire_counts *counts)
-{
-    float x[QUIRE_MAX_D];
-    for (uint32_t c = 0; c < f->coder.d; c++) x[c] = quire_load_value(form, data, c);
-    quire_encode_row(&f->coder, cal, x, row, counts);
-}
-
 static quire_status read_row(const quire_format *f, const quire_calibration *cal, const quire_rows *rows,
                              quire_row_address at, quire_coded_row *row, quire_counts *counts)
 {
     const uint8_t *data = (const uint8_t *)rows->data + at.data;
     quire_form form = effective_form(f, rows->form);
     if (quire_form_is_float(form)) {
-        encode_values(f, cal, form, data, row, counts);
+        quire_encode_values(&f->coder, cal, form, data, row, counts);
         return QUIRE_OK;
     }
     if (form == QUIRE_NATIVE) return quire_row_unpack(&f->coder, data, row);
@@ -154,8 +146,49 @@ static bool range_is_valid(const quire_format *f, uint32_t head, const void *til
            n <= QUIRE_TILE_ROWS - row;
 }
 
-QUIRE_APART static quire_status encode_rows(const quire_format *f, uint32_t head, void *tile, uint32_t row,
-                                            uint32_t n, const quire_rows *dense, quire_counts *counts)
+/* Rows of a float form. */
+typedef struct value_rows {
+    quire_form form;
+    const uint8_t *data;
+    size_t stride;
+} value_rows;
+
+/* Values that stay values need no coded row: putting them into the tile rounds them. */
+static void encode_floats(const quire_coder *coder, uint8_t *tile, uint32_t row, uint32_t n,
+                          const value_rows *rows, quire_counts *counts)
+{
+    const quire_tile_ops *ops = quire_tile_ops_for(coder->d);
+    const uint8_t *data = rows->data;
+    float y[4][QUIRE_MAX_D];
+    const float *x[4];
+    for (uint32_t t = row, run; t < row + n; t += run) {
+        run = t % 4 == 0 && row + n - t >= 4 ? 4 : 1;
+        for (uint32_t k = 0; k < run; k++, data += rows->stride)
+            x[k] = quire_clean_row(coder, rows->form, data, y[k], counts);
+        if (run == 4)
+            ops->put_four_values[coder->side](coder, tile, t, x);
+        else
+            ops->put_values[coder->side](coder, tile, t, x[0]);
+    }
+}
+
+QUIRE_APART static void encode_values(const quire_format *f, uint32_t head, uint8_t *tile, uint32_t row,
+                                      uint32_t n, const value_rows *rows, quire_counts *counts)
+{
+    if (f->coder.codec->values == QUIRE_VALUES_FLOAT) {
+        encode_floats(&f->coder, tile, row, n, rows, counts);
+        return;
+    }
+    quire_calibration cal = quire_format_head(f, head);
+    quire_coded_row coded;
+    for (uint32_t i = 0; i < n; i++) {
+        quire_encode_values(&f->coder, &cal, rows->form, rows->data + i * rows->stride, &coded, counts);
+        quire_tile_put(f, tile, row + i, &coded);
+    }
+}
+
+QUIRE_APART static quire_status encode_codes(const quire_format *f, uint32_t head, void *tile, uint32_t row,
+                                             uint32_t n, const quire_rows *dense, quire_counts *counts)
 {
     quire_calibration cal = quire_format_head(f, head);
     quire_coded_row coded;
@@ -171,11 +204,21 @@ quire_status quire_tile_encode(const quire_format *f, uint32_t head, void *tile,
                                const quire_rows *rows, quire_counts *counts)
 {
     if (!f || !rows || !range_is_valid(f, head, tile, row, n)) return QUIRE_EINVAL;
+    if (quire_form_is_float(rows->form)) {
+        /* What quire_rows_check() would do here, without a copy: that costs more than all checks of a short call. */
+        value_rows values = {rows->form, (const uint8_t *)rows->data, rows->token_stride};
+        size_t one = f->coder.d * quire_value_bytes(rows->form);
+        if (!values.data || !fill_stride(&values.stride, one, one, n)) return QUIRE_EINVAL;
+        uint32_t mode = quire_float_mode_enter();
+        encode_values(f, head, (uint8_t *)tile, row, n, &values, counts);
+        quire_float_mode_leave(mode);
+        return QUIRE_OK;
+    }
     quire_rows dense = *rows;
     quire_status status = quire_rows_check(f, 1, n, &dense);
     if (status) return status;
     uint32_t mode = quire_float_mode_enter();
-    status = encode_rows(f, head, tile, row, n, &dense, counts);
+    status = encode_codes(f, head, tile, row, n, &dense, counts);
     quire_float_mode_leave(mode);
     return status;
 }
@@ -188,7 +231,7 @@ static quire_status write_row(const quire_format *f, const quire_calibration *ca
     if (quire_form_is_float(form)) {
         float x[QUIRE_MAX_D];
         quire_decode_row(&f->coder, cal, row, x);
-        for (uint32_t c = 0; c < f->coder.d; c++) quire_store_finite(form, data, c, x[c]);
+        quire_store_row(&f->coder, form, x, data);
         return QUIRE_OK;
     }
     if (form == QUIRE_NATIVE) {

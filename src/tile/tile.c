@@ -1,24 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* tile: one row into and out of a tile. The layout is stated in docs/formats/tiles.md. */
-#include "tile/tile.h"
+#include "tile/ops.h"
 
 #include <assert.h>
-
-/* The bit planes of a code, lowest bits first: 3 = 2 + 1, 5 = 4 + 1, 6 = 4 + 2. */
-typedef struct planes {
-    uint32_t n;
-    uint32_t width[2];
-} planes;
-
-static planes planes_of(uint32_t bits)
-{
-    switch (bits) {
-    case 3: return (planes){2, {2, 1}};
-    case 5: return (planes){2, {4, 1}};
-    case 6: return (planes){2, {4, 2}};
-    default: return (planes){1, {bits, 0}};
-    }
-}
 
 /*
  * The codes of a row that lie in one vector of 64: K has 4 neighbouring channels there, next to each other, V has 16,
@@ -54,12 +38,11 @@ static inline size_t place(uint32_t bits, uint32_t plane_offset, uint32_t width,
 }
 
 /* code has d_pad codes. */
-static void put_codes(const quire_format *f, uint8_t *tile, uint32_t t, const uint8_t *code)
+void quire_put_codes_c(const quire_coder *coder, uint8_t *tile, uint32_t t, const uint8_t *code)
 {
-    const quire_coder *coder = &f->coder;
     uint32_t bits = coder->codec->info.bits, offset = 0, low = 0, shift;
     uint32_t length = run_length(coder->side), step = run_step(coder->side);
-    planes p = planes_of(bits);
+    quire_planes p = quire_planes_of(bits);
     for (uint32_t i = 0; i < p.n; i++) {
         uint32_t width = p.width[i], mask = (1u << width) - 1;
         for (uint32_t c = 0; c < coder->d_pad; c += length) {
@@ -75,12 +58,11 @@ static void put_codes(const quire_format *f, uint8_t *tile, uint32_t t, const ui
 }
 
 /* Writes d_pad codes. */
-static void get_codes(const quire_format *f, const uint8_t *tile, uint32_t t, uint8_t *code)
+void quire_get_codes_c(const quire_coder *coder, const uint8_t *tile, uint32_t t, uint8_t *code)
 {
-    const quire_coder *coder = &f->coder;
     uint32_t bits = coder->codec->info.bits, offset = 0, low = 0, shift;
     uint32_t length = run_length(coder->side), step = run_step(coder->side);
-    planes p = planes_of(bits);
+    quire_planes p = quire_planes_of(bits);
     for (uint32_t i = 0; i < p.n; i++) {
         uint32_t width = p.width[i], mask = (1u << width) - 1;
         for (uint32_t c = 0; c < coder->d_pad; c += length) {
@@ -100,17 +82,34 @@ static inline size_t float_index(const quire_coder *coder, uint32_t t, uint32_t 
     return ((size_t)(c / 16) * QUIRE_TILE_ROWS + t) * 16 + c % 16;
 }
 
+void quire_put_values_c(const quire_coder *coder, uint8_t *tile, uint32_t t, const float *value)
+{
+    for (uint32_t c = 0; c < coder->d; c++)
+        quire_store_value(coder->codec->float_form, tile, float_index(coder, t, c), value[c]);
+}
+
+void quire_put_four_values_c(const quire_coder *coder, uint8_t *tile, uint32_t t, const float *const value[4])
+{
+    for (uint32_t i = 0; i < 4; i++) quire_put_values_c(coder, tile, t + i, value[i]);
+}
+
+void quire_get_values_c(const quire_coder *coder, const uint8_t *tile, uint32_t t, float *value)
+{
+    for (uint32_t c = 0; c < coder->d; c++)
+        value[c] = quire_load_value(coder->codec->float_form, tile, float_index(coder, t, c));
+}
+
 void quire_tile_put(const quire_format *f, void *tile, uint32_t t, const quire_coded_row *row)
 {
     assert(t < QUIRE_TILE_ROWS);
     const quire_coder *coder = &f->coder;
+    const quire_tile_ops *ops = quire_tile_ops_for(coder->d);
     uint8_t *bytes = (uint8_t *)tile;
     if (coder->codec->values == QUIRE_VALUES_FLOAT) {
-        for (uint32_t c = 0; c < coder->d; c++)
-            quire_store_value(coder->codec->float_form, bytes, float_index(coder, t, c), row->value[c]);
+        ops->put_values[coder->side](coder, bytes, t, row->value);
         return;
     }
-    put_codes(f, bytes, t, row->code);
+    ops->put_codes[coder->side](coder, bytes, t, row->code);
     for (uint32_t g = 0; g < coder->n_groups; g++) {
         size_t at = ((size_t)g * QUIRE_TILE_ROWS + t) * 2;
         quire_store16(bytes + f->code_bytes + at, row->scale[g]);
@@ -122,13 +121,13 @@ void quire_tile_get(const quire_format *f, const void *tile, uint32_t t, quire_c
 {
     assert(t < QUIRE_TILE_ROWS);
     const quire_coder *coder = &f->coder;
+    const quire_tile_ops *ops = quire_tile_ops_for(coder->d);
     const uint8_t *bytes = (const uint8_t *)tile;
     if (coder->codec->values == QUIRE_VALUES_FLOAT) {
-        for (uint32_t c = 0; c < coder->d; c++)
-            row->value[c] = quire_load_value(coder->codec->float_form, bytes, float_index(coder, t, c));
+        ops->get_values[coder->side](coder, bytes, t, row->value);
         return;
     }
-    get_codes(f, bytes, t, row->code);
+    ops->get_codes[coder->side](coder, bytes, t, row->code);
     for (uint32_t g = 0; g < coder->n_groups; g++) {
         size_t at = ((size_t)g * QUIRE_TILE_ROWS + t) * 2;
         row->scale[g] = quire_load16(bytes + f->code_bytes + at);

@@ -62,10 +62,6 @@ __attribute__((target("amx-tile"))) static void leave_tiles(void *saved)
 
 #define FEW_ROWS 4u /* up to here products of vectors are faster */
 
-/* Sums of 16 tokens or channels: z of 16 queries in 32 rows, then r in 16. */
-#define SUM_INTS (32u * 16)
-#define SUM_STEP (48u * 16)
-
 /* Codes are expanded, or of 8 bits and not looked up, and then lie in the page as they are needed. */
 LANES_FN const uint8_t *codes_of(const quire_source *s)
 {
@@ -80,16 +76,14 @@ LANES_FN void fetch_next(const quire_source *s, const uint8_t *codes)
         _mm_prefetch((const char *)s->next + (codes - s->tile) + i * 64, _MM_HINT_T1);
 }
 
-/* Two steps of `chunks` operands of 64 channels each, `apart` bytes apart; planes are loaded by the caller if there is
- * one operand only. */
-#define TILE_STEP(sum0, sum1, codes_tile)                                             \
+/* Products of plane rows (32 if `two`, else 16) with a run of `chunks` operands of 64 channels or tokens. */
+#define TILE_PRODUCTS(sum0, sum1, codes_tile, at)                                     \
     do {                                                                              \
         _tile_zero(sum0);                                                             \
         if (two) _tile_zero(sum1);                                                    \
         for (uint32_t c = 0; c < chunks; c++) {                                       \
-            const uint8_t *codes = at + (size_t)c * 1024;                             \
-            fetch_next(s, codes);                                                     \
-            _tile_loadd(codes_tile, codes, 64);                                       \
+            fetch_next(s, (at) + (size_t)c * 1024);                                   \
+            _tile_loadd(codes_tile, (at) + (size_t)c * 1024, 64);                     \
             if (chunks > 1) {                                                         \
                 _tile_loadd(PLANES_0, plane + c * 64, stride);                        \
                 if (two) _tile_loadd(PLANES_1, plane + 16 * stride + c * 64, stride); \
@@ -105,90 +99,107 @@ LANES_FN void fetch_next(const quire_source *s, const uint8_t *codes)
         if (two) _tile_stored(sum1, (to) + 256, 64); \
     } while (0)
 
-/*
- * Plane rows (16, or 32 if two) with n runs of `chunks` operands of codes, one run every `apart` bytes; the sums of each
- * run go SUM_STEP further.
- */
-LANES_FN void tile_products(const quire_source *s, const uint8_t *codes_from, size_t apart, uint32_t n,
-                            uint32_t chunks, const int8_t *plane, size_t stride, int32_t *to, const bool two)
+/* Where the sums of a run go. Those of r for the same run lie at `fine`; NULL: there are none. */
+typedef struct tile_target {
+    const k_sink *k; /* NULL: V */
+    const v_sink *v;
+    uint32_t first, n; /* of the runs: 16 tokens or 16 channels; query rows */
+    const int32_t *fine;
+    bool is_fine; /* these are the sums of r: they stay in memory */
+} tile_target;
+
+LANES_FN vi run_sum(const int32_t *sum, uint32_t i)
 {
+    return vi_add(_mm512_slli_epi32(vi_load(sum + i * 32), 8), vi_load(sum + i * 32 + 16));
+}
+
+LANES_FN void take_run(const tile_target *to, uint32_t run, const int32_t *sum)
+{
+    if (!to->k) {
+        for (uint32_t i = 0; i < to->n; i++) take_v(to->v, i, to->first + run, run_sum(sum, i));
+    } else if (to->fine) {
+        const int32_t *fine = to->fine + run * 256;
+        for (uint32_t i = 0; i < to->n; i++)
+            take_k(to->k, i, run, run_sum(sum, i), vi_load(fine + i * 16), true);
+    } else {
+        for (uint32_t i = 0; i < to->n; i++) take_k(to->k, i, run, run_sum(sum, i), vi_set1(0), false);
+    }
+}
+
+/*
+ * n runs of codes, one every `apart` bytes. Two pairs of sums take turns: while the products of one run are on their
+ * way, the sums of the run before are stored and those of the one before that are used.
+ */
+LANES_FN void tile_runs(const quire_source *s, const uint8_t *codes, size_t apart, uint32_t n,
+                        uint32_t chunks, const int8_t *plane, size_t stride, int32_t *memory,
+                        const tile_target *to, const bool two)
+{
+    const uint32_t ints = to->is_fine ? 256 : 512;
+    const uint32_t mask = to->is_fine ? ~0u : 1; /* two places take turns; sums of r keep theirs */
     if (chunks == 1) {
         _tile_loadd(PLANES_0, plane, stride);
         if (two) _tile_loadd(PLANES_1, plane + 16 * stride, stride);
     }
-    for (uint32_t i = 0; i < n; i += 2) {
-        const uint8_t *at = codes_from + i * apart;
-        TILE_STEP(SUM_A0, SUM_A1, CODES_A);
-        if (i) TILE_STORE(SUM_B0, SUM_B1, to + (size_t)(i - 1) * SUM_STEP);
-        if (i + 1 == n) {
-            TILE_STORE(SUM_A0, SUM_A1, to + (size_t)i * SUM_STEP);
-            return;
+    for (uint32_t i = 0; i < n; i++) {
+        if (i & 1) {
+            TILE_PRODUCTS(SUM_B0, SUM_B1, CODES_B, codes + i * apart);
+            if (i > 1 && !to->is_fine) take_run(to, i - 2, memory + ((i - 2) & mask) * ints);
+            TILE_STORE(SUM_A0, SUM_A1, memory + ((i - 1) & mask) * ints);
+        } else {
+            TILE_PRODUCTS(SUM_A0, SUM_A1, CODES_A, codes + i * apart);
+            if (i > 1 && !to->is_fine) take_run(to, i - 2, memory + ((i - 2) & mask) * ints);
+            if (i) TILE_STORE(SUM_B0, SUM_B1, memory + ((i - 1) & mask) * ints);
         }
-        at += apart;
-        TILE_STEP(SUM_B0, SUM_B1, CODES_B);
-        TILE_STORE(SUM_A0, SUM_A1, to + (size_t)i * SUM_STEP);
     }
-    TILE_STORE(SUM_B0, SUM_B1, to + (size_t)(n - 1) * SUM_STEP);
+    if (n & 1)
+        TILE_STORE(SUM_A0, SUM_A1, memory + ((n - 1) & mask) * ints);
+    else
+        TILE_STORE(SUM_B0, SUM_B1, memory + ((n - 1) & mask) * ints);
+    if (to->is_fine) return;
+    if (n > 1) take_run(to, n - 2, memory + ((n - 2) & mask) * ints);
+    take_run(to, n - 1, memory + ((n - 1) & mask) * ints);
 }
 
-LANES_FN const int32_t *dot_k(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q,
-                              uint32_t first, uint32_t n, bool fine, void *memory, const uint32_t bits,
-                              const bool table)
+LANES_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q, uint32_t first,
+                    uint32_t n, const k_sink *sink, void *memory, const uint32_t bits, const bool table)
 {
-    int32_t *dots = (int32_t *)memory;
     size_t stride = (size_t)q->copies * q->plane_stride,
            copy = q->copies == 2 ? from / 32 % 2 * q->plane_stride : 0;
     const int8_t *plane = q->plane + 2 * first * stride + copy, *rest = q->fine + first * stride + copy;
     if (n <= FEW_ROWS && !k->expanded) {
         planes p = {plane + from, rest + from, stride};
-        sums at = {.a = dots, .stride = 32, .fine = SUM_INTS, .fine_stride = 16};
-        if (fine)
-            vnni_k(k, from, to, &p, n, 3, (packing){false, bits, table}, false, at, SUM_STEP);
+        if (sink->fine)
+            vnni_k(k, from, to, &p, n, 3, (packing){false, bits, table}, sink);
         else
-            vnni_k(k, from, to, &p, n, 2, (packing){false, bits, table}, false, at, SUM_STEP);
-        return dots;
+            vnni_k(k, from, to, &p, n, 2, (packing){false, bits, table}, sink);
+        return;
     }
     uint32_t begin = from / 64 * 64, chunks = (to - begin + 63) / 64;
     size_t apart = (size_t)k->format->coder.d_pad * 16;
     const uint8_t *codes = codes_of(k) + begin * 16;
-    if (n > 8)
-        tile_products(k, codes, apart, 4, chunks, plane + begin, stride, dots, true);
-    else
-        tile_products(k, codes, apart, 4, chunks, plane + begin, stride, dots, false);
-    if (fine) tile_products(k, codes, apart, 4, chunks, rest + begin, stride, dots + SUM_INTS, false);
-    return dots;
-}
-
-LANES_FN vi at_k(const int32_t *dots, uint32_t i, uint32_t j)
-{
-    const int32_t *at = dots + j * SUM_STEP + i * 32;
-    return vi_add(_mm512_slli_epi32(vi_load(at), 8), vi_load(at + 16));
-}
-
-LANES_FN vi at_k_fine(const int32_t *dots, uint32_t i, uint32_t j)
-{
-    return vi_load(dots + j * SUM_STEP + SUM_INTS + i * 16);
-}
-
-LANES_FN const int32_t *dot_v(const quire_source *v, uint32_t from, uint32_t to, const int8_t *plane,
-                              uint32_t n, void *memory, const uint32_t bits, const bool table)
-{
-    int32_t *dots = (int32_t *)memory;
-    if (n <= FEW_ROWS && !v->expanded) {
-        sums at = {.a = dots, .stride = 32};
-        vnni_v(v, from, to, plane, n, (packing){false, bits, table}, false, at, SUM_STEP);
-    } else if (n > 8) {
-        tile_products(v, codes_of(v) + (size_t)from * 1024, 1024, to - from, 1, plane, 64, dots, true);
-    } else {
-        tile_products(v, codes_of(v) + (size_t)from * 1024, 1024, to - from, 1, plane, 64, dots, false);
+    int32_t *sums = (int32_t *)memory, *fine = sums + 1024;
+    if (sink->fine) {
+        tile_target r = {.is_fine = true};
+        tile_runs(k, codes, apart, 4, chunks, rest + begin, stride, fine, &r, false);
     }
-    return dots;
+    tile_target z = {.k = sink, .n = n, .fine = sink->fine ? fine : NULL};
+    if (n > 8)
+        tile_runs(k, codes, apart, 4, chunks, plane + begin, stride, sums, &z, true);
+    else
+        tile_runs(k, codes, apart, 4, chunks, plane + begin, stride, sums, &z, false);
 }
 
-LANES_FN vi at_v(const int32_t *dots, uint32_t i, uint32_t b)
+LANES_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int8_t *plane, uint32_t n,
+                    const v_sink *sink, void *memory, const uint32_t bits, const bool table)
 {
-    const int32_t *at = dots + b * SUM_STEP + i * 32;
-    return vi_add(_mm512_slli_epi32(vi_load(at), 8), vi_load(at + 16));
+    const uint8_t *codes = codes_of(v) + (size_t)from * 1024;
+    tile_target z = {.v = sink, .n = n, .first = from};
+    if (n <= FEW_ROWS && !v->expanded)
+        vnni_v(v, from, to, plane, n, (packing){false, bits, table}, sink);
+    else if (n > 8)
+        tile_runs(v, codes, 1024, to - from, 1, plane, 64, (int32_t *)memory, &z, true);
+    else
+        tile_runs(v, codes, 1024, to - from, 1, plane, 64, (int32_t *)memory, &z, false);
 }
 
 #include "kernels/program.h"
@@ -224,7 +235,7 @@ const quire_kernels quire_kernels_amx = {
     .score = PROGRAM_SLOTS(score),
     .mix = PROGRAM_SLOTS(mix),
     .expand = PROGRAM_SLOTS(expand),
-    .expand_from = {8, 8, 8, 5, 5, 5, 5, 5, ~0u, 5, 5, 5, 5, 5},
+    .expand_from = {8, 8, 8, 5, 5, 5, 5, 5, ~0u, 5, 5, ~0u, 5, 5, 5, 5, 5},
     .whole_channels = 64,
     .turn = PROGRAM_SLOTS(turn),
     .enter = enter_tiles,

@@ -93,18 +93,16 @@ LANES_FN float vf_reduce_add(vf a)
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
 }
 
-/* 2^x; below -126 it is 0 (results are flushed). */
+/* 2^x for x up to a little above 0; below -126 it is 0 (results are flushed). */
 LANES_FN vf vf_exp2(vf x)
 {
-    x = _mm512_max_ps(_mm512_set1_ps(-200.0f), x); /* NaN stays */
-    vf n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), f = _mm512_sub_ps(x, n);
-    vf r = _mm512_fmadd_ps(_mm512_set1_ps(QUIRE_EXP2_6), f, _mm512_set1_ps(QUIRE_EXP2_5));
-    r = _mm512_fmadd_ps(r, f, _mm512_set1_ps(QUIRE_EXP2_4));
-    r = _mm512_fmadd_ps(r, f, _mm512_set1_ps(QUIRE_EXP2_3));
-    r = _mm512_fmadd_ps(r, f, _mm512_set1_ps(QUIRE_EXP2_2));
-    r = _mm512_fmadd_ps(r, f, _mm512_set1_ps(QUIRE_EXP2_1));
+    vf f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); /* x - floor(x); 0 for -inf */
+    vf r = _mm512_fmadd_ps(_mm512_set1_ps(QUIRE_EXP2_FLOOR_5), f, _mm512_set1_ps(QUIRE_EXP2_FLOOR_4));
+    r = _mm512_fmadd_ps(r, f, _mm512_set1_ps(QUIRE_EXP2_FLOOR_3));
+    r = _mm512_fmadd_ps(r, f, _mm512_set1_ps(QUIRE_EXP2_FLOOR_2));
+    r = _mm512_fmadd_ps(r, f, _mm512_set1_ps(QUIRE_EXP2_FLOOR_1));
     r = _mm512_fmadd_ps(r, f, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(r, n);
+    return _mm512_scalef_ps(r, x);
 }
 
 LANES_FN vm vm_of_bits(uint64_t bits)

@@ -5,6 +5,8 @@
 
 #include "kernels/x86/unpack_avx512.h"
 
+#include "kernels/sinks.h"
+
 /* How code vectors lie in memory. */
 typedef struct packing {
     bool expanded;
@@ -25,13 +27,6 @@ typedef struct streams {
     uint32_t n;     /* vectors of each; a multiple of 8 if they are packed */
     __m512i lut;
 } streams;
-
-/* Where sums go: those of stream a and of stream b, of one query after the other; those of r lie `fine` behind, by a
- * stride of their own. */
-typedef struct sums {
-    int32_t *a, *b;
-    size_t stride, fine, fine_stride;
-} sums;
 
 LANES_FN __m512i broadcast_word(const int8_t *p)
 {
@@ -56,20 +51,22 @@ LANES_FN void add_products(__m512i x, __m512i y, const planes *p, size_t at, con
     }
 }
 
-/* join: z as one number; else the sums of its planes one after the other. */
-LANES_FN void store_row(const __m512i *sum, const uint32_t used, const bool join, int32_t *to, int32_t *fine)
+/* What becomes of the sums: scores of tokens, or parts of accumulators. */
+typedef struct target {
+    const k_sink *k; /* NULL: V */
+    const v_sink *v;
+    uint32_t a, b; /* places of the two streams: 16 tokens or 16 channels */
+    bool one;      /* b is a again */
+} target;
+
+LANES_FN __m512i joined(const __m512i *sum)
 {
-    if (join) {
-        _mm512_storeu_si512(to, _mm512_add_epi32(_mm512_slli_epi32(sum[0], 8), sum[1]));
-    } else {
-        _mm512_storeu_si512(to, sum[0]);
-        _mm512_storeu_si512(to + 16, sum[1]);
-    }
-    if (used == 3) _mm512_storeu_si512(fine, sum[2]);
+    return _mm512_add_epi32(_mm512_slli_epi32(sum[0], 8), sum[1]);
 }
 
-LANES_FN void multiply(const streams *s, const packing p, const planes *q, const uint32_t rows,
-                       const uint32_t used, const bool join, const sums *to)
+/* `rows` queries from number `first` on. */
+LANES_FN void multiply(const streams *s, const packing p, const planes *q, uint32_t first,
+                       const uint32_t rows, const uint32_t used, const bool k, const target *to)
 {
     __m512i a[12], b[12];
     for (uint32_t r = 0; r < used * rows; r++) a[r] = b[r] = _mm512_setzero_si512();
@@ -92,27 +89,30 @@ LANES_FN void multiply(const streams *s, const packing p, const planes *q, const
             }
         }
     }
+#pragma GCC unroll 4
     for (uint32_t r = 0; r < rows; r++) {
-        store_row(a + used * r, used, join, to->a + r * to->stride, to->a + to->fine + r * to->fine_stride);
-        store_row(b + used * r, used, join, to->b + r * to->stride, to->b + to->fine + r * to->fine_stride);
+        const __m512i *sa = a + used * r, *sb = b + used * r;
+        if (k) {
+            take_k(to->k, first + r, to->a, joined(sa), sa[used - 1], used == 3);
+            take_k(to->k, first + r, to->b, joined(sb), sb[used - 1], used == 3);
+        } else {
+            take_v(to->v, first + r, to->a, joined(sa));
+            if (!to->one) take_v(to->v, first + r, to->b, joined(sb));
+        }
     }
 }
 
 /* Any number of rows, four at a time. */
 LANES_FN void multiply_rows(const streams *s, const packing p, const planes *q, uint32_t n,
-                            const uint32_t used, const bool join, const sums *to)
+                            const uint32_t used, const bool k, const target *to)
 {
     for (uint32_t i = 0; i < n; i += 4) {
         planes at = {q->main + 2 * i * q->stride, q->fine + i * q->stride, q->stride};
-        sums out = *to;
-        out.a += i * to->stride;
-        out.b += i * to->stride;
-        out.fine += i * to->fine_stride - i * to->stride;
         switch (n - i) {
-        case 1: multiply(s, p, &at, 1, used, join, &out); break;
-        case 2: multiply(s, p, &at, 2, used, join, &out); break;
-        case 3: multiply(s, p, &at, 3, used, join, &out); break;
-        default: multiply(s, p, &at, 4, used, join, &out); break;
+        case 1: multiply(s, p, &at, i, 1, used, k, to); break;
+        case 2: multiply(s, p, &at, i, 2, used, k, to); break;
+        case 3: multiply(s, p, &at, i, 3, used, k, to); break;
+        default: multiply(s, p, &at, i, 4, used, k, to); break;
         }
     }
 }
@@ -123,9 +123,9 @@ LANES_FN const uint8_t *vector_at(const quire_source *s, uint32_t u, const packi
     return p.expanded ? (const uint8_t *)s->expanded + (size_t)u * 64 : s->tile + (size_t)u * 8 * p.bits;
 }
 
-/* Channels [from, to) of K with n queries. The sums of 16 tokens lie `step` after those of the 16 before. */
+/* Channels [from, to) of K with n queries. */
 LANES_FN void vnni_k(const quire_source *k, uint32_t from, uint32_t to, const planes *q, uint32_t n,
-                     const uint32_t used, const packing p, const bool join, sums out, size_t step)
+                     const uint32_t used, const packing p, const k_sink *sink)
 {
     uint32_t per_sub = k->format->coder.d_pad / 4;
     for (uint32_t sub = 0; sub < 4; sub += 2) {
@@ -134,27 +134,24 @@ LANES_FN void vnni_k(const quire_source *k, uint32_t from, uint32_t to, const pl
                      .next = k->next ? k->next - k->tile : 0,
                      .n = (to - from) / 4,
                      .lut = table_bytes(k->format->coder.codec, p.bits, p.table)};
-        out.b = out.a + step;
-        multiply_rows(&s, p, q, n, used, join, &out);
-        out.a += 2 * step;
+        target t = {.k = sink, .a = sub, .b = sub + 1};
+        multiply_rows(&s, p, q, n, used, true, &t);
     }
 }
 
-/* Blocks [from, to) of 16 channels of V with n rows of weights, the sums of each `step` after the one before. */
+/* Blocks [from, to) of 16 channels of V with n rows of weights. */
 LANES_FN void vnni_v(const quire_source *v, uint32_t from, uint32_t to, const int8_t *plane, uint32_t n,
-                     const packing p, const bool join, sums out, size_t step)
+                     const packing p, const v_sink *sink)
 {
     planes q = {plane, plane, 64};
     for (uint32_t b = from; b < to; b += 2) {
-        bool two = b + 1 < to;
+        target t = {.v = sink, .a = b, .b = b + 1, .one = b + 1 == to};
         streams s = {.a = vector_at(v, b * 16, p),
-                     .b = vector_at(v, (two ? b + 1 : b) * 16, p),
+                     .b = vector_at(v, (t.one ? b : b + 1) * 16, p),
                      .next = v->next ? v->next - v->tile : 0,
                      .n = 16,
                      .lut = table_bytes(v->format->coder.codec, p.bits, p.table)};
-        out.b = two ? out.a + step : out.a;
-        multiply_rows(&s, p, &q, n, 2, join, &out);
-        out.a += 2 * step;
+        multiply_rows(&s, p, &q, n, 2, false, &t);
     }
 }
 

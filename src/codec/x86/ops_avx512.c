@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT */
+/* ops_avx512: the loops over a row with AVX-512. */
+#include "codec/ops.h"
+
+#include <math.h>
+
+#if defined(QUIRE_X86)
+
+#include "codec/x86/lanes_avx512.h"
+
+#include "codec/x86/template_values.h"
+#include "codec/x86/template_groups.h"
+#include "codec/x86/template_rows.h"
+#include "codec/x86/refit_avx512.h"
+
+const quire_codec_ops quire_codec_ops_avx512 = {
+    .load = load,
+    .store = store,
+    .hadamard = hadamard,
+    .encode_float = encode_float,
+    .encode_affine = encode_affine,
+    .encode_q8_0 = encode_q8_0,
+    .encode_q5_1 = encode_q5_1,
+    .encode_q5_0 = encode_q5_0,
+    .encode_q4_1 = encode_q4_1,
+    .encode_q4_0 = encode_q4_0,
+    .encode_r8 = encode_r8,
+    .assign = assign,
+    .refit = refit_by_buckets,
+    .dot = dot,
+    .weigh = weigh,
+    .unweigh = unweigh,
+    .weighted = weighted,
+    .expand = expand,
+};
+
+#endif

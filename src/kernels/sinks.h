@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/* sinks: where the integer products of an engine go. See program.h. */
+#ifndef QUIRE_KERNELS_SINKS_H
+#define QUIRE_KERNELS_SINKS_H
+
+/* Products of one part of K become scores: zero point, scale, bias. */
+typedef struct k_sink {
+    float scale[4][16], bias[4][16];
+    int32_t offset[QUIRE_STRIP_ROWS],
+        fine_offset[QUIRE_STRIP_ROWS]; /* of the zero point; those with a bias have none */
+    float weight[QUIRE_STRIP_ROWS];    /* of the bias */
+    float fine_unit[QUIRE_STRIP_ROWS]; /* what r counts: 1/256, or 0 in rows that do not need it */
+    float *scores;
+    uint32_t fine; /* 0: no row needs r, and the engine need not make its sums */
+    vm add;        /* all: to what the parts before gave; else none */
+    bool has_bias;
+} k_sink;
+
+/* Sums of row i for the 16 tokens from 16 j on; that of r only with_fine. */
+LANES_FN void take_k(const k_sink *to, uint32_t i, uint32_t j, vi dot, vi fine, const bool with_fine)
+{
+    float *at = to->scores + i * QUIRE_TILE_ROWS + j * 16;
+    if (!to->has_bias) dot = vi_add(dot, vi_set1(to->offset[i]));
+    vf product = vi_to_float(dot);
+    if (with_fine) {
+        if (!to->has_bias) fine = vi_add(fine, vi_set1(to->fine_offset[i]));
+        product = vf_fma(vi_to_float(fine), vf_set1(to->fine_unit[i]), product);
+    }
+    vf s = vf_fma(product, vf_load(to->scale[j]), vf_keep(to->add, vf_load(at)));
+    if (to->has_bias) s = vf_fma(vf_load(to->bias[j]), vf_set1(to->weight[i]), s);
+    vf_store(at, s);
+}
+
+/* Products of one group of V are added to accumulators. */
+typedef struct v_sink {
+    float *acc;
+    size_t stride;
+    const float *unit; /* [n] */
+} v_sink;
+
+/* Sum of row i for the 16 channels from 16 block on. */
+LANES_FN void take_v(const v_sink *to, uint32_t i, uint32_t block, vi dot)
+{
+    float *at = to->acc + i * to->stride + block * 16;
+    vf_store(at, vf_fma(vi_to_float(dot), vf_set1(to->unit[i]), vf_load(at)));
+}
+
+#endif

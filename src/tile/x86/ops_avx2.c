@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+/* ops_avx2: rows into and out of tiles with AVX2. */
+#include "tile/ops.h"
+
+#if defined(QUIRE_X86)
+
+#include "codec/x86/lanes_avx2.h"
+
+#include "tile/x86/template_rows.h"
+
+const quire_tile_ops quire_tile_ops_avx2 = {
+    .put_codes = {quire_put_codes_words, put_codes_v},
+    .get_codes = {quire_get_codes_words, get_codes_v},
+    .put_values = {put_values_k, put_values_v},
+    .put_four_values = {put_four_values_k, put_four_values_v},
+    .get_values = {get_values_k, get_values_v},
+};
+
+#endif
