@@ -180,8 +180,8 @@ static inline bool quire_must_expand(const quire_kernels *kernels, const quire_f
 {
     quire_family family = quire_family_of(format->coder.codec);
     if (!kernels->expand[family]) return false;
-    bool straddles =
-        format->coder.side == QUIRE_K && format->coder.d_pad % 32 && !quire_family_is_float(family);
+    if (quire_family_is_float(family)) return n >= kernels->expand_from[family];
+    bool straddles = format->coder.side == QUIRE_K && format->coder.d_pad % kernels->whole_channels;
     return straddles || n >= kernels->expand_from[family];
 }
 

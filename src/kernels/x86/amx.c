@@ -60,7 +60,13 @@ __attribute__((target("amx-tile"))) static void leave_tiles(void *saved)
 
 /* ------------------------------------------------------- integer products */
 
-#define FEW_ROWS 4u /* up to here products of vectors are faster */
+#define FEW_ROWS 4u /* up to here products of vectors may be faster: expand_from decides, by family */
+
+/* Codes of 8 bits need not be expanded; with two copies of the planes tiles do twice the work. */
+LANES_FN uint32_t few_rows(const uint32_t bits, uint32_t copies)
+{
+    return bits == 8 && copies == 1 ? 2 : FEW_ROWS;
+}
 
 /* Codes are expanded, or of 8 bits and not looked up, and then lie in the page as they are needed. */
 LANES_FN const uint8_t *codes_of(const quire_source *s)
@@ -166,7 +172,7 @@ LANES_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const qui
     size_t stride = (size_t)q->copies * q->plane_stride,
            copy = q->copies == 2 ? from / 32 % 2 * q->plane_stride : 0;
     const int8_t *plane = q->plane + 2 * first * stride + copy, *rest = q->fine + first * stride + copy;
-    if (n <= FEW_ROWS && !k->expanded) {
+    if (n <= few_rows(bits, q->copies) && !k->expanded) {
         planes p = {plane + from, rest + from, stride};
         if (sink->fine)
             vnni_k(k, from, to, &p, n, 3, (packing){false, bits, table}, sink);
@@ -194,7 +200,7 @@ LANES_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int
 {
     const uint8_t *codes = codes_of(v) + (size_t)from * 1024;
     tile_target z = {.v = sink, .n = n, .first = from};
-    if (n <= FEW_ROWS && !v->expanded)
+    if (n <= few_rows(bits, 1) && !v->expanded)
         vnni_v(v, from, to, plane, n, (packing){false, bits, table}, sink);
     else if (n > 8)
         tile_runs(v, codes, 1024, to - from, 1, plane, 64, (int32_t *)memory, &z, true);
@@ -235,7 +241,7 @@ const quire_kernels quire_kernels_amx = {
     .score = PROGRAM_SLOTS(score),
     .mix = PROGRAM_SLOTS(mix),
     .expand = PROGRAM_SLOTS(expand),
-    .expand_from = {8, 8, 8, 5, 5, 5, 5, 5, ~0u, 5, 5, ~0u, 5, 5, 5, 5, 5},
+    .expand_from = {8, 8, 8, 3, 3, 3, 3, 3, ~0u, 5, 5, ~0u, 3, 3, 3, 3, 3},
     .whole_channels = 64,
     .turn = PROGRAM_SLOTS(turn),
     .enter = enter_tiles,

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * lanes: 16 floats or integers at a time, NEON: four registers each. The words that program.h is written in, and of every
+ * word the same results as those of x86/lanes_avx512.h, also for NaN.
+ */
+#ifndef QUIRE_KERNELS_ARM_LANES_NEON_H
+#define QUIRE_KERNELS_ARM_LANES_NEON_H
+
+#include "kernels/kernels.h"
+
+#include <arm_neon.h>
+#include <math.h>
+
+/* With the architecture: the compiler's dot product belongs to it, and is not inlined into less. */
+#define LANES_TARGET "arch=armv8.2-a+dotprod"
+#define LANES_FN static inline __attribute__((always_inline, target(LANES_TARGET)))
+#define LANES_CALL static __attribute__((noinline, target(LANES_TARGET)))
+
+/* Before a loop whose sums are to stay in registers. */
+#define LANES_PRAGMA(x) _Pragma(#x)
+#if defined(__clang__)
+#define LANES_UNROLL(n) LANES_PRAGMA(clang loop unroll(full))
+#else
+#define LANES_UNROLL(n) LANES_PRAGMA(GCC unroll n)
+#endif
+
+typedef struct vf {
+    float32x4_t a, b, c, d;
+} vf;
+typedef struct vi {
+    int32x4_t a, b, c, d;
+} vi;
+typedef struct vm {
+    uint32x4_t a, b, c, d;
+} vm; /* all bits of a lane, or none */
+
+/* A function of four lanes on all of them. */
+#define LANES_1(type, fn, x) ((type){fn((x).a), fn((x).b), fn((x).c), fn((x).d)})
+#define LANES_2(type, fn, x, y) \
+    ((type){fn((x).a, (y).a), fn((x).b, (y).b), fn((x).c, (y).c), fn((x).d, (y).d)})
+#define LANES_3(type, fn, x, y, z)                                                     \
+    ((type){fn((x).a, (y).a, (z).a), fn((x).b, (y).b, (z).b), fn((x).c, (y).c, (z).c), \
+            fn((x).d, (y).d, (z).d)})
+
+LANES_FN void lanes_prefetch(const uint8_t *p)
+{
+    __builtin_prefetch(p);
+}
+LANES_FN vf vf_load(const float *p)
+{
+    return (vf){vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12)};
+}
+LANES_FN void vf_store(float *p, vf x)
+{
+    vst1q_f32(p, x.a);
+    vst1q_f32(p + 4, x.b);
+    vst1q_f32(p + 8, x.c);
+    vst1q_f32(p + 12, x.d);
+}
+LANES_FN vf vf_set1(float x)
+{
+    return (vf){vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x)};
+}
+LANES_FN vf vf_add(vf x, vf y)
+{
+    return LANES_2(vf, vaddq_f32, x, y);
+}
+LANES_FN vf vf_sub(vf x, vf y)
+{
+    return LANES_2(vf, vsubq_f32, x, y);
+}
+LANES_FN vf vf_mul(vf x, vf y)
+{
+    return LANES_2(vf, vmulq_f32, x, y);
+}
+LANES_FN vf vf_fma(vf x, vf y, vf z)
+{
+    return LANES_3(vf, vfmaq_f32, z, x, y);
+}
+LANES_FN float32x4_t max_of(float32x4_t x, float32x4_t y)
+{
+    return vbslq_f32(vcgtq_f32(x, y), x, y);
+}
+LANES_FN float32x4_t min_of(float32x4_t x, float32x4_t y)
+{
+    return vbslq_f32(vcltq_f32(x, y), x, y);
+}
+LANES_FN vf vf_max(vf x, vf y)
+{
+    return LANES_2(vf, max_of, x, y);
+} /* y if one is NaN */
+LANES_FN vf vf_min(vf x, vf y)
+{
+    return LANES_2(vf, min_of, x, y);
+}
+LANES_FN vf vf_div(vf x, vf y)
+{
+    return LANES_2(vf, vdivq_f32, x, y);
+}
+LANES_FN vf vf_abs(vf x)
+{
+    return LANES_1(vf, vabsq_f32, x);
+}
+LANES_FN float32x4_t half_at(const uint8_t *p)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
+}
+LANES_FN vf vf_half(const uint8_t *p)
+{
+    return (vf){half_at(p), half_at(p + 8), half_at(p + 16), half_at(p + 24)};
+}
+LANES_FN float32x4_t bfloat_at(const uint8_t *p)
+{
+    return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(p)), 16));
+}
+LANES_FN vf vf_bfloat(const uint8_t *p)
+{
+    return (vf){bfloat_at(p), bfloat_at(p + 8), bfloat_at(p + 16), bfloat_at(p + 24)};
+}
+LANES_FN float vf_first(vf x)
+{
+    return vgetq_lane_f32(x.a, 0);
+}
+LANES_FN float vf_reduce_max(vf x)
+{
+    return vmaxvq_f32(vmaxq_f32(vmaxq_f32(x.a, x.b), vmaxq_f32(x.c, x.d)));
+}
+
+/* Halves on halves, as quire_lane_dot() folds its lanes. */
+LANES_FN float vf_reduce_add(vf x)
+{
+    float32x4_t q = vaddq_f32(vaddq_f32(x.a, x.c), vaddq_f32(x.b, x.d));
+    float32x2_t h = vadd_f32(vget_low_f32(q), vget_high_f32(q));
+    return vget_lane_f32(h, 0) + vget_lane_f32(h, 1);
+}
+
+/* 2^x for x up to a little above 0; below -126 it is 0 (results are flushed): 2^-127 is made of bits that say 0. */
+LANES_FN float32x4_t exp2_of(float32x4_t x)
+{
+    x = max_of(vdupq_n_f32(-127.0f), x); /* NaN stays */
+    float32x4_t n = vrndmq_f32(x), f = vsubq_f32(x, n);
+    float32x4_t r = vfmaq_f32(vdupq_n_f32(QUIRE_EXP2_FLOOR_4), vdupq_n_f32(QUIRE_EXP2_FLOOR_5), f);
+    r = vfmaq_f32(vdupq_n_f32(QUIRE_EXP2_FLOOR_3), r, f);
+    r = vfmaq_f32(vdupq_n_f32(QUIRE_EXP2_FLOOR_2), r, f);
+    r = vfmaq_f32(vdupq_n_f32(QUIRE_EXP2_FLOOR_1), r, f);
+    r = vfmaq_f32(vdupq_n_f32(1.0f), r, f);
+    int32x4_t power = vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23);
+    return vmulq_f32(r, vreinterpretq_f32_s32(power));
+}
+LANES_FN vf vf_exp2(vf x)
+{
+    return LANES_1(vf, exp2_of, x);
+}
+
+LANES_FN vm vm_of_bits(uint64_t bits)
+{
+    static const uint32_t each[16] = {0x1,   0x2,   0x4,   0x8,   0x10,   0x20,   0x40,   0x80,
+                                      0x100, 0x200, 0x400, 0x800, 0x1000, 0x2000, 0x4000, 0x8000};
+    uint32x4_t x = vdupq_n_u32((uint32_t)bits);
+    return (vm){vtstq_u32(x, vld1q_u32(each)), vtstq_u32(x, vld1q_u32(each + 4)),
+                vtstq_u32(x, vld1q_u32(each + 8)), vtstq_u32(x, vld1q_u32(each + 12))};
+}
+LANES_FN uint32x4_t not_negative(float32x4_t x)
+{
+    return vcgezq_s32(vreinterpretq_s32_f32(x));
+}
+LANES_FN vm vm_not_negative(vf x)
+{
+    return LANES_1(vm, not_negative, x);
+}
+LANES_FN float32x4_t keep_of(uint32x4_t m, float32x4_t x)
+{
+    return vreinterpretq_f32_u32(vandq_u32(m, vreinterpretq_u32_f32(x)));
+}
+LANES_FN vf vf_keep(vm m, vf x)
+{
+    return LANES_2(vf, keep_of, m, x);
+} /* others 0 */
+LANES_FN vf vf_select(vm m, vf x, vf other)
+{
+    return LANES_3(vf, vbslq_f32, m, x, other);
+}
+
+LANES_FN vi vi_load(const int32_t *p)
+{
+    return (vi){vld1q_s32(p), vld1q_s32(p + 4), vld1q_s32(p + 8), vld1q_s32(p + 12)};
+}
+LANES_FN void vi_store(int32_t *p, vi x)
+{
+    vst1q_s32(p, x.a);
+    vst1q_s32(p + 4, x.b);
+    vst1q_s32(p + 8, x.c);
+    vst1q_s32(p + 12, x.d);
+}
+LANES_FN vi vi_set1(int32_t x)
+{
+    return (vi){vdupq_n_s32(x), vdupq_n_s32(x), vdupq_n_s32(x), vdupq_n_s32(x)};
+}
+LANES_FN vi vi_add(vi x, vi y)
+{
+    return LANES_2(vi, vaddq_s32, x, y);
+}
+LANES_FN vf vi_to_float(vi x)
+{
+    return LANES_1(vf, vcvtq_f32_s32, x);
+}
+LANES_FN vi vf_to_int(vf x)
+{
+    return LANES_1(vi, vcvtnq_s32_f32, x);
+} /* nearest even */
+LANES_FN int32_t vi_reduce_add(vi x)
+{
+    return vaddvq_s32(vaddq_s32(vaddq_s32(x.a, x.b), vaddq_s32(x.c, x.d)));
+}
+
+/* 16 numbers as 16 bits, the first eight and the last. */
+LANES_FN int16x8_t first_words(vi x)
+{
+    return vcombine_s16(vqmovn_s32(x.a), vqmovn_s32(x.b));
+}
+LANES_FN int16x8_t last_words(vi x)
+{
+    return vcombine_s16(vqmovn_s32(x.c), vqmovn_s32(x.d));
+}
+
+/* 64 whole numbers of up to 16 bits, |z| <= 32639, as two rows of bytes: 256 * high + low. */
+LANES_FN void vi_store_planes(const vi z[4], int8_t *high_to, int8_t *low_to)
+{
+    for (uint32_t j = 0; j < 4; j++) {
+        int16x8_t x = first_words(z[j]), y = last_words(z[j]);
+        vst1q_s8(high_to + j * 16, vcombine_s8(vrshrn_n_s16(x, 8), vrshrn_n_s16(y, 8)));
+        vst1q_s8(low_to + j * 16, vcombine_s8(vmovn_s16(x), vmovn_s16(y)));
+    }
+}
+
+/* 64 whole numbers of 8 bits. */
+LANES_FN void vi_store_bytes(const vi z[4], int8_t *to)
+{
+    for (uint32_t j = 0; j < 4; j++)
+        vst1q_s8(to + j * 16, vcombine_s8(vqmovn_s16(first_words(z[j])), vqmovn_s16(last_words(z[j]))));
+}
+
+/* Sums of z[j] * k[j], numbers of 16 bits, over all j and some of the lanes: their total is what counts. */
+LANES_FN int32x4_t dot4_of(int32x4_t z0, int32x4_t z1, int32x4_t z2, int32x4_t z3, int32x4_t k0, int32x4_t k1,
+                           int32x4_t k2, int32x4_t k3)
+{
+    return vpaddq_s32(vmlaq_s32(vmulq_s32(z0, k0), z2, k2), vmlaq_s32(vmulq_s32(z1, k1), z3, k3));
+}
+LANES_FN vi vi_dot4(const vi z[4], const vi k[4])
+{
+    return (vi){dot4_of(z[0].a, z[1].a, z[2].a, z[3].a, k[0].a, k[1].a, k[2].a, k[3].a),
+                dot4_of(z[0].b, z[1].b, z[2].b, z[3].b, k[0].b, k[1].b, k[2].b, k[3].b),
+                dot4_of(z[0].c, z[1].c, z[2].c, z[3].c, k[0].c, k[1].c, k[2].c, k[3].c),
+                dot4_of(z[0].d, z[1].d, z[2].d, z[3].d, k[0].d, k[1].d, k[2].d, k[3].d)};
+}
+
+#endif

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * kernels: NEON with the dot product of signed bytes. Four quads of a plane row are one register, and each multiplies its
+ * own vector of codes.
+ */
+#include "core/cpu.h"
+
+#if defined(QUIRE_ARM)
+
+#include "kernels/arm/unpack_neon.h"
+
+#include "kernels/sinks.h"
+
+#define ROWS_AT_ONCE 4u
+
+/* How code vectors lie in memory. */
+typedef struct packing {
+    bool expanded;
+    uint32_t bits;
+    bool table;
+} packing;
+
+/* Plane rows of queries: two for each, and one of r. */
+typedef struct planes {
+    const int8_t *main, *fine; /* first of the first query */
+    size_t stride;
+} planes;
+
+/* Consecutive code vectors. */
+typedef struct stream {
+    const uint8_t *at;
+    ptrdiff_t next; /* from here to what is brought into the cache meanwhile; 0: nothing */
+    size_t n;       /* vectors; a multiple of 8 if they are packed, else of 4 */
+    const lookup *table;
+} stream;
+
+/* Sums of up to four queries, 16 tokens or channels: of z, then of r. */
+typedef struct sums {
+    int32_t of[ROWS_AT_ONCE][2][16];
+} sums;
+
+typedef struct row_sums {
+    int32x4_t high, low, r;
+} row_sums;
+
+/* The same quarter of four vectors, with four quads of a plane row. */
+LANES_FN int32x4_t add_plane(int32x4_t sum, const int8x16_t x[4], const int8_t *plane)
+{
+    int8x16_t q = vld1q_s8(plane);
+    sum = vdotq_laneq_s32(sum, x[0], q, 0);
+    sum = vdotq_laneq_s32(sum, x[1], q, 1);
+    sum = vdotq_laneq_s32(sum, x[2], q, 2);
+    return vdotq_laneq_s32(sum, x[3], q, 3);
+}
+
+/* Quarters at a time: codes take four registers for each, sums two or three for each and row, of 32. */
+LANES_FN uint32_t quarters_at_once(const uint32_t rows, const bool fine)
+{
+    return fine && rows > 3 ? 1 : 2;
+}
+
+/* `quarters` quarters of each vector, from `quarter` on. */
+LANES_FN void multiply_quarters(const stream *s, const packing p, const planes *q, const uint32_t rows,
+                                const uint32_t quarter, const uint32_t quarters, const bool fine, sums *out)
+{
+    const uint32_t step = p.expanded ? 4 : 8;
+    row_sums a[ROWS_AT_ONCE][2];
+    int8x16_t x[2][4];
+    LANES_UNROLL(4)
+    for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t k = 0; k < quarters; k++) a[r][k].high = a[r][k].low = a[r][k].r = vdupq_n_s32(0);
+    for (size_t v = 0; v < s->n; v += step) {
+        const uint8_t *block = s->at + v * 8 * (p.expanded ? 8 : p.bits);
+        LANES_UNROLL(2)
+        for (uint32_t i = 0; i < step; i += 4) {
+            LANES_UNROLL(4)
+            for (uint32_t j = 0; j < 4; j++) {
+                if (!p.expanded && i + j < p.bits && !quarter) /* one line for each that is read: no bursts */
+                    lanes_prefetch(block + s->next + (i + j) * 64);
+                for (uint32_t k = 0; k < quarters; k++)
+                    x[k][j] = p.expanded ? vld1q_s8((const int8_t *)block + (i + j) * 64 + (quarter + k) * 16)
+                                         : unpack1(block, i + j, quarter + k, p.bits, p.table, s->table);
+            }
+            const int8_t *main = q->main + (v + i) * 4, *rest = q->fine + (v + i) * 4;
+            LANES_UNROLL(4)
+            for (uint32_t r = 0; r < rows; r++) {
+                for (uint32_t k = 0; k < quarters; k++) {
+                    a[r][k].high = add_plane(a[r][k].high, x[k], main + 2 * r * q->stride);
+                    a[r][k].low = add_plane(a[r][k].low, x[k], main + (2 * r + 1) * q->stride);
+                    if (fine) a[r][k].r = add_plane(a[r][k].r, x[k], rest + r * q->stride);
+                }
+            }
+        }
+    }
+    LANES_UNROLL(4)
+    for (uint32_t r = 0; r < rows; r++) {
+        for (uint32_t k = 0; k < quarters; k++) {
+            int32x4_t z = vaddq_s32(vshlq_n_s32(a[r][k].high, 8), a[r][k].low);
+            vst1q_s32(out->of[r][0] + (quarter + k) * 4, z);
+            if (fine) vst1q_s32(out->of[r][1] + (quarter + k) * 4, a[r][k].r);
+        }
+    }
+}
+
+LANES_FN void multiply(const stream *s, const packing p, const planes *q, const uint32_t rows,
+                       const bool fine, sums *out)
+{
+    const uint32_t quarters = quarters_at_once(rows, fine);
+    multiply_quarters(s, p, q, rows, 0, quarters, fine, out);
+    if (quarters == 1) multiply_quarters(s, p, q, rows, 1, 1, fine, out);
+    multiply_quarters(s, p, q, rows, 2, quarters, fine, out);
+    if (quarters == 1) multiply_quarters(s, p, q, rows, 3, 1, fine, out);
+}
+
+/* Up to four queries. */
+LANES_FN void multiply_rows(const stream *s, const packing p, const planes *q, uint32_t rows, bool fine,
+                            sums *out)
+{
+    switch (rows * 2 + fine) {
+    case 2: multiply(s, p, q, 1, false, out); break;
+    case 3: multiply(s, p, q, 1, true, out); break;
+    case 4: multiply(s, p, q, 2, false, out); break;
+    case 5: multiply(s, p, q, 2, true, out); break;
+    case 6: multiply(s, p, q, 3, false, out); break;
+    case 7: multiply(s, p, q, 3, true, out); break;
+    case 8: multiply(s, p, q, 4, false, out); break;
+    default: multiply(s, p, q, 4, true, out); break;
+    }
+}
+
+/* These are large, so each is there once, for K and V: one for expanded tiles and one for each way of packing. */
+typedef void multiply_fn(const stream *s, const planes *q, uint32_t rows, bool fine, sums *out);
+
+LANES_CALL void multiply_expanded(const stream *s, const planes *q, uint32_t rows, bool fine, sums *out)
+{
+    multiply_rows(s, (packing){.expanded = true}, q, rows, fine, out);
+}
+
+#define MULTIPLY(name, bits, table)                                                                        \
+    LANES_CALL void multiply_##name(const stream *s, const planes *q, uint32_t rows, bool fine, sums *out) \
+    {                                                                                                      \
+        multiply_rows(s, (packing){false, bits, table}, q, rows, fine, out);                               \
+    }
+
+MULTIPLY(l2, 2, false)
+MULTIPLY(l3, 3, false)
+MULTIPLY(l4, 4, false)
+MULTIPLY(l5, 5, false)
+MULTIPLY(l6, 6, false)
+MULTIPLY(l8, 8, false)
+MULTIPLY(t2, 2, true)
+MULTIPLY(t3, 3, true)
+MULTIPLY(t4, 4, true)
+MULTIPLY(t5, 5, true)
+MULTIPLY(t6, 6, true)
+
+LANES_FN multiply_fn *multiply_for(bool expanded, const uint32_t bits, const bool table)
+{
+    if (expanded) return multiply_expanded;
+    switch (bits) {
+    case 2: return table ? multiply_t2 : multiply_l2;
+    case 3: return table ? multiply_t3 : multiply_l3;
+    case 4: return table ? multiply_t4 : multiply_l4;
+    case 5: return table ? multiply_t5 : multiply_l5;
+    case 6: return table ? multiply_t6 : multiply_l6;
+    default: return multiply_l8;
+    }
+}
+
+/* n vectors from number u on. */
+LANES_FN stream stream_at(const quire_source *s, uint32_t u, uint32_t n, const uint32_t bits,
+                          const lookup *table)
+{
+    return (stream){.at = s->expanded ? (const uint8_t *)s->expanded + (size_t)u * 64
+                                      : s->tile + (size_t)u * 8 * bits,
+                    .next = s->next ? s->next - s->tile : 0,
+                    .n = n,
+                    .table = table};
+}
+
+/* What codes that are less by 128 lack in a sum, whose numbers add up to this. */
+LANES_FN vi lacking(int32_t sum, const uint32_t bits, const bool table)
+{
+    return vi_set1(is_less(bits, table) ? 128 * sum : 0);
+}
+
+LANES_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q, uint32_t first,
+                    uint32_t n, const k_sink *sink, void *memory, const uint32_t bits, const bool table)
+{
+    (void)memory;
+    multiply_fn *multiply_k = multiply_for(k->expanded, bits, table);
+    const lookup entries = table_bytes(k->format->coder.codec, bits, table);
+    const size_t stride = q->plane_stride;
+    const uint32_t part = from / quire_part_size(&k->format->coder);
+    for (uint32_t sub = 0; sub < 4; sub++) {
+        stream s =
+            stream_at(k, sub * (k->format->coder.d_pad / 4) + from / 4, (to - from) / 4, bits, &entries);
+        for (uint32_t i = 0; i < n; i += ROWS_AT_ONCE) {
+            uint32_t rows = n - i < ROWS_AT_ONCE ? n - i : ROWS_AT_ONCE, at = first + i;
+            planes p = {q->plane + 2 * at * stride + from, q->fine + at * stride + from, stride};
+            sums dots;
+            multiply_k(&s, &p, rows, sink->fine, &dots);
+            for (uint32_t r = 0; r < rows; r++) {
+                const int32_t *sum = q->sum + ((size_t)(at + r) * q->n_parts + part) * 2;
+                vi z = vi_add(vi_load(dots.of[r][0]), lacking(sum[0], bits, table));
+                if (sink->fine)
+                    take_k(sink, i + r, sub, z, vi_add(vi_load(dots.of[r][1]), lacking(sum[1], bits, table)),
+                           true);
+                else
+                    take_k(sink, i + r, sub, z, z, false);
+            }
+        }
+    }
+}
+
+/* The sum of a row's 64 numbers. */
+LANES_FN int32_t sum_of_planes(const int8_t *plane)
+{
+    const int8x16_t one = vdupq_n_s8(1);
+    int32x4_t high = vdupq_n_s32(0), low = high;
+    for (uint32_t t = 0; t < 64; t += 16) {
+        high = vdotq_s32(high, vld1q_s8(plane + t), one);
+        low = vdotq_s32(low, vld1q_s8(plane + 64 + t), one);
+    }
+    return vaddvq_s32(vaddq_s32(vshlq_n_s32(high, 8), low));
+}
+
+LANES_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int8_t *plane, uint32_t n,
+                    const v_sink *sink, void *memory, const uint32_t bits, const bool table)
+{
+    (void)memory;
+    multiply_fn *multiply_v = multiply_for(v->expanded, bits, table);
+    const lookup entries = table_bytes(v->format->coder.codec, bits, table);
+    int32_t sum[QUIRE_STRIP_ROWS];
+    for (uint32_t i = 0; i < n; i++) sum[i] = is_less(bits, table) ? sum_of_planes(plane + i * 128) : 0;
+    for (uint32_t b = from; b < to; b++) {
+        stream s = stream_at(v, b * 16, 16, bits, &entries);
+        for (uint32_t i = 0; i < n; i += ROWS_AT_ONCE) {
+            uint32_t rows = n - i < ROWS_AT_ONCE ? n - i : ROWS_AT_ONCE;
+            planes p = {plane + (size_t)i * 128, plane, 64};
+            sums dots;
+            multiply_v(&s, &p, rows, false, &dots);
+            for (uint32_t r = 0; r < rows; r++)
+                take_v(sink, i + r, b, vi_add(vi_load(dots.of[r][0]), lacking(sum[i + r], bits, table)));
+        }
+    }
+}
+
+#include "kernels/program.h"
+
+#define FLOAT_ROWS 4u /* 16 registers of sums */
+#define FLOAT_VECTORS 1u
+#include "kernels/float_program.h"
+
+#define NEVER (QUIRE_MAX_QUERY_ROWS + 1)
+_Static_assert(QUIRE_N_FAMILIES == 17, "expand_from has one number for each");
+
+PROGRAM_FAMILIES(PROGRAM_FAMILY)
+PROGRAM_FAMILIES(UNPACK_FAMILY)
+
+const quire_kernels quire_kernels_neon = {
+    .load = load_queries,
+    .soften = soften,
+    .settle = settle,
+    .score = PROGRAM_SLOTS(score),
+    .mix = PROGRAM_SLOTS(mix),
+    .expand = PROGRAM_SLOTS(expand),
+    .expand_from = {NEVER, 24, 24, 17, 9, 17, 9, 9, 17, 17, 9, 17, 9, 9, 9, 9, 9},
+    .whole_channels = 32,
+    .turn = PROGRAM_SLOTS(turn),
+};
+
+#endif
