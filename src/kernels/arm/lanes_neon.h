@@ -7,6 +7,7 @@
 #define QUIRE_KERNELS_ARM_LANES_NEON_H
 
 #include "kernels/kernels.h"
+#include "kernels/unroll.h"
 
 #include <arm_neon.h>
 #include <math.h>
@@ -15,14 +16,6 @@
 #define LANES_TARGET "arch=armv8.2-a+dotprod"
 #define LANES_FN static inline __attribute__((always_inline, target(LANES_TARGET)))
 #define LANES_CALL static __attribute__((noinline, target(LANES_TARGET)))
-
-/* Before a loop whose sums are to stay in registers. */
-#define LANES_PRAGMA(x) _Pragma(#x)
-#if defined(__clang__)
-#define LANES_UNROLL(n) LANES_PRAGMA(clang loop unroll(full))
-#else
-#define LANES_UNROLL(n) LANES_PRAGMA(GCC unroll n)
-#endif
 
 typedef struct vf {
     float32x4_t a, b, c, d;

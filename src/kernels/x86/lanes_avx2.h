@@ -8,6 +8,7 @@
 #define QUIRE_KERNELS_X86_LANES_AVX2_H
 
 #include "kernels/kernels.h"
+#include "kernels/unroll.h"
 
 #include <immintrin.h>
 #include <math.h>
@@ -17,14 +18,6 @@
 #endif
 #define LANES_FN static inline __attribute__((always_inline, target(LANES_TARGET)))
 #define LANES_CALL static __attribute__((noinline, target(LANES_TARGET)))
-
-/* Before a loop whose sums are to stay in registers. */
-#define LANES_PRAGMA(x) _Pragma(#x)
-#if defined(__clang__)
-#define LANES_UNROLL(n) LANES_PRAGMA(clang loop unroll(full))
-#else
-#define LANES_UNROLL(n) LANES_PRAGMA(GCC unroll n)
-#endif
 
 typedef struct vf {
     __m256 a, b;

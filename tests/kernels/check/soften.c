@@ -98,13 +98,17 @@ static void make_rows(rng *r, rows *x)
     for (uint32_t i = 0; i < ROWS; i++) {
         kind k = (kind)rng_below(r, N_KINDS);
         float by = k >= KIND_INFINITE ? 1 : ldexpf(1 + fabsf(rng_normal(r)), -(int)rng_below(r, 30));
+        float top = -INFINITY;
         x->unit[i] = by;
         for (uint32_t t = 0; t < TOKENS; t++) {
             x->score[i][t] = score_value(k, r) / by;
+            if (x->visible[i] >> t & 1) top = fmaxf(top, x->score[i][t] * by);
             if (!(x->visible[i] >> t & 1) && rng_bits(r) & 1) x->score[i][t] = bad[rng_below(r, COUNT(bad))];
         }
         bool is_new = rng_below(r, 3) == 0;
-        x->max[i] = is_new ? -INFINITY : rng_below(r, 3) ? 4 * rng_normal(r) : score_value(k, r);
+        const float before[] = {-INFINITY, 4 * rng_normal(r), score_value(k, r),
+                                top + 0.01f * rng_normal(r)}; /* the last: a maximum that grows little */
+        x->max[i] = before[is_new ? 0 : rng_between(r, 1, COUNT(before) - 1)];
         if (!is_new && !check_is_finite(x->max[i])) x->max[i] = 1e30f;
         for (uint32_t l = 0; l < QUIRE_SIDE_LANES; l++)
             x->sum[i][l] = is_new || l ? 0 : 1 + fabsf(rng_normal(r)); /* C has one lane */
