@@ -6,7 +6,6 @@
 #include "core/float_mode.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #define KNOWN_FLAGS (uint32_t)(QUIRE_ATTEND_BIDIRECTIONAL | QUIRE_ATTEND_PARTIAL)
 #define PARTS_IN_FLIGHT 64u /* partial results kept at once, at least, when splits are spread over threads */
@@ -377,12 +376,23 @@ static bool is_uneven(uint64_t n_blocks, uint32_t n_threads)
     return n_blocks < 2 * (uint64_t)n_threads || 10 * turns * n_threads > 11 * n_blocks;
 }
 
-/* Long jobs first: what is left at the end is short. Which job a result belongs to does not change it. */
-static int longer_first(const void *a, const void *b)
+/*
+ * Long jobs first: what is left at the end is short. Which job a result belongs to does not change it.
+ * A Shell sort: in place (qsort may allocate) and quick for jobs that are in order.
+ */
+static void sort_longer_first(quire_checked_job *jobs, uint32_t n)
 {
-    uint64_t x = ((const quire_checked_job *)a)->job->n_tiles,
-             y = ((const quire_checked_job *)b)->job->n_tiles;
-    return x > y ? -1 : x < y;
+    uint32_t gap = 1;
+    while (gap < n / 3) gap = 3 * gap + 1;
+    for (; gap; gap /= 3)
+        for (uint32_t i = gap; i < n; i++) {
+            if (jobs[i - gap].job->n_tiles >= jobs[i].job->n_tiles) continue;
+            quire_checked_job moved = jobs[i];
+            uint32_t to = i;
+            for (; to >= gap && jobs[to - gap].job->n_tiles < moved.job->n_tiles; to -= gap)
+                jobs[to] = jobs[to - gap];
+            jobs[to] = moved;
+        }
 }
 
 QUIRE_APART static quire_status attend(quire_workspace *w, const quire_attend_options *options,
@@ -411,7 +421,7 @@ QUIRE_APART static quire_status attend(quire_workspace *w, const quire_attend_op
         if ((d + 15) / 16 * 16 > n.d) n.d = (d + 15) / 16 * 16;
         if (floats > n.state_floats) n.state_floats = floats;
     }
-    qsort(c.jobs, n_jobs, sizeof *c.jobs, longer_first);
+    sort_longer_first(c.jobs, n_jobs);
     for (uint32_t i = 0; i < n_jobs; i++) {
         quire_checked_job *job = &c.jobs[i];
         uint64_t blocks = (uint64_t)job->blocks_per_head * job->job->n_kv_heads;
