@@ -7,6 +7,7 @@
 
 #include <math.h>
 
+#define EXPANDED_BYTES ((size_t)1 << 20) /* of a worker at most: half of the second cache */
 #define KNOWN_FLAGS (uint32_t)(QUIRE_ATTEND_BIDIRECTIONAL | QUIRE_ATTEND_PARTIAL)
 #define PARTS_IN_FLIGHT 64u /* partial results kept at once, at least, when splits are spread over threads */
 
@@ -192,16 +193,30 @@ static void lay_out_queries(carver *m, const needs *n, quire_queries *q)
     if (m->base) *q = laid;
 }
 
+/*
+ * Accumulators of many rows do not fit into the first cache, and each tile changes all of them. So a strip of rows goes
+ * over a few tiles before the next one does; those lie expanded in the second cache.
+ */
+static uint32_t tiles_at_once(size_t rows, size_t expanded)
+{
+    size_t n = EXPANDED_BYTES / (2 * expanded);
+    if (rows <= QUIRE_STRIP_ROWS || n < 1) return 1;
+    return n < QUIRE_TILES_AT_ONCE ? (uint32_t)n : QUIRE_TILES_AT_ONCE;
+}
+
 static void lay_out_scratch(carver *m, const needs *n, quire_scratch *s)
 {
-    size_t rows = n->rows;
+    size_t rows = n->rows, expanded = quire_expanded_bytes(n->d);
+    uint32_t n_tiles = tiles_at_once(n->rows, expanded);
     quire_scratch laid = {
         .queries = (quire_queries *)carve(m, n->n_k, sizeof(quire_queries)),
         .log_unit = (float *)carve(m, n->n_k * rows, sizeof(float)),
-        .visible = (uint64_t *)carve(m, rows, sizeof(uint64_t)),
-        .scores = (float *)carve(m, (size_t)QUIRE_STRIP_ROWS * QUIRE_TILE_ROWS, sizeof(float)),
-        .k = (uint8_t *)carve(m, 1, quire_expanded_bytes(n->d)),
-        .v = (uint8_t *)carve(m, 1, quire_expanded_bytes(n->d)),
+        .visible = (uint64_t *)carve(m, n_tiles * rows, sizeof(uint64_t)),
+        .scores = (float *)carve(m, (size_t)2 * QUIRE_STRIP_ROWS * QUIRE_TILE_ROWS, sizeof(float)),
+        .k = (uint8_t *)carve(m, n_tiles, expanded),
+        .v = (uint8_t *)carve(m, n_tiles, expanded),
+        .expanded_bytes = expanded,
+        .n_tiles = n_tiles,
         .kernel = carve(m, 1, quire_kernel_scratch(n->d)),
         .row = (float *)carve(m, QUIRE_MAX_D, sizeof(float)),
         .part = (float *)carve(m, n->state_floats, sizeof(float)),

@@ -41,6 +41,8 @@ typedef struct quire_checked_job {
     const quire_kernels *kernels;
 } quire_checked_job;
 
+#define QUIRE_TILES_AT_ONCE 8u
+
 /* A block of query rows of one KV head. */
 typedef struct quire_block {
     const quire_checked_job *job;
@@ -60,9 +62,11 @@ typedef struct quire_state {
 typedef struct quire_scratch {
     quire_queries *queries; /* [n_k] */
     float *log_unit;        /* [n_k][rows]: a score in units of log 2 is this times what the kernel gives */
-    uint64_t *visible;      /* [rows] */
-    float *scores;          /* [16][64] */
-    uint8_t *k, *v;         /* expanded tiles */
+    uint64_t *visible;      /* [n_tiles][rows] */
+    float *scores;          /* [2][16][64] */
+    uint8_t *k, *v;         /* [n_tiles][expanded_bytes] */
+    size_t expanded_bytes;
+    uint32_t n_tiles; /* that are expanded before the first strip of rows sees them */
     void *kernel;           /* quire_kernel_scratch() */
     float *row;             /* one row of values */
     float *part, *total;    /* memory of two states */

@@ -162,6 +162,8 @@ typedef struct visit {
     const quire_attend_options *options;
     const quire_tile_ref *tile, *next; /* NULL: none */
     quire_scratch *s;
+    uint8_t *k_memory, *v_memory; /* for expanded tiles; the same if one strip is all */
+    uint64_t *visible;            /* [rows] */
     quire_source k, v;
     uint32_t k_index, v_index;
     quire_score_fn *score;
@@ -172,8 +174,9 @@ typedef struct visit {
 } visit;
 
 /* Rows that each query sees by position; false: none sees any. */
-static bool look(const visit *v, uint64_t *visible)
+static bool look(const visit *v)
 {
+    uint64_t *visible = v->visible;
     const quire_checked_job *checked = v->block->job;
     const quire_attend_job *job = checked->job;
     bool causal = !(v->options->flags & QUIRE_ATTEND_BIDIRECTIONAL);
@@ -209,12 +212,11 @@ static void open_keys(visit *v)
     if (next && next->k_format->tile_bytes == format->tile_bytes)
         v->k.next = head_tile(next->k, next->k_head_stride, format, b->head);
     if (!quire_must_expand(kernels, format, b->n_rows)) return;
-    kernels->expand[family](&v->k, v->s->k);
-    v->k.expanded = v->s->k;
+    kernels->expand[family](&v->k, v->k_memory);
+    v->k.expanded = v->k_memory;
 }
 
-/* The same for V, which may be a part of K. One strip of rows is done with K by then: memory that is in the cache
- * is used again. */
+/* The same for V, which may be a part of K. */
 static void open_values(visit *v)
 {
     const quire_tile_ref *next = v->next;
@@ -223,14 +225,13 @@ static void open_values(visit *v)
     const quire_tile_ref *tile = v->tile;
     const quire_format *format = v_format_of(tile);
     quire_family family = quire_family_of(format->coder.codec);
-    uint8_t *memory = b->n_rows <= QUIRE_STRIP_ROWS ? v->s->k : v->s->v;
     v->v_index = index_of(b->job->v, b->job->n_v, format);
     v->mix = kernels->mix[family];
     if (!tile->v) {
         v->v = (quire_source){.format = format, .tile = v->k.tile};
         if (kernels->turn[family]) {
-            kernels->turn[family](&v->v, memory);
-            v->v.expanded = memory;
+            kernels->turn[family](&v->v, v->v_memory);
+            v->v.expanded = v->v_memory;
         }
         return;
     }
@@ -238,21 +239,29 @@ static void open_values(visit *v)
     if (next && next->v && next->v_format->tile_bytes == format->tile_bytes)
         v->v.next = head_tile(next->v, next->v_head_stride, format, b->head);
     if (!quire_must_expand(kernels, format, b->n_rows)) return;
-    kernels->expand[family](&v->v, memory);
-    v->v.expanded = memory;
+    kernels->expand[family](&v->v, v->v_memory);
+    v->v.expanded = v->v_memory;
 }
 
+/* Some rows of a block on a tile. */
+typedef struct strip {
+    uint32_t first, n; /* query rows of the block */
+    uint64_t *visible;
+    float *scores; /* later weights */
+    float unit[QUIRE_STRIP_ROWS], factor[QUIRE_STRIP_ROWS];
+} strip;
+
 /* Soft cap, slopes and masks of a strip's rows; unit[i] becomes 1. */
-static void add_terms(const visit *v, uint32_t first, uint32_t n, uint64_t *visible, float *unit)
+static void add_terms(const visit *v, strip *st)
 {
     const quire_attend_options *o = v->options;
     const quire_checked_job *checked = v->block->job;
     const quire_mask *mask = checked->job->mask;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < st->n; i++) {
         uint32_t query, h;
-        query_of(v->block, first + i, &query, &h);
+        query_of(v->block, st->first + i, &query, &h);
         row_terms r = {
-            .unit = v->s->queries[v->k_index].unit[first + i],
+            .unit = v->s->queries[v->k_index].unit[st->first + i],
             .scale = checked->scale,
             .softcap = o->softcap,
             .alibi = o->alibi ? o->alibi[h] : 0,
@@ -261,50 +270,88 @@ static void add_terms(const visit *v, uint32_t first, uint32_t n, uint64_t *visi
             .mask = mask,
             .mask_row = mask ? query * mask->query_stride + h * mask->head_stride : 0,
         };
-        visible[i] = finish_scores(&r, v->tile, visible[i], v->s->scores + (size_t)i * QUIRE_TILE_ROWS);
-        unit[i] = 1;
+        st->visible[i] = finish_scores(&r, v->tile, st->visible[i], st->scores + (size_t)i * QUIRE_TILE_ROWS);
+        st->unit[i] = 1;
     }
 }
 
 /* V in K: the weight of the rows whose mean was taken out. */
-static void weigh_means(const visit *v, const float *weights, const uint64_t *visible, const float *factor,
-                        uint32_t n, float *acc)
+static void weigh_means(const visit *v, const strip *st, float *acc)
 {
     const quire_format *f = v->k.format;
     const quire_checked_job *job = v->block->job;
     for (uint32_t t = 0; t < QUIRE_TILE_ROWS; t++) {
         if (quire_load16(v->k.tile + f->code_bytes + t * 2) & 0x8000u) continue;
-        for (uint32_t i = 0; i < n; i++)
-            if (visible[i] >> t & 1)
+        for (uint32_t i = 0; i < st->n; i++)
+            if (st->visible[i] >> t & 1)
                 acc[i * acc_stride(job) + job->v_stride - LANES] +=
-                    factor[i] * weights[i * QUIRE_TILE_ROWS + t];
+                    st->factor[i] * st->scores[i * QUIRE_TILE_ROWS + t];
     }
 }
 
-static void run_strip(visit *v, uint32_t first, uint32_t n, quire_state *part)
+/* Scores of a strip; false: none of its rows sees the tile. */
+static bool score_strip(const visit *v, strip *st)
+{
+    const quire_scratch *s = v->s;
+    uint64_t any = 0;
+    uint32_t partial = 0;
+    for (uint32_t i = 0; i < st->n; i++) {
+        any |= st->visible[i];
+        if (v->masked || st->visible[i] != ~(uint64_t)0) partial |= 1u << i;
+    }
+    if (!any) return false;
+    v->score(&v->k, &s->queries[v->k_index], st->first, st->n, partial, st->scores, s->kernel);
+    memcpy(st->unit, s->log_unit + (size_t)v->k_index * v->block->n_rows + st->first,
+           st->n * sizeof *st->unit);
+    if (!v->plain) add_terms(v, st);
+    return true;
+}
+
+static void soften_strip(const visit *v, strip *st, quire_state *part)
 {
     const quire_checked_job *job = v->block->job;
-    quire_scratch *s = v->s;
-    uint64_t *visible = s->visible + first, any = 0;
-    uint32_t partial = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        any |= visible[i];
-        if (v->masked || visible[i] != ~(uint64_t)0) partial |= 1u << i;
-    }
-    if (!any) return;
-    float unit[QUIRE_STRIP_ROWS], factor[QUIRE_STRIP_ROWS];
-    v->score(&v->k, &s->queries[v->k_index], first, n, partial, s->scores, s->kernel);
-    if (!v->mix) open_values(v);
-    memcpy(unit, s->log_unit + (size_t)v->k_index * v->block->n_rows + first, n * sizeof *unit);
-    if (!v->plain) add_terms(v, first, n, visible, unit);
-    quire_softmax softmax = {.max = part->max + first,
-                             .sum = part->lanes + (size_t)first * LANES,
-                             .acc = part->acc + first * acc_stride(job),
+    quire_softmax softmax = {.max = part->max + st->first,
+                             .sum = part->lanes + (size_t)st->first * LANES,
+                             .acc = part->acc + st->first * acc_stride(job),
                              .stride = acc_stride(job)};
-    job->kernels->soften(s->scores, visible, unit, n, &softmax, factor);
-    float *acc = softmax.acc + (size_t)v->v_index * job->v_stride;
-    v->mix(&v->v, job->job->d_v, s->scores, visible, factor, n, acc, softmax.stride, s->kernel);
-    if (v->weighs_means) weigh_means(v, s->scores, visible, factor, n, acc);
+    job->kernels->soften(st->scores, st->visible, st->unit, st->n, &softmax, st->factor);
+}
+
+static void mix_strip(visit *v, const strip *st, quire_state *part)
+{
+    const quire_checked_job *job = v->block->job;
+    if (!v->mix) open_values(v);
+    float *acc = part->acc + st->first * acc_stride(job) + (size_t)v->v_index * job->v_stride;
+    v->mix(&v->v, job->job->d_v, st->scores, st->visible, st->factor, st->n, acc, acc_stride(job),
+           v->s->kernel);
+    if (v->weighs_means) weigh_means(v, st, acc);
+}
+
+/*
+ * All rows of a block on some tiles. The scores of a strip and a tile are made before the values of the one before: where
+ * tiles of the processor do the products, they are idle for less time.
+ */
+static void run_strips(visit *visits, uint32_t n_visits, quire_state *part)
+{
+    uint32_t n_rows = visits->block->n_rows, k = 0;
+    strip two[2], *held = NULL;
+    visit *held_by = NULL;
+    for (uint32_t first = 0; first < n_rows; first += QUIRE_STRIP_ROWS) {
+        for (uint32_t t = 0; t < n_visits; t++, k ^= 1) {
+            visit *v = &visits[t];
+            strip *st = &two[k];
+            st->first = first;
+            st->n = n_rows - first < QUIRE_STRIP_ROWS ? n_rows - first : QUIRE_STRIP_ROWS;
+            st->visible = v->visible + first;
+            st->scores = v->s->scores + (size_t)k * QUIRE_STRIP_ROWS * QUIRE_TILE_ROWS;
+            bool seen = score_strip(v, st);
+            if (held) mix_strip(held_by, held, part);
+            held = seen ? st : NULL;
+            held_by = v;
+            if (held) soften_strip(v, held, part);
+        }
+    }
+    if (held) mix_strip(held_by, held, part);
 }
 
 static bool mask_touches(const quire_mask *m, const quire_tile_ref *tile)
@@ -327,24 +374,39 @@ static void settle_state(const quire_block *b, quire_state *part)
     }
 }
 
+/* Whether any row of the block sees the tile; if so it is ready for run_strips(). */
+static bool open_tile(visit *v, uint32_t at, uint32_t place)
+{
+    const quire_checked_job *checked = v->block->job;
+    const quire_attend_job *job = checked->job;
+    quire_scratch *s = v->s;
+    v->tile = &job->tiles[at];
+    v->visible = s->visible + (size_t)place * v->block->n_rows;
+    if (!look(v)) return false;
+    v->next = at + 1 < job->n_tiles ? &job->tiles[at + 1] : NULL;
+    v->k_memory = s->k + place * s->expanded_bytes;
+    v->v_memory = v->block->n_rows > QUIRE_STRIP_ROWS ? s->v + place * s->expanded_bytes : v->k_memory;
+    v->masked = mask_touches(job->mask, v->tile);
+    v->plain = v->options->softcap == 0 && !v->options->alibi && checked->scale > 0 && !v->masked;
+    v->weighs_means = !v->tile->v && v->tile->k_format->profile;
+    open_keys(v);
+    if (v->k_memory != v->v_memory) open_values(v);
+    return true;
+}
+
 void quire_block_split(const quire_block *b, const quire_attend_options *o, const quire_split *split,
                        quire_scratch *s, quire_state *part)
 {
-    const quire_checked_job *checked = b->job;
-    const quire_attend_job *job = checked->job;
     quire_state_clear(b, part);
-    for (uint32_t at = split->begin; at < split->end; at++) {
-        visit v = {.block = b, .options = o, .tile = &job->tiles[at], .s = s};
-        if (!look(&v, s->visible)) continue;
-        v.next = at + 1 < job->n_tiles ? &job->tiles[at + 1] : NULL;
-        open_keys(&v);
-        v.masked = mask_touches(job->mask, v.tile);
-        v.plain = o->softcap == 0 && !o->alibi && checked->scale > 0 && !v.masked;
-        v.weighs_means = !v.tile->v && v.tile->k_format->profile;
-        for (uint32_t first = 0; first < b->n_rows; first += QUIRE_STRIP_ROWS) {
-            uint32_t n = b->n_rows - first < QUIRE_STRIP_ROWS ? b->n_rows - first : QUIRE_STRIP_ROWS;
-            run_strip(&v, first, n, part);
+    uint32_t at = split->begin, at_once = b->n_rows > QUIRE_STRIP_ROWS ? s->n_tiles : 1;
+    while (at < split->end) {
+        visit visits[QUIRE_TILES_AT_ONCE];
+        uint32_t n = 0;
+        for (; at < split->end && n < at_once; at++) {
+            visits[n] = (visit){.block = b, .options = o, .s = s};
+            n += open_tile(&visits[n], at, n);
         }
+        if (n) run_strips(visits, n, part);
     }
     settle_state(b, part);
 }

@@ -122,8 +122,8 @@ typedef void quire_soften_fn(float *scores, const uint64_t *visible, const float
 
 /*
  * mix: acc[i * stride + c] += factor[i] * sum over visible t of p[i * 64 + t] * value(t, c), c < d_out, n <= 16. What
- * hidden rows hold reaches nothing. Behind the d_pad values of an accumulator lie 16 lanes per group, which settle()
- * adds to them at the end. V may be the first d_out channels of K; the source is then expanded by turn().
+ * hidden rows hold reaches nothing. Behind the d_pad values of an accumulator lie 16 lanes per group if the codec has
+ * biases; settle() adds them at the end. V may be the first d_out channels of K; the source is then expanded by turn().
  */
 typedef void quire_mix_fn(const quire_source *v, uint32_t d_out, const float *p, const uint64_t *visible,
                           const float *factor, uint32_t n, float *acc, size_t stride, void *scratch);
@@ -169,10 +169,11 @@ static inline size_t quire_kernel_scratch(uint32_t d_pad)
     return (size_t)32768 + (size_t)QUIRE_TILE_ROWS * d_pad * sizeof(float);
 }
 
-/* Floats of an accumulator of this format: values, then lanes. */
+/* Floats of an accumulator of this format: values, then lanes for the biases of each group. */
 static inline size_t quire_acc_floats(const quire_format *format)
 {
-    return format->coder.d_pad + (size_t)format->coder.n_groups * QUIRE_SIDE_LANES;
+    const quire_coder *coder = &format->coder;
+    return coder->d_pad + (coder->codec->has_bias ? (size_t)coder->n_groups * QUIRE_SIDE_LANES : 0);
 }
 
 /* Whether a tile is expanded for n query rows. */
@@ -202,13 +203,12 @@ static inline bool quire_must_expand(const quire_kernels *kernels, const quire_f
 #define QUIRE_EXP2_2 2.40226507e-1f
 #define QUIRE_EXP2_1 6.93147181e-1f
 
-/* The same with floor(x) taken off: 2^f on [0, 1], exact at 0, relative error 8e-8. One operation less where the
+/* The same with floor(x) taken off: 2^f on [0, 1], exact at 0, relative error 3e-6. Two operations less where the
  * processor has one for 2^floor(x). */
-#define QUIRE_EXP2_FLOOR_5 1.867130059e-3f
-#define QUIRE_EXP2_FLOOR_4 9.017030346e-3f
-#define QUIRE_EXP2_FLOOR_3 5.579991309e-2f
-#define QUIRE_EXP2_FLOOR_2 2.401644502e-1f
-#define QUIRE_EXP2_FLOOR_1 6.931513118e-1f
+#define QUIRE_EXP2_FLOOR_4 1.34266652e-2f
+#define QUIRE_EXP2_FLOOR_3 5.22425026e-2f
+#define QUIRE_EXP2_FLOOR_2 2.41280198e-1f
+#define QUIRE_EXP2_FLOOR_1 6.93044841e-1f
 
 static inline float quire_exp2(float x)
 {

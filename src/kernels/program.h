@@ -14,6 +14,12 @@
 #ifndef QUIRE_KERNELS_PROGRAM_H
 #define QUIRE_KERNELS_PROGRAM_H
 
+#include "kernels/scales.h"
+
+#ifndef ENGINE_AWAKE /* called now and then where no products are made for a while */
+#define ENGINE_AWAKE() ((void)0)
+#endif
+
 /* ------------------------------------------------------------------ queries */
 
 /* One row of n values as planes, and z and r as they are. Gives the step. */
@@ -183,17 +189,15 @@ LANES_CALL void clamp_scores(float *x, float unit)
     }
 }
 
-LANES_FN float largest_score(const float *x, uint64_t visible)
+/* By lanes: the largest visible score. */
+LANES_FN vf largest_scores(const float *x, uint64_t visible)
 {
+    if (visible == ~(uint64_t)0)
+        return vf_max(vf_max(vf_load(x), vf_load(x + 16)), vf_max(vf_load(x + 32), vf_load(x + 48)));
     vf top = vf_set1(-INFINITY);
-    if (visible == ~(uint64_t)0) {
-        top = vf_max(vf_max(vf_load(x), vf_load(x + 16)), vf_max(vf_load(x + 32), vf_load(x + 48)));
-    } else {
-        for (uint32_t j = 0; j < 4; j++)
-            top = vf_max(vf_select(vm_of_bits(visible >> j * 16), vf_load(x + j * 16), vf_set1(-INFINITY)),
-                         top);
-    }
-    return vf_reduce_max(top);
+    for (uint32_t j = 0; j < 4; j++)
+        top = vf_max(vf_select(vm_of_bits(visible >> j * 16), vf_load(x + j * 16), vf_set1(-INFINITY)), top);
+    return top;
 }
 
 LANES_CALL void soften(float *scores, const uint64_t *visible, const float *unit, uint32_t n,
@@ -202,14 +206,22 @@ LANES_CALL void soften(float *scores, const uint64_t *visible, const float *unit
     float top[16], by[16], most[16], shrink[16], share[16];
     vf_store(top, vf_set1(0));
     vf_store(most, vf_set1(0));
+    for (uint32_t first = 0; first < n; first += 4) {
+        vf each[4];
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t row = first + i < n ? first + i : n - 1;
+            each[i] = largest_scores(scores + (size_t)row * QUIRE_TILE_ROWS, visible[row]);
+        }
+        vf_reduce_max4(each, top + first);
+    }
     for (uint32_t i = 0; i < n; i++) {
-        float *x = scores + (size_t)i * QUIRE_TILE_ROWS;
         by[i] = unit[i];
-        top[i] = visible[i] ? largest_score(x, visible[i]) * by[i] : -INFINITY;
+        top[i] = visible[i] ? top[i] * by[i] : -INFINITY;
         if (visible[i] && !(fabsf(top[i]) < LARGE_SCORE)) {
+            float *x = scores + (size_t)i * QUIRE_TILE_ROWS;
             clamp_scores(x, by[i]);
             by[i] = 1;
-            top[i] = largest_score(x, visible[i]);
+            top[i] = vf_reduce_max(largest_scores(x, visible[i]));
         }
         most[i] = s->max[i];
     }
@@ -219,6 +231,7 @@ LANES_CALL void soften(float *scores, const uint64_t *visible, const float *unit
     vf_store(share, vf_exp2(vf_sub(vf_load(top), new)));
     for (uint32_t i = 0; i < n; i++) {
         float *x = scores + (size_t)i * QUIRE_TILE_ROWS;
+        if (i % 8 == 0) ENGINE_AWAKE();
         factor[i] = 0;
         if (!visible[i]) {
             for (uint32_t j = 0; j < 4; j++) vf_store(x + j * 16, vf_set1(0));
@@ -245,72 +258,66 @@ LANES_CALL void soften(float *scores, const uint64_t *visible, const float *unit
 
 /* ------------------------------------------------------------------- values */
 
-/*
- * One group of V over the rows that a query sees. A value is scale * (code + shift) + rest: as much of the bias as
- * goes into whole steps is shift, so that rounding a weight changes a value in proportion to itself, not to its code.
- */
-typedef struct group_scales {
-    vf scale[4], rest[4];
-    vi shift[4];
-    float most; /* largest absolute scale; scale[] is in units of most / QUIRE_MAX_Z */
-} group_scales;
-
-LANES_FN void load_scales(const quire_source *v, uint32_t group, uint64_t visible, group_scales *s,
-                          const bool has_bias)
+/* An engine may keep the scales for all rows with the expanded tile, and have their shifts in its codes. */
+#ifndef ENGINE_EXPANDS_V
+LANES_FN const group_scales *kept_scales(const quire_source *v, uint32_t group)
 {
-    const quire_format *f = v->format;
-    const quire_codec *codec = f->coder.codec;
-    bool calibrated = codec->info.flags & QUIRE_CODEC_CALIBRATED;
-    int32_t zero = codec->values == QUIRE_VALUES_TABLE ? 128 : codec->zero;
-    size_t at = (size_t)group * QUIRE_TILE_ROWS * 2;
-    vf most = vf_set1(1e-30f);
-    for (uint32_t j = 0; j < 4; j++) {
-        vf scale = vf_half(v->tile + f->code_bytes + at + j * 32), bias = vf_set1(0);
-        if (has_bias) bias = vf_half(v->tile + f->bias_offset + at + j * 32);
-        if (calibrated) scale = vf_abs(scale);
-        if (visible != ~(uint64_t)0) {
-            scale = vf_keep(vm_of_bits(visible >> j * 16), scale);
-            bias = vf_keep(vm_of_bits(visible >> j * 16), bias);
-        }
-        s->shift[j] = vi_set1(-zero);
-        s->rest[j] = bias;
-        if (has_bias) {
-            vf steps =
-                vf_min(vf_max(vf_div(bias, scale), vf_set1(-256)), vf_set1(256)); /* 0 / 0: one of them */
-            s->shift[j] = vf_to_int(steps);
-            s->rest[j] = vf_fma(vf_mul(vi_to_float(s->shift[j]), vf_set1(-1)), scale, bias);
-        }
-        most = vf_max(most, vf_abs(scale));
-        s->scale[j] = scale;
-    }
-    s->most = vf_reduce_max(most);
-    vf k = vf_set1(QUIRE_MAX_Z / s->most);
-    for (uint32_t j = 0; j < 4; j++) s->scale[j] = vf_mul(s->scale[j], k);
+    (void)v;
+    (void)group;
+    return NULL;
 }
 
-/* Weights of one row times scales as planes; the lanes beside the accumulator; the factor of the row's products. */
-LANES_FN float weigh(const group_scales *s, bool has_rest, const float *p, float factor, int8_t *plane,
-                     float *side)
+LANES_FN bool has_shift(const quire_source *v, const uint32_t bits)
 {
-    float unit = factor * s->most / QUIRE_MAX_Z;
+    (void)v;
+    (void)bits;
+    return false;
+}
+#endif
+
+/* Weights of one row times scales as planes; the lanes beside the accumulator. */
+LANES_FN int32_t weigh(const group_scales *s, const float *p, float factor, int8_t *plane, float *side,
+                       const bool has_bias, const bool shifted)
+{
     vf beside = vf_set1(0);
     vi z[4];
     for (uint32_t j = 0; j < 4; j++) {
         vf w = vf_load(p + j * 16);
         z[j] = vf_to_int(vf_mul(w, s->scale[j]));
-        if (has_rest) beside = vf_fma(w, s->rest[j], beside);
+        if (has_bias) beside = vf_fma(w, s->rest[j], beside);
     }
     vi_store_planes(z, plane, plane + 64);
-    vf sum = vf_fma(vi_to_float(vi_dot4(z, s->shift)), vf_set1(unit), vf_load(side));
-    if (has_rest) sum = vf_fma(beside, vf_set1(factor), sum);
-    vf_store(side, sum);
-    return unit;
+    if (has_bias) vf_store(side, vf_fma(beside, vf_set1(factor), vf_load(side)));
+    return shifted ? 0 : vi_reduce_add(vi_dot4(z, s->shift));
 }
 
 /* Planes of up to four groups lie in memory before the first product reads them: a tile that is loaded too soon after
  * it was stored waits. */
 #define GROUPS_AT_ONCE 4u
 #define GROUP_PLANES (2 * QUIRE_STRIP_ROWS * 64u)
+
+/* All rows of one group. */
+LANES_FN void weigh_group(const quire_source *v, uint32_t group, const float *p, const uint64_t *visible,
+                          const float *factor, uint32_t n, int8_t *plane, float *side, size_t stride,
+                          v_sink *to, const bool has_bias, const bool shifted)
+{
+    group_scales own, part;
+    const group_scales *all = kept_scales(v, group);
+    if (!all) {
+        load_scales(v, group, ~(uint64_t)0, &own, has_bias);
+        all = &own;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const group_scales *s = all;
+        if (visible[i] != ~(uint64_t)0) {
+            load_scales(v, group, visible[i], &part, has_bias);
+            s = &part;
+        }
+        to->unit[i] = factor[i] * s->most / QUIRE_MAX_Z;
+        to->offset[i] = weigh(s, p + i * QUIRE_TILE_ROWS, factor[i], plane + i * 128, side + i * stride,
+                              has_bias, shifted);
+    }
+}
 
 LANES_FN void mix_planes(const quire_source *v, uint32_t d_out, const float *p, const uint64_t *visible,
                          const float *factor, uint32_t n, float *acc, size_t stride, void *scratch,
@@ -319,32 +326,32 @@ LANES_FN void mix_planes(const quire_source *v, uint32_t d_out, const float *p, 
     const quire_coder *coder = &v->format->coder;
     int8_t *plane = (int8_t *)scratch;
     void *memory = plane + GROUPS_AT_ONCE * GROUP_PLANES;
-    float unit[GROUPS_AT_ONCE][QUIRE_STRIP_ROWS];
+    v_sink sink[GROUPS_AT_ONCE];
     uint32_t n_groups = (d_out + coder->group - 1) / coder->group;
     for (uint32_t first = 0; first < n_groups; first += GROUPS_AT_ONCE) {
         uint32_t some = n_groups - first < GROUPS_AT_ONCE ? n_groups - first : GROUPS_AT_ONCE;
         for (uint32_t g = 0; g < some; g++) {
             float *side = acc + coder->d_pad + (size_t)(first + g) * QUIRE_SIDE_LANES;
-            group_scales all, part;
-            load_scales(v, first + g, ~(uint64_t)0, &all, has_bias);
-            for (uint32_t i = 0; i < n; i++) {
-                bool whole = visible[i] == ~(uint64_t)0;
-                if (!whole) load_scales(v, first + g, visible[i], &part, has_bias);
-                unit[g][i] = weigh(whole ? &all : &part, has_bias, p + i * QUIRE_TILE_ROWS, factor[i],
-                                   plane + g * GROUP_PLANES + i * 128, side + i * stride);
-            }
+            sink[g].acc = acc;
+            sink[g].stride = stride;
+            if (has_shift(v, bits))
+                weigh_group(v, first + g, p, visible, factor, n, plane + g * GROUP_PLANES, side, stride,
+                            &sink[g], has_bias, true);
+            else
+                weigh_group(v, first + g, p, visible, factor, n, plane + g * GROUP_PLANES, side, stride,
+                            &sink[g], has_bias, false);
         }
         for (uint32_t g = 0; g < some; g++) {
             uint32_t begin = (first + g) * coder->group,
                      end = begin + coder->group < d_out ? begin + coder->group : d_out;
-            v_sink sink = {.acc = acc, .stride = stride, .unit = unit[g]};
-            dot_v(v, begin / 16, (end + 15) / 16, plane + g * GROUP_PLANES, n, &sink, memory, bits, table);
+            dot_v(v, begin / 16, (end + 15) / 16, plane + g * GROUP_PLANES, n, &sink[g], memory, bits, table);
         }
     }
 }
 
 LANES_CALL void settle(const quire_format *f, float *acc)
 {
+    if (!f->coder.codec->has_bias) return;
     for (uint32_t g = 0; g < f->coder.n_groups; g++) {
         uint32_t from = g * f->coder.group, to = from + f->coder.group;
         vf side = vf_set1(vf_reduce_add(vf_load(acc + f->coder.d_pad + (size_t)g * QUIRE_SIDE_LANES)));

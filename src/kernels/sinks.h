@@ -35,13 +35,15 @@ LANES_FN void take_k(const k_sink *to, uint32_t i, uint32_t j, vi dot, vi fine, 
 typedef struct v_sink {
     float *acc;
     size_t stride;
-    const float *unit; /* [n] */
+    float unit[QUIRE_STRIP_ROWS];
+    int32_t offset[QUIRE_STRIP_ROWS]; /* of the shifts: 0 if the engine's codes have them */
 } v_sink;
 
 /* Sum of row i for the 16 channels from 16 block on. */
 LANES_FN void take_v(const v_sink *to, uint32_t i, uint32_t block, vi dot)
 {
     float *at = to->acc + i * to->stride + block * 16;
+    dot = vi_add(dot, vi_set1(to->offset[i]));
     vf_store(at, vf_fma(vi_to_float(dot), vf_set1(to->unit[i]), vf_load(at)));
 }
 

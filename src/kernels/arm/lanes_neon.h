@@ -86,7 +86,7 @@ LANES_FN vf vf_min(vf x, vf y)
 {
     return LANES_2(vf, min_of, x, y);
 }
-LANES_FN vf vf_div(vf x, vf y)
+LANES_FN vf vf_quotient(vf x, vf y)
 {
     return LANES_2(vf, vdivq_f32, x, y);
 }
@@ -118,6 +118,10 @@ LANES_FN float vf_reduce_max(vf x)
 {
     return vmaxvq_f32(vmaxq_f32(vmaxq_f32(x.a, x.b), vmaxq_f32(x.c, x.d)));
 }
+LANES_FN void vf_reduce_max4(const vf x[4], float *to)
+{
+    for (uint32_t i = 0; i < 4; i++) to[i] = vf_reduce_max(x[i]);
+}
 
 /* Halves on halves, as quire_lane_dot() folds its lanes. */
 LANES_FN float vf_reduce_add(vf x)
@@ -132,8 +136,7 @@ LANES_FN float32x4_t exp2_of(float32x4_t x)
 {
     x = max_of(vdupq_n_f32(-127.0f), x); /* NaN stays */
     float32x4_t n = vrndmq_f32(x), f = vsubq_f32(x, n);
-    float32x4_t r = vfmaq_f32(vdupq_n_f32(QUIRE_EXP2_FLOOR_4), vdupq_n_f32(QUIRE_EXP2_FLOOR_5), f);
-    r = vfmaq_f32(vdupq_n_f32(QUIRE_EXP2_FLOOR_3), r, f);
+    float32x4_t r = vfmaq_f32(vdupq_n_f32(QUIRE_EXP2_FLOOR_3), vdupq_n_f32(QUIRE_EXP2_FLOOR_4), f);
     r = vfmaq_f32(vdupq_n_f32(QUIRE_EXP2_FLOOR_2), r, f);
     r = vfmaq_f32(vdupq_n_f32(QUIRE_EXP2_FLOOR_1), r, f);
     r = vfmaq_f32(vdupq_n_f32(1.0f), r, f);

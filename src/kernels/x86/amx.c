@@ -82,7 +82,8 @@ LANES_FN void fetch_next(const quire_source *s, const uint8_t *codes)
         _mm_prefetch((const char *)s->next + (codes - s->tile) + i * 64, _MM_HINT_T1);
 }
 
-/* Products of plane rows (32 if `two`, else 16) with a run of `chunks` operands of 64 channels or tokens. */
+/* Products of plane rows (32 if `two`, else 16) with a run of `chunks` operands of 64 channels or tokens, whose codes
+ * have a sign or not. */
 #define TILE_PRODUCTS(sum0, sum1, codes_tile, at)                                     \
     do {                                                                              \
         _tile_zero(sum0);                                                             \
@@ -94,8 +95,13 @@ LANES_FN void fetch_next(const quire_source *s, const uint8_t *codes)
                 _tile_loadd(PLANES_0, plane + c * 64, stride);                        \
                 if (two) _tile_loadd(PLANES_1, plane + 16 * stride + c * 64, stride); \
             }                                                                         \
-            _tile_dpbsud(sum0, PLANES_0, codes_tile);                                 \
-            if (two) _tile_dpbsud(sum1, PLANES_1, codes_tile);                        \
+            if (sign) {                                                               \
+                _tile_dpbssd(sum0, PLANES_0, codes_tile);                             \
+                if (two) _tile_dpbssd(sum1, PLANES_1, codes_tile);                    \
+            } else {                                                                  \
+                _tile_dpbsud(sum0, PLANES_0, codes_tile);                             \
+                if (two) _tile_dpbsud(sum1, PLANES_1, codes_tile);                    \
+            }                                                                         \
         }                                                                             \
     } while (0)
 
@@ -138,7 +144,7 @@ LANES_FN void take_run(const tile_target *to, uint32_t run, const int32_t *sum)
  */
 LANES_FN void tile_runs(const quire_source *s, const uint8_t *codes, size_t apart, uint32_t n,
                         uint32_t chunks, const int8_t *plane, size_t stride, int32_t *memory,
-                        const tile_target *to, const bool two)
+                        const tile_target *to, const bool two, const bool sign)
 {
     const uint32_t ints = to->is_fine ? 256 : 512;
     const uint32_t mask = to->is_fine ? ~0u : 1; /* two places take turns; sums of r keep theirs */
@@ -186,34 +192,120 @@ LANES_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const qui
     int32_t *sums = (int32_t *)memory, *fine = sums + 1024;
     if (sink->fine) {
         tile_target r = {.is_fine = true};
-        tile_runs(k, codes, apart, 4, chunks, rest + begin, stride, fine, &r, false);
+        tile_runs(k, codes, apart, 4, chunks, rest + begin, stride, fine, &r, false, false);
     }
     tile_target z = {.k = sink, .n = n, .fine = sink->fine ? fine : NULL};
     if (n > 8)
-        tile_runs(k, codes, apart, 4, chunks, plane + begin, stride, sums, &z, true);
+        tile_runs(k, codes, apart, 4, chunks, plane + begin, stride, sums, &z, true, false);
     else
-        tile_runs(k, codes, apart, 4, chunks, plane + begin, stride, sums, &z, false);
+        tile_runs(k, codes, apart, 4, chunks, plane + begin, stride, sums, &z, false, false);
+}
+
+#include "kernels/scales.h"
+
+#define ENGINE_EXPANDS_V
+
+/* After a thousand cycles without products the next one waits for nearly as many. This one's sums go nowhere. */
+#define ENGINE_AWAKE() _tile_dpbssd(SUM_A0, CODES_A, PLANES_0)
+
+/* Behind the codes of an expanded V, and of the K that it was turned from, lie its scales. */
+LANES_FN group_scales *scales_behind(const quire_format *format, const void *expanded)
+{
+    size_t at = 2 * (size_t)QUIRE_TILE_ROWS * format->coder.d_pad;
+    return (group_scales *)(void *)((uint8_t *)(uintptr_t)expanded + at);
+}
+
+LANES_FN const group_scales *kept_scales(const quire_source *v, uint32_t group)
+{
+    return v->expanded ? scales_behind(v->format, v->expanded) + group : NULL;
+}
+
+/* Codes of 8 bits have no room for a sign. */
+LANES_FN bool has_shift(const quire_source *v, const uint32_t bits)
+{
+    return v->expanded && bits != 8;
+}
+
+LANES_FN void runs_v(const quire_source *v, uint32_t from, uint32_t to, const int8_t *plane, uint32_t n,
+                     const v_sink *sink, int32_t *sums, const bool sign)
+{
+    const uint8_t *codes = codes_of(v) + (size_t)from * 1024;
+    tile_target z = {.v = sink, .n = n, .first = from};
+    if (n > 8)
+        tile_runs(v, codes, 1024, to - from, 1, plane, 64, sums, &z, true, sign);
+    else
+        tile_runs(v, codes, 1024, to - from, 1, plane, 64, sums, &z, false, sign);
 }
 
 LANES_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int8_t *plane, uint32_t n,
                     const v_sink *sink, void *memory, const uint32_t bits, const bool table)
 {
-    const uint8_t *codes = codes_of(v) + (size_t)from * 1024;
-    tile_target z = {.v = sink, .n = n, .first = from};
     if (n <= few_rows(bits, 1) && !v->expanded)
         vnni_v(v, from, to, plane, n, (packing){false, bits, table}, sink);
-    else if (n > 8)
-        tile_runs(v, codes, 1024, to - from, 1, plane, 64, (int32_t *)memory, &z, true);
+    else if (bits == 8)
+        runs_v(v, from, to, plane, n, sink, (int32_t *)memory, false);
     else
-        tile_runs(v, codes, 1024, to - from, 1, plane, 64, (int32_t *)memory, &z, false);
+        runs_v(v, from, to, plane, n, sink, (int32_t *)memory, true);
 }
 
 #include "kernels/program.h"
 
+
 #include "kernels/float_program.h"
 
 PROGRAM_FAMILIES(PROGRAM_FAMILY)
-PROGRAM_FAMILIES(UNPACK_FAMILY)
+
+/* ---------------------------------------------------------- expanded tiles */
+
+/* Scales of all groups, and their shifts as bytes. */
+LANES_FN void keep_scales(const quire_source *v, void *expanded, int8_t *shift, const bool has_bias)
+{
+    group_scales *s = scales_behind(v->format, expanded);
+    for (uint32_t g = 0; g < v->format->coder.n_groups; g++) {
+        load_scales(v, g, ~(uint64_t)0, &s[g], has_bias);
+        vi_store_bytes(s[g].shift, shift + (size_t)g * QUIRE_TILE_ROWS);
+    }
+}
+
+LANES_FN void expand_tile(const quire_source *s, uint8_t *to, const uint32_t bits, const bool table,
+                          const bool has_bias)
+{
+    int8_t shift[QUIRE_MAX_GROUPS * QUIRE_TILE_ROWS];
+    if (s->format->coder.side == QUIRE_K) {
+        expand_codes(s, NULL, to, bits, table, false);
+        return;
+    }
+    keep_scales(s, to, shift, has_bias);
+    expand_codes(s, shift, to, bits, table, bits != 8);
+}
+
+/* K as V: through a copy that lies behind it. */
+LANES_FN void turn_tile(const quire_source *s, uint8_t *to, const uint32_t bits, const bool table,
+                        const bool has_bias)
+{
+    const quire_coder *coder = &s->format->coder;
+    uint8_t *k = to + (size_t)QUIRE_TILE_ROWS * coder->d_pad;
+    int8_t shift[QUIRE_MAX_GROUPS * QUIRE_TILE_ROWS];
+    keep_scales(s, to, shift, has_bias);
+    expand_codes(s, NULL, k, bits, table, false);
+    turn_codes(coder, k, to);
+    for (uint32_t u = 0; u < coder->d_pad && bits != 8; u++) {
+        __m512i add = broadcast_word(shift + u / 16 * 16 / coder->group * QUIRE_TILE_ROWS + u % 16 * 4);
+        _mm512_store_si512(to + u * 64, _mm512_add_epi8(_mm512_load_si512(to + u * 64), add));
+    }
+}
+
+#define TILE_FAMILY(name, bits, table)                               \
+    LANES_CALL void expand_##name(const quire_source *s, void *to)   \
+    {                                                                \
+        expand_tile(s, (uint8_t *)to, bits, table, BIAS_##name);     \
+    }                                                                \
+    LANES_CALL void turn_##name(const quire_source *s, void *to)     \
+    {                                                                \
+        turn_tile(s, (uint8_t *)to, bits, table, BIAS_##name);       \
+    }
+
+PROGRAM_FAMILIES(TILE_FAMILY)
 
 /* Tiles are 64 channels wide. For groups of 32 each plane row is there twice, once without the odd groups and once
  * without the even ones. */
@@ -241,7 +333,7 @@ const quire_kernels quire_kernels_amx = {
     .score = PROGRAM_SLOTS(score),
     .mix = PROGRAM_SLOTS(mix),
     .expand = PROGRAM_SLOTS(expand),
-    .expand_from = {8, 8, 8, 3, 3, 3, 3, 3, ~0u, 5, 5, ~0u, 3, 3, 3, 3, 3},
+    .expand_from = {8, 8, 8, 3, 3, 3, 3, 3, 17, 5, 5, 17, 3, 3, 3, 3, 3},
     .whole_channels = 64,
     .turn = PROGRAM_SLOTS(turn),
     .enter = enter_tiles,

@@ -68,7 +68,7 @@ LANES_FN vf vf_min(vf x, vf y)
 {
     return (vf){_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)};
 }
-LANES_FN vf vf_div(vf x, vf y)
+LANES_FN vf vf_quotient(vf x, vf y)
 {
     return (vf){_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)};
 }
@@ -99,6 +99,10 @@ LANES_FN float vf_reduce_max(vf x)
     q = _mm_max_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
 }
+LANES_FN void vf_reduce_max4(const vf x[4], float *to)
+{
+    for (uint32_t i = 0; i < 4; i++) to[i] = vf_reduce_max(x[i]);
+}
 
 /* Halves on halves, as quire_lane_dot() folds its lanes. */
 LANES_FN float vf_reduce_add(vf x)
@@ -114,8 +118,7 @@ LANES_FN __m256 exp2_of(__m256 x)
 {
     x = _mm256_max_ps(_mm256_set1_ps(-127.0f), x); /* NaN stays */
     __m256 n = _mm256_floor_ps(x), f = _mm256_sub_ps(x, n);
-    __m256 r = _mm256_fmadd_ps(_mm256_set1_ps(QUIRE_EXP2_FLOOR_5), f, _mm256_set1_ps(QUIRE_EXP2_FLOOR_4));
-    r = _mm256_fmadd_ps(r, f, _mm256_set1_ps(QUIRE_EXP2_FLOOR_3));
+    __m256 r = _mm256_fmadd_ps(_mm256_set1_ps(QUIRE_EXP2_FLOOR_4), f, _mm256_set1_ps(QUIRE_EXP2_FLOOR_3));
     r = _mm256_fmadd_ps(r, f, _mm256_set1_ps(QUIRE_EXP2_FLOOR_2));
     r = _mm256_fmadd_ps(r, f, _mm256_set1_ps(QUIRE_EXP2_FLOOR_1));
     r = _mm256_fmadd_ps(r, f, _mm256_set1_ps(1.0f));

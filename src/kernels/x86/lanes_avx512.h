@@ -58,9 +58,10 @@ LANES_FN vf vf_min(vf a, vf b)
 {
     return _mm512_min_ps(a, b);
 }
-LANES_FN vf vf_div(vf a, vf b)
+/* About a / b; what is done with it does not depend on its last bits. */
+LANES_FN vf vf_quotient(vf a, vf b)
 {
-    return _mm512_div_ps(a, b);
+    return _mm512_mul_ps(a, _mm512_rcp14_ps(b));
 }
 LANES_FN vf vf_abs(vf a)
 {
@@ -78,6 +79,16 @@ LANES_FN vf vf_bfloat(const uint8_t *p)
 LANES_FN float vf_reduce_max(vf a)
 {
     return _mm512_reduce_max_ps(a);
+}
+/* The largest of each of four vectors. */
+LANES_FN void vf_reduce_max4(const vf x[4], float *to)
+{
+    vf a = _mm512_max_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+    vf b = _mm512_max_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+    a = _mm512_max_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+    a = _mm512_max_ps(a, _mm512_shuffle_f32x4(a, a, 0x4e));
+    a = _mm512_max_ps(a, _mm512_shuffle_f32x4(a, a, 0xb1));
+    _mm_storeu_ps(to, _mm512_castps512_ps128(a));
 }
 LANES_FN float vf_first(vf a)
 {
@@ -97,8 +108,7 @@ LANES_FN float vf_reduce_add(vf a)
 LANES_FN vf vf_exp2(vf x)
 {
     vf f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); /* x - floor(x); 0 for -inf */
-    vf r = _mm512_fmadd_ps(_mm512_set1_ps(QUIRE_EXP2_FLOOR_5), f, _mm512_set1_ps(QUIRE_EXP2_FLOOR_4));
-    r = _mm512_fmadd_ps(r, f, _mm512_set1_ps(QUIRE_EXP2_FLOOR_3));
+    vf r = _mm512_fmadd_ps(_mm512_set1_ps(QUIRE_EXP2_FLOOR_4), f, _mm512_set1_ps(QUIRE_EXP2_FLOOR_3));
     r = _mm512_fmadd_ps(r, f, _mm512_set1_ps(QUIRE_EXP2_FLOOR_2));
     r = _mm512_fmadd_ps(r, f, _mm512_set1_ps(QUIRE_EXP2_FLOOR_1));
     r = _mm512_fmadd_ps(r, f, _mm512_set1_ps(1.0f));
@@ -154,14 +164,18 @@ LANES_FN int32_t vi_reduce_add(vi a)
 /* 64 whole numbers of up to 16 bits, |z| <= QUIRE_MAX_Z, as two rows of bytes. */
 LANES_FN void vi_store_planes(const vi z[4], int8_t *high_to, int8_t *low_to)
 {
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __mmask64 second = 0xffffffff00000000;
+    const __m512i order = _mm512_broadcast_i64x4(
+        _mm256_setr_epi8(0, 2, 4, 6, 16, 18, 20, 22, 32, 34, 36, 38, 48, 50, 52, 54, 8, 10, 12, 14, 24, 26,
+                         28, 30, 40, 42, 44, 46, 56, 58, 60, 62)); /* of the low bytes */
+    const __m512i upper = _mm512_add_epi8(order, _mm512_set1_epi8(1)), round = _mm512_set1_epi16(128);
     __m512i a = _mm512_packs_epi32(z[0], z[1]), b = _mm512_packs_epi32(z[2], z[3]);
-    const __m512i round = _mm512_set1_epi16(128), byte = _mm512_set1_epi16(255);
-    __m512i high = _mm512_packs_epi16(_mm512_srai_epi16(_mm512_add_epi16(a, round), 8),
-                                      _mm512_srai_epi16(_mm512_add_epi16(b, round), 8));
-    __m512i low = _mm512_packus_epi16(_mm512_and_si512(a, byte), _mm512_and_si512(b, byte));
-    _mm512_storeu_si512(high_to, _mm512_permutexvar_epi32(order, high));
-    _mm512_storeu_si512(low_to, _mm512_permutexvar_epi32(order, low));
+    __m512i low = _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(order, a), second, order, b);
+    a = _mm512_add_epi16(a, round);
+    b = _mm512_add_epi16(b, round);
+    __m512i high = _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(upper, a), second, upper, b);
+    _mm512_storeu_si512(high_to, high);
+    _mm512_storeu_si512(low_to, low);
 }
 
 /* 64 whole numbers of 8 bits. */

@@ -51,8 +51,16 @@ LANES_FN __m512i unpack1(const uint8_t *p, const uint32_t i, const uint32_t bits
                  : _mm512_and_si512(a, _mm512_set1_epi8((char)((1 << bits) - 1)));
 }
 
-/* All vectors of a tile, each at 64 times its number. */
-LANES_FN void expand_codes(const quire_source *s, uint8_t *to, const uint32_t bits, const bool table)
+LANES_FN __m512i broadcast_word(const int8_t *p)
+{
+    int32_t word;
+    memcpy(&word, p, sizeof word);
+    return _mm512_set1_epi32(word);
+}
+
+/* All vectors of a tile, each at 64 times its number. V may have `shift` added: a byte for each group and token. */
+LANES_FN void expand_codes(const quire_source *s, const int8_t *shift, uint8_t *to, const uint32_t bits,
+                           const bool table, const bool shifts)
 {
     const quire_coder *coder = &s->format->coder;
     __m512i lut = table_bytes(coder->codec, bits, table);
@@ -60,9 +68,13 @@ LANES_FN void expand_codes(const quire_source *s, uint8_t *to, const uint32_t bi
         size_t at = (size_t)block * 64 * bits;
         for (uint32_t i = 0; i < bits && s->next; i++)
             _mm_prefetch((const char *)s->next + at + i * 64, _MM_HINT_T1);
+        const int8_t *add = shifts ? shift + block / 2 * 16 / coder->group * 64 + block % 2 * 32 : NULL;
 #pragma GCC unroll 8
-        for (uint32_t i = 0; i < 8; i++)
-            _mm512_store_si512(to + ((size_t)block * 8 + i) * 64, unpack1(s->tile + at, i, bits, table, lut));
+        for (uint32_t i = 0; i < 8; i++) {
+            __m512i x = unpack1(s->tile + at, i, bits, table, lut);
+            if (shifts) x = _mm512_add_epi8(x, broadcast_word(add + i * 4));
+            _mm512_store_si512(to + ((size_t)block * 8 + i) * 64, x);
+        }
     }
     for (size_t at = s->format->code_bytes; at < s->format->tile_bytes && s->next; at += 64)
         _mm_prefetch((const char *)s->next + at, _MM_HINT_T0);
@@ -94,12 +106,12 @@ LANES_FN void turn_codes(const quire_coder *coder, const uint8_t *from, uint8_t 
 #define UNPACK_FAMILY(name, bits, table)                                               \
     LANES_CALL void expand_##name(const quire_source *s, void *to)                     \
     {                                                                                  \
-        expand_codes(s, (uint8_t *)to, bits, table);                                   \
+        expand_codes(s, NULL, (uint8_t *)to, bits, table, false);                      \
     }                                                                                  \
     LANES_CALL void turn_##name(const quire_source *s, void *to)                       \
     {                                                                                  \
         uint8_t *k = (uint8_t *)to + (size_t)QUIRE_TILE_ROWS * s->format->coder.d_pad; \
-        expand_codes(s, k, bits, table);                                               \
+        expand_codes(s, NULL, k, bits, table, false);                                  \
         turn_codes(&s->format->coder, k, (uint8_t *)to);                               \
     }
 

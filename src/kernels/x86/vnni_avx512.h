@@ -28,13 +28,6 @@ typedef struct streams {
     __m512i lut;
 } streams;
 
-LANES_FN __m512i broadcast_word(const int8_t *p)
-{
-    int32_t word;
-    memcpy(&word, p, sizeof word);
-    return _mm512_set1_epi32(word);
-}
-
 /* `rows` queries; one broadcast serves both streams. */
 LANES_FN void add_products(__m512i x, __m512i y, const planes *p, size_t at, const uint32_t rows,
                            const uint32_t used, __m512i *a, __m512i *b)

@@ -95,7 +95,8 @@ static void measure(const quire_format *f, const uint8_t *tile, uint32_t t, size
         } else if (c % coder->group == 0) {
             scale = quire_f16_to_f32(row.scale[g] & (calibrated ? 0x7fff : 0xffff));
             float bias = codec->has_bias ? quire_f16_to_f32(row.bias[g]) : 0;
-            if (codec->has_bias) shift = scale == 0 ? 0 : rintf(fminf(fmaxf(bias / scale, -256), 256));
+            float most = codec->info.bits == 8 ? 256 : 64;
+            if (codec->has_bias) shift = scale == 0 ? 0 : rintf(fminf(fmaxf(bias / scale, -most), most));
             if (codec->has_bias) rest = bias - shift * scale;
         }
         s->value[t][c] = fabsf(scale * (code + shift) + rest);
@@ -362,9 +363,9 @@ static void check_settle(const check_isas *isas, const quire_format *f, rng *r)
             if (!check_call(c.kernels, run_settle, &c) || !check_rims()) continue;
             for (uint32_t k = 0; k < f->coder.d; k++) {
                 double want = (double)before[k], size = fabs(want);
-                uint32_t first =
-                    f->coder.d_pad + (f->coder.n_groups ? k / f->coder.group : 0) * QUIRE_SIDE_LANES;
-                for (uint32_t l = first; l < first + QUIRE_SIDE_LANES && f->coder.n_groups; l++) {
+                bool lanes = f->coder.codec->has_bias;
+                uint32_t first = f->coder.d_pad + (lanes ? k / f->coder.group : 0) * QUIRE_SIDE_LANES;
+                for (uint32_t l = first; l < first + QUIRE_SIDE_LANES && lanes; l++) {
                     want += (double)before[l];
                     size += fabs((double)before[l]);
                 }

@@ -24,7 +24,7 @@ const check_bound check_bounds[N_BOUNDS] = {
          "the weight itself"},
     [BOUND_MIX] = {"mix, rounding", 4.5e-6,
                    "of sum p (|scale| (code + |shift|) + |rest|): 64 tokens one by one in C, 70 roundings"},
-    [BOUND_WEIGHT] = {"weight", 2e-6, "of itself: 3e-7 for 2^x in each of the two, and the product"},
+    [BOUND_WEIGHT] = {"weight", 4e-6, "of itself: 3e-6 and 3e-7 for 2^x in the two, and the product"},
     [BOUND_WEIGHT_SCORE] =
         {"weight, by score", 2.4e-7,
          "of itself, times the score: its last bit and that of the maximum, in each of the two"},

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/* scales: those of V as program.h needs them. In lanes; included after a lanes_*.h. */
+#ifndef QUIRE_KERNELS_SCALES_H
+#define QUIRE_KERNELS_SCALES_H
+
+/*
+ * One group of V over the rows that a query sees. A value is scale * (code + shift) + rest: as much of the bias as
+ * goes into whole steps is shift, so that rounding a weight changes a value in proportion to itself, not to its code.
+ */
+typedef struct group_scales {
+    vf scale[4], rest[4];
+    vi shift[4];
+    float most; /* largest absolute scale; scale[] is in units of most / QUIRE_MAX_Z */
+} group_scales;
+
+LANES_FN void load_scales(const quire_source *v, uint32_t group, uint64_t visible, group_scales *s,
+                          const bool has_bias)
+{
+    const quire_format *f = v->format;
+    const quire_codec *codec = f->coder.codec;
+    bool calibrated = codec->info.flags & QUIRE_CODEC_CALIBRATED;
+    int32_t zero = codec->values == QUIRE_VALUES_TABLE ? 128 : codec->zero;
+    vf limit = vf_set1(codec->info.bits == 8 ? 256 : 64); /* code + shift is a byte in the second case */
+    size_t at = (size_t)group * QUIRE_TILE_ROWS * 2;
+    vf most = vf_set1(1e-30f);
+    for (uint32_t j = 0; j < 4; j++) {
+        vf scale = vf_half(v->tile + f->code_bytes + at + j * 32), bias = vf_set1(0);
+        if (has_bias) bias = vf_half(v->tile + f->bias_offset + at + j * 32);
+        if (calibrated) scale = vf_abs(scale);
+        if (visible != ~(uint64_t)0) {
+            scale = vf_keep(vm_of_bits(visible >> j * 16), scale);
+            bias = vf_keep(vm_of_bits(visible >> j * 16), bias);
+        }
+        s->shift[j] = vi_set1(-zero);
+        s->rest[j] = bias;
+        if (has_bias) {
+            vf steps = vf_min(vf_max(vf_quotient(bias, scale), vf_sub(vf_set1(0), limit)),
+                              limit); /* 0 / 0: one of them */
+            s->shift[j] = vf_to_int(steps);
+            s->rest[j] = vf_fma(vf_mul(vi_to_float(s->shift[j]), vf_set1(-1)), scale, bias);
+        }
+        most = vf_max(most, vf_abs(scale));
+        s->scale[j] = scale;
+    }
+    s->most = vf_reduce_max(most);
+    vf k = vf_set1(QUIRE_MAX_Z / s->most);
+    for (uint32_t j = 0; j < 4; j++) s->scale[j] = vf_mul(s->scale[j], k);
+}
+
+#endif
