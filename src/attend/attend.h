@@ -66,10 +66,10 @@ typedef struct quire_scratch {
     float *scores;          /* [2][16][64] */
     uint8_t *k, *v;         /* [n_tiles][expanded_bytes] */
     size_t expanded_bytes;
-    uint32_t n_tiles; /* that are expanded before the first strip of rows sees them */
-    void *kernel;           /* quire_kernel_scratch() */
-    float *row;             /* one row of values */
-    float *part, *total;    /* memory of two states */
+    uint32_t n_tiles;    /* that are expanded before the first strip of rows sees them */
+    void *kernel;        /* quire_kernel_scratch() */
+    float *row;          /* one row of values */
+    float *part, *total; /* memory of two states */
 } quire_scratch;
 
 /* Floats that a state of n_rows rows needs, and a state laid out at `at`. */

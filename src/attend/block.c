@@ -171,6 +171,7 @@ typedef struct visit {
     bool masked;       /* a mask reaches it */
     bool plain;        /* scores need their scale and nothing else */
     bool weighs_means;
+    bool is_integer; /* the codes of K */
 } visit;
 
 /* Rows that each query sees by position; false: none sees any. */
@@ -208,6 +209,7 @@ static void open_keys(visit *v)
     quire_family family = quire_family_of(format->coder.codec);
     v->k_index = index_of(b->job->k, b->job->n_k, format);
     v->score = kernels->score[family];
+    v->is_integer = !quire_family_is_float(family);
     v->k = (quire_source){.format = format, .tile = head_tile(tile->k, tile->k_head_stride, format, b->head)};
     if (next && next->k_format->tile_bytes == format->tile_bytes)
         v->k.next = head_tile(next->k, next->k_head_stride, format, b->head);
@@ -313,7 +315,8 @@ static void soften_strip(const visit *v, strip *st, quire_state *part)
     quire_softmax softmax = {.max = part->max + st->first,
                              .sum = part->lanes + (size_t)st->first * LANES,
                              .acc = part->acc + st->first * acc_stride(job),
-                             .stride = acc_stride(job)};
+                             .stride = acc_stride(job),
+                             .between = v->is_integer};
     job->kernels->soften(st->scores, st->visible, st->unit, st->n, &softmax, st->factor);
 }
 

@@ -99,6 +99,7 @@ typedef struct quire_softmax {
     float *sum; /* [n][16] lanes */
     float *acc; /* scaled down when the maximum grows */
     size_t stride;
+    bool between; /* products of integers came before and come after */
 } quire_softmax;
 
 /* load: fills planes, sums and units from the rows. mean_score comes in as a score and leaves in units. */

@@ -14,11 +14,41 @@
 #ifndef QUIRE_KERNELS_PROGRAM_H
 #define QUIRE_KERNELS_PROGRAM_H
 
-#include "kernels/scales.h"
-
-#ifndef ENGINE_AWAKE /* called now and then where no products are made for a while */
-#define ENGINE_AWAKE() ((void)0)
+/* Called from soften() if it has more than four rows. */
+#ifndef ENGINE_SLEEPS
+LANES_FN void keep_engine_awake(void) {}
 #endif
+
+/* An engine may keep a tile's scales with its expanded form, and have the shifts of V in its codes. */
+#ifndef ENGINE_KEEPS_SCALES
+LANES_FN const key_scales *kept_key_scales(const quire_source *k)
+{
+    (void)k;
+    return NULL;
+}
+
+LANES_FN const group_scales *kept_scales(const quire_source *v, uint32_t group)
+{
+    (void)v;
+    (void)group;
+    return NULL;
+}
+
+LANES_FN bool has_shift(const quire_source *v, const uint32_t bits)
+{
+    (void)v;
+    (void)bits;
+    return false;
+}
+#endif
+
+/* Scales and biases of the next tile; the engine cares for its codes. What is expanded has brought them. */
+LANES_FN void fetch_scales(const quire_source *s)
+{
+    if (!s->next || s->expanded) return;
+    for (size_t at = s->format->code_bytes; at < s->format->tile_bytes; at += 64)
+        lanes_prefetch(s->next + at);
+}
 
 /* ------------------------------------------------------------------ queries */
 
@@ -86,23 +116,17 @@ LANES_CALL void load_queries(const quire_format *format, quire_queries *q)
 /* ------------------------------------------------------------------- scores */
 
 /* What take_k() needs for one part. */
-LANES_FN void open_k(k_sink *to, const quire_source *k, const quire_queries *q, uint32_t first, uint32_t n,
-                     uint32_t fine, uint32_t part, float *scores, const bool has_bias)
+LANES_FN void open_k(k_sink *to, const quire_source *k, const key_scales *scales, const quire_queries *q,
+                     uint32_t first, uint32_t n, uint32_t fine, uint32_t part, float *scores,
+                     const bool has_bias)
 {
-    const quire_format *f = k->format;
-    const quire_codec *codec = f->coder.codec;
-    size_t group = part * quire_part_size(&f->coder) / f->coder.group * QUIRE_TILE_ROWS * 2;
+    const quire_codec *codec = k->format->coder.codec;
     int32_t zero = codec->values == QUIRE_VALUES_TABLE ? 128 : codec->zero;
+    to->scales = scales;
     to->scores = scores;
     to->fine = fine;
     to->add = vm_of_bits(part ? 0xffff : 0);
     to->has_bias = has_bias;
-    for (uint32_t j = 0; j < 4; j++) {
-        vf scale = vf_half(k->tile + f->code_bytes + group + j * 32);
-        if (codec->info.flags & QUIRE_CODEC_CALIBRATED) scale = vf_abs(scale); /* the sign is a flag */
-        vf_store(to->scale[j], scale);
-        if (has_bias) vf_store(to->bias[j], vf_half(k->tile + f->bias_offset + group + j * 32));
-    }
     for (uint32_t i = 0; i < n; i++) {
         const int32_t *sum = q->sum + ((size_t)(first + i) * q->n_parts + part) * 2;
         to->offset[i] = -zero * sum[0];
@@ -124,33 +148,9 @@ LANES_FN void add_means(const quire_source *k, const float *mean_score, uint32_t
     }
 }
 
-/* The largest absolute value that any row of a K tile may hold. */
-LANES_FN float largest_value(const quire_source *k)
-{
-    const quire_format *f = k->format;
-    const quire_codec *codec = f->coder.codec;
-    uint32_t top = (1u << codec->info.bits) - 1;
-    float span = codec->values == QUIRE_VALUES_TABLE ? 127.0f
-                 : codec->has_bias                   ? (float)top
-                                                     : (float)((top + 1) / 2);
-    vf most = vf_set1(0);
-    for (size_t at = 0; at < (size_t)f->coder.n_groups * QUIRE_TILE_ROWS * 2; at += 32) {
-        vf far = vf_mul(vf_half(k->tile + f->code_bytes + at), vf_set1(span));
-        if (codec->has_bias) {
-            vf bias = vf_half(k->tile + f->bias_offset + at);
-            most = vf_max(vf_abs(bias), most);
-            far = vf_add(far, bias);
-        }
-        most = vf_max(most, vf_abs(far)); /* NaN wins */
-    }
-    return vf_reduce_max(most);
-}
-
 /* Bit i: row i needs its third plane. */
-LANES_FN uint32_t fine_rows(const quire_source *k, const quire_queries *q, uint32_t first, uint32_t n,
-                            uint32_t partial)
+LANES_FN uint32_t fine_rows(float most, const quire_queries *q, uint32_t first, uint32_t n, uint32_t partial)
 {
-    float most = largest_value(k);
     uint32_t fine = partial;
     for (uint32_t i = 0; i < n; i++)
         if (!(most <= q->coarse[first + i])) fine |= 1u << i;
@@ -162,11 +162,15 @@ LANES_FN void score_planes(const quire_source *k, const quire_queries *q, uint32
                            const bool table, const bool has_bias)
 {
     uint32_t part = quire_part_size(&k->format->coder), d = k->format->coder.d_pad;
-    uint32_t fine = fine_rows(k, q, first, n, partial);
+    const key_scales *kept = kept_key_scales(k);
+    uint32_t fine = fine_rows(kept ? kept->most : largest_value(k), q, first, n, partial);
+    fetch_scales(k);
     for (uint32_t p = 0; p < q->n_parts; p++) {
         uint32_t to = (p + 1) * part < d ? (p + 1) * part : d;
+        key_scales own;
         k_sink sink;
-        open_k(&sink, k, q, first, n, fine, p, scores, has_bias);
+        if (!kept) load_key_scales(k, p, &own, has_bias);
+        open_k(&sink, k, kept ? kept + p : &own, q, first, n, fine, p, scores, has_bias);
         dot_k(k, p * part, to, q, first, n, &sink, scratch, bits, table);
     }
     if (k->format->coder.codec->info.flags & QUIRE_CODEC_CALIBRATED)
@@ -231,7 +235,7 @@ LANES_CALL void soften(float *scores, const uint64_t *visible, const float *unit
     vf_store(share, vf_exp2(vf_sub(vf_load(top), new)));
     for (uint32_t i = 0; i < n; i++) {
         float *x = scores + (size_t)i * QUIRE_TILE_ROWS;
-        if (i % 8 == 0) ENGINE_AWAKE();
+        if (s->between && i % 8 == 4) keep_engine_awake();
         factor[i] = 0;
         if (!visible[i]) {
             for (uint32_t j = 0; j < 4; j++) vf_store(x + j * 16, vf_set1(0));
@@ -257,23 +261,6 @@ LANES_CALL void soften(float *scores, const uint64_t *visible, const float *unit
 }
 
 /* ------------------------------------------------------------------- values */
-
-/* An engine may keep the scales for all rows with the expanded tile, and have their shifts in its codes. */
-#ifndef ENGINE_EXPANDS_V
-LANES_FN const group_scales *kept_scales(const quire_source *v, uint32_t group)
-{
-    (void)v;
-    (void)group;
-    return NULL;
-}
-
-LANES_FN bool has_shift(const quire_source *v, const uint32_t bits)
-{
-    (void)v;
-    (void)bits;
-    return false;
-}
-#endif
 
 /* Weights of one row times scales as planes; the lanes beside the accumulator. */
 LANES_FN int32_t weigh(const group_scales *s, const float *p, float factor, int8_t *plane, float *side,
@@ -328,6 +315,7 @@ LANES_FN void mix_planes(const quire_source *v, uint32_t d_out, const float *p, 
     void *memory = plane + GROUPS_AT_ONCE * GROUP_PLANES;
     v_sink sink[GROUPS_AT_ONCE];
     uint32_t n_groups = (d_out + coder->group - 1) / coder->group;
+    fetch_scales(v);
     for (uint32_t first = 0; first < n_groups; first += GROUPS_AT_ONCE) {
         uint32_t some = n_groups - first < GROUPS_AT_ONCE ? n_groups - first : GROUPS_AT_ONCE;
         for (uint32_t g = 0; g < some; g++) {

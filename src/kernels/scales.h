@@ -1,7 +1,48 @@
 /* SPDX-License-Identifier: MIT */
-/* scales: those of V as program.h needs them. In lanes; included after a lanes_*.h. */
+/* scales: those of a tile as program.h needs them. In lanes; included after a lanes_*.h. */
 #ifndef QUIRE_KERNELS_SCALES_H
 #define QUIRE_KERNELS_SCALES_H
+
+/* One part of K. */
+typedef struct key_scales {
+    float scale[QUIRE_TILE_ROWS], bias[QUIRE_TILE_ROWS];
+    float most; /* what an engine keeps has here, for the first part, what largest_value() says */
+} key_scales;
+
+LANES_FN void load_key_scales(const quire_source *k, uint32_t part, key_scales *to, const bool has_bias)
+{
+    const quire_format *f = k->format;
+    size_t group = part * quire_part_size(&f->coder) / f->coder.group * QUIRE_TILE_ROWS * 2;
+    for (uint32_t j = 0; j < 4; j++) {
+        vf scale = vf_half(k->tile + f->code_bytes + group + j * 32);
+        if (f->coder.codec->info.flags & QUIRE_CODEC_CALIBRATED)
+            scale = vf_abs(scale); /* the sign is a flag */
+        vf_store(to->scale + j * 16, scale);
+        if (has_bias) vf_store(to->bias + j * 16, vf_half(k->tile + f->bias_offset + group + j * 32));
+    }
+}
+
+/* The largest absolute value that any row of a K tile may hold. */
+LANES_FN float largest_value(const quire_source *k)
+{
+    const quire_format *f = k->format;
+    const quire_codec *codec = f->coder.codec;
+    uint32_t top = (1u << codec->info.bits) - 1;
+    float span = codec->values == QUIRE_VALUES_TABLE ? 127.0f
+                 : codec->has_bias                   ? (float)top
+                                                     : (float)((top + 1) / 2);
+    vf most = vf_set1(0);
+    for (size_t at = 0; at < (size_t)f->coder.n_groups * QUIRE_TILE_ROWS * 2; at += 32) {
+        vf far = vf_mul(vf_half(k->tile + f->code_bytes + at), vf_set1(span));
+        if (codec->has_bias) {
+            vf bias = vf_half(k->tile + f->bias_offset + at);
+            most = vf_max(vf_abs(bias), most);
+            far = vf_add(far, bias);
+        }
+        most = vf_max(most, vf_abs(far)); /* NaN wins */
+    }
+    return vf_reduce_max(most);
+}
 
 /*
  * One group of V over the rows that a query sees. A value is scale * (code + shift) + rest: as much of the bias as

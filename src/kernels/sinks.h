@@ -3,9 +3,11 @@
 #ifndef QUIRE_KERNELS_SINKS_H
 #define QUIRE_KERNELS_SINKS_H
 
+#include "kernels/scales.h"
+
 /* Products of one part of K become scores: zero point, scale, bias. */
 typedef struct k_sink {
-    float scale[4][16], bias[4][16];
+    const key_scales *scales;
     int32_t offset[QUIRE_STRIP_ROWS],
         fine_offset[QUIRE_STRIP_ROWS]; /* of the zero point; those with a bias have none */
     float weight[QUIRE_STRIP_ROWS];    /* of the bias */
@@ -26,8 +28,8 @@ LANES_FN void take_k(const k_sink *to, uint32_t i, uint32_t j, vi dot, vi fine, 
         if (!to->has_bias) fine = vi_add(fine, vi_set1(to->fine_offset[i]));
         product = vf_fma(vi_to_float(fine), vf_set1(to->fine_unit[i]), product);
     }
-    vf s = vf_fma(product, vf_load(to->scale[j]), vf_keep(to->add, vf_load(at)));
-    if (to->has_bias) s = vf_fma(vf_load(to->bias[j]), vf_set1(to->weight[i]), s);
+    vf s = vf_fma(product, vf_load(to->scales->scale + j * 16), vf_keep(to->add, vf_load(at)));
+    if (to->has_bias) s = vf_fma(vf_load(to->scales->bias + j * 16), vf_set1(to->weight[i]), s);
     vf_store(at, s);
 }
 

@@ -60,13 +60,11 @@ __attribute__((target("amx-tile"))) static void leave_tiles(void *saved)
 
 /* ------------------------------------------------------- integer products */
 
-#define FEW_ROWS 4u /* up to here products of vectors may be faster: expand_from decides, by family */
-
-/* Codes of 8 bits need not be expanded; with two copies of the planes tiles do twice the work. */
-LANES_FN uint32_t few_rows(const uint32_t bits, uint32_t copies)
-{
-    return bits == 8 && copies == 1 ? 2 : FEW_ROWS;
-}
+/*
+ * Up to here products of vectors are faster: tiles that have slept for a thousand cycles, which memory makes them do,
+ * need nearly as many to wake up.
+ */
+#define FEW_ROWS 4u
 
 /* Codes are expanded, or of 8 bits and not looked up, and then lie in the page as they are needed. */
 LANES_FN const uint8_t *codes_of(const quire_source *s)
@@ -178,7 +176,7 @@ LANES_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const qui
     size_t stride = (size_t)q->copies * q->plane_stride,
            copy = q->copies == 2 ? from / 32 % 2 * q->plane_stride : 0;
     const int8_t *plane = q->plane + 2 * first * stride + copy, *rest = q->fine + first * stride + copy;
-    if (n <= few_rows(bits, q->copies) && !k->expanded) {
+    if (n <= FEW_ROWS && !k->expanded) {
         planes p = {plane + from, rest + from, stride};
         if (sink->fine)
             vnni_k(k, from, to, &p, n, 3, (packing){false, bits, table}, sink);
@@ -201,23 +199,30 @@ LANES_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const qui
         tile_runs(k, codes, apart, 4, chunks, plane + begin, stride, sums, &z, false, false);
 }
 
-#include "kernels/scales.h"
+#define ENGINE_SLEEPS
+#define ENGINE_KEEPS_SCALES
 
-#define ENGINE_EXPANDS_V
+/* The sums of this product go nowhere. */
+LANES_FN void keep_engine_awake(void)
+{
+    _tile_dpbssd(SUM_A0, CODES_A, PLANES_0);
+}
 
-/* After a thousand cycles without products the next one waits for nearly as many. This one's sums go nowhere. */
-#define ENGINE_AWAKE() _tile_dpbssd(SUM_A0, CODES_A, PLANES_0)
-
-/* Behind the codes of an expanded V, and of the K that it was turned from, lie its scales. */
-LANES_FN group_scales *scales_behind(const quire_format *format, const void *expanded)
+/* Behind the codes of an expanded tile, and of the K that a V was turned from, lie its scales. */
+LANES_FN void *behind_codes(const quire_format *format, const void *expanded)
 {
     size_t at = 2 * (size_t)QUIRE_TILE_ROWS * format->coder.d_pad;
-    return (group_scales *)(void *)((uint8_t *)(uintptr_t)expanded + at);
+    return (uint8_t *)(uintptr_t)expanded + at;
+}
+
+LANES_FN const key_scales *kept_key_scales(const quire_source *k)
+{
+    return k->expanded ? (const key_scales *)behind_codes(k->format, k->expanded) : NULL;
 }
 
 LANES_FN const group_scales *kept_scales(const quire_source *v, uint32_t group)
 {
-    return v->expanded ? scales_behind(v->format, v->expanded) + group : NULL;
+    return v->expanded ? (const group_scales *)behind_codes(v->format, v->expanded) + group : NULL;
 }
 
 /* Codes of 8 bits have no room for a sign. */
@@ -240,7 +245,7 @@ LANES_FN void runs_v(const quire_source *v, uint32_t from, uint32_t to, const in
 LANES_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int8_t *plane, uint32_t n,
                     const v_sink *sink, void *memory, const uint32_t bits, const bool table)
 {
-    if (n <= few_rows(bits, 1) && !v->expanded)
+    if (n <= FEW_ROWS && !v->expanded)
         vnni_v(v, from, to, plane, n, (packing){false, bits, table}, sink);
     else if (bits == 8)
         runs_v(v, from, to, plane, n, sink, (int32_t *)memory, false);
@@ -249,7 +254,6 @@ LANES_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int
 }
 
 #include "kernels/program.h"
-
 
 #include "kernels/float_program.h"
 
@@ -260,11 +264,18 @@ PROGRAM_FAMILIES(PROGRAM_FAMILY)
 /* Scales of all groups, and their shifts as bytes. */
 LANES_FN void keep_scales(const quire_source *v, void *expanded, int8_t *shift, const bool has_bias)
 {
-    group_scales *s = scales_behind(v->format, expanded);
+    group_scales *s = (group_scales *)behind_codes(v->format, expanded);
     for (uint32_t g = 0; g < v->format->coder.n_groups; g++) {
         load_scales(v, g, ~(uint64_t)0, &s[g], has_bias);
         vi_store_bytes(s[g].shift, shift + (size_t)g * QUIRE_TILE_ROWS);
     }
+}
+
+LANES_FN void keep_key_scales(const quire_source *k, void *expanded, const bool has_bias)
+{
+    key_scales *s = (key_scales *)behind_codes(k->format, expanded);
+    for (uint32_t p = 0; p < quire_n_parts(&k->format->coder); p++) load_key_scales(k, p, &s[p], has_bias);
+    s->most = largest_value(k);
 }
 
 LANES_FN void expand_tile(const quire_source *s, uint8_t *to, const uint32_t bits, const bool table,
@@ -272,6 +283,7 @@ LANES_FN void expand_tile(const quire_source *s, uint8_t *to, const uint32_t bit
 {
     int8_t shift[QUIRE_MAX_GROUPS * QUIRE_TILE_ROWS];
     if (s->format->coder.side == QUIRE_K) {
+        keep_key_scales(s, to, has_bias);
         expand_codes(s, NULL, to, bits, table, false);
         return;
     }
@@ -295,14 +307,14 @@ LANES_FN void turn_tile(const quire_source *s, uint8_t *to, const uint32_t bits,
     }
 }
 
-#define TILE_FAMILY(name, bits, table)                               \
-    LANES_CALL void expand_##name(const quire_source *s, void *to)   \
-    {                                                                \
-        expand_tile(s, (uint8_t *)to, bits, table, BIAS_##name);     \
-    }                                                                \
-    LANES_CALL void turn_##name(const quire_source *s, void *to)     \
-    {                                                                \
-        turn_tile(s, (uint8_t *)to, bits, table, BIAS_##name);       \
+#define TILE_FAMILY(name, bits, table)                             \
+    LANES_CALL void expand_##name(const quire_source *s, void *to) \
+    {                                                              \
+        expand_tile(s, (uint8_t *)to, bits, table, BIAS_##name);   \
+    }                                                              \
+    LANES_CALL void turn_##name(const quire_source *s, void *to)   \
+    {                                                              \
+        turn_tile(s, (uint8_t *)to, bits, table, BIAS_##name);     \
     }
 
 PROGRAM_FAMILIES(TILE_FAMILY)
@@ -333,7 +345,7 @@ const quire_kernels quire_kernels_amx = {
     .score = PROGRAM_SLOTS(score),
     .mix = PROGRAM_SLOTS(mix),
     .expand = PROGRAM_SLOTS(expand),
-    .expand_from = {8, 8, 8, 3, 3, 3, 3, 3, 17, 5, 5, 17, 3, 3, 3, 3, 3},
+    .expand_from = {8, 8, 8, 5, 5, 5, 5, 5, 17, 5, 5, 17, 5, 5, 5, 5, 5},
     .whole_channels = 64,
     .turn = PROGRAM_SLOTS(turn),
     .enter = enter_tiles,

@@ -162,13 +162,6 @@ LANES_FN stream stream_at(const quire_source *s, uint32_t u, uint32_t n, const u
                     .table = table};
 }
 
-/* Scales of the next tile; codes follow line by line. */
-LANES_FN void bring_scales(const quire_source *s)
-{
-    for (size_t at = s->format->code_bytes; at < s->format->tile_bytes && s->next; at += 64)
-        lanes_prefetch(s->next + at);
-}
-
 /* The queries from number i on. */
 LANES_FN planes planes_from(const planes *q, uint32_t i)
 {
@@ -185,7 +178,6 @@ LANES_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const qui
     const lookup entries = table_bytes(k->format->coder.codec, bits, table);
     size_t stride = q->plane_stride;
     planes all = {q->plane + 2 * first * stride + from, q->fine, stride, 0};
-    if (from == 0 && !k->expanded) bring_scales(k);
     if (sink->fine) fine_planes(&all, q, first, n, from, to, memory);
     for (uint32_t sub = 0; sub < 4; sub++) {
         stream s =
@@ -210,7 +202,6 @@ LANES_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int
     multiply_fn *multiply_v = multiply_for(v->expanded, bits, table);
     const lookup entries = table_bytes(v->format->coder.codec, bits, table);
     planes all = {plane, plane, 64, 0};
-    if (from == 0 && !v->expanded) bring_scales(v);
     for (uint32_t b = from; b < to; b++) {
         stream s = stream_at(v, b * 16, 16, bits, &entries);
         for (uint32_t i = 0; i < n; i += ROWS_AT_ONCE) {

@@ -74,8 +74,8 @@ LANES_FN void multiply(const streams *s, const packing p, const planes *q, uint3
 #pragma GCC unroll 8
             for (uint32_t i = 0; i < 8; i++) {
                 if (i < p.bits) { /* one line for each that is read keeps the fill buffers evenly busy */
-                    _mm_prefetch((const char *)pa + s->next + i * 64, _MM_HINT_T0);
-                    _mm_prefetch((const char *)pb + s->next + i * 64, _MM_HINT_T0);
+                    _mm_prefetch((const char *)pa + s->next + i * 64, _MM_HINT_T1);
+                    _mm_prefetch((const char *)pb + s->next + i * 64, _MM_HINT_T1);
                 }
                 add_products(unpack1(pa, i, p.bits, p.table, s->lut), unpack1(pb, i, p.bits, p.table, s->lut),
                              q, (v + i) * 4, rows, used, a, b);

@@ -177,7 +177,8 @@ static void run(kit *x, work_id w)
         if (w == WORK_SCORE) {
             kernels->score[family_of(&k)](&k, &x->q, first, n, 0, scores, x->scratch);
         } else if (w == WORK_SOFTEN) {
-            quire_softmax s = {x->max + first, x->sum + (size_t)first * QUIRE_SIDE_LANES, acc, x->stride};
+            quire_softmax s = {x->max + first, x->sum + (size_t)first * QUIRE_SIDE_LANES, acc, x->stride,
+                               false};
             kernels->soften(scores, x->visible + first, x->unit + first, n, &s, x->factor + first);
         } else {
             kernels->mix[family_of(&v)](&v, v.format->coder.d, scores, x->visible + first, x->factor + first,
