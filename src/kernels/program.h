@@ -403,4 +403,9 @@ enum {
             role##_t6                                                                               \
     }
 
+/* What the tables of all instruction sets have in common. */
+#define PROGRAM_ROLES                                                                             \
+    .soften = soften, .settle = settle, .score = PROGRAM_SLOTS(score), .mix = PROGRAM_SLOTS(mix), \
+    .expand = PROGRAM_SLOTS(expand), .turn = PROGRAM_SLOTS(turn)
+
 #endif

@@ -340,14 +340,9 @@ static void load_tiles(const quire_format *format, quire_queries *q)
 
 const quire_kernels quire_kernels_amx = {
     .load = load_tiles,
-    .soften = soften,
-    .settle = settle,
-    .score = PROGRAM_SLOTS(score),
-    .mix = PROGRAM_SLOTS(mix),
-    .expand = PROGRAM_SLOTS(expand),
+    PROGRAM_ROLES,
     .expand_from = {8, 8, 8, 5, 5, 5, 5, 5, 17, 5, 5, 17, 5, 5, 5, 5, 5},
     .whole_channels = 64,
-    .turn = PROGRAM_SLOTS(turn),
     .enter = enter_tiles,
     .leave = leave_tiles,
 };

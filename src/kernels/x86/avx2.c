@@ -198,14 +198,9 @@ PROGRAM_FAMILIES(UNPACK_FAMILY)
 
 const quire_kernels quire_kernels_avx2 = {
     .load = load_queries,
-    .soften = soften,
-    .settle = settle,
-    .score = PROGRAM_SLOTS(score),
-    .mix = PROGRAM_SLOTS(mix),
-    .expand = PROGRAM_SLOTS(expand),
+    PROGRAM_ROLES,
     .expand_from = {NEVER, 24, 24, 9, 5, 9, 5, 5, 24, 9, 5, 24, 9, 5, 5, 5, 4},
     .whole_channels = 32,
-    .turn = PROGRAM_SLOTS(turn),
 };
 
 #endif

@@ -41,15 +41,9 @@ PROGRAM_FAMILIES(UNPACK_FAMILY)
 
 const quire_kernels quire_kernels_avx512 = {
     .load = load_queries,
-    .soften = soften,
-    .settle = settle,
-    .score = PROGRAM_SLOTS(score),
-    .mix = PROGRAM_SLOTS(mix),
-    .expand = PROGRAM_SLOTS(expand),
+    PROGRAM_ROLES,
     .expand_from = {8, 8, 8, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5},
     .whole_channels = 32,
-    .turn = PROGRAM_SLOTS(turn),
-
 };
 
 #endif

@@ -163,14 +163,9 @@ PROGRAM_FAMILIES(UNPACK_FAMILY)
 
 const quire_kernels quire_kernels_avxvnni = {
     .load = load_queries,
-    .soften = soften,
-    .settle = settle,
-    .score = PROGRAM_SLOTS(score),
-    .mix = PROGRAM_SLOTS(mix),
-    .expand = PROGRAM_SLOTS(expand),
+    PROGRAM_ROLES,
     .expand_from = {NEVER, 24, 24, 17, 8, 17, 8, 8, NEVER, 17, 8, NEVER, 9, 8, 9, 5, 4},
     .whole_channels = 32,
-    .turn = PROGRAM_SLOTS(turn),
 };
 
 #endif
