@@ -111,30 +111,22 @@ typedef struct row_terms {
     size_t mask_row;
 } row_terms;
 
-/* Final scores of one row in units of log 2; rows that the mask hides leave `visible`. */
-static uint64_t finish_scores(const row_terms *r, const quire_tile_ref *tile, uint64_t visible, float *score)
+/* Final scores of one row in units of log 2. */
+static void finish_scores(const row_terms *r, const quire_tile_ref *tile, uint64_t visible, float *score)
 {
     for (uint32_t t = 0; t < tile->n_rows; t++) {
-        uint64_t bit = (uint64_t)1 << t;
-        if (!(visible & bit)) continue;
+        if (!(visible >> t & 1)) continue;
         float x = score[t] * r->unit * r->scale;
         if (r->softcap > 0) x = r->softcap * soft_tanh(x / r->softcap);
         int64_t j = (int64_t)tile->first + t;
         if (r->alibi != 0) x += r->alibi * (float)(j - r->p);
-        if (r->mask && j >= r->mask->first && j < (int64_t)r->mask->first + r->mask->n_keys) {
-            float bias =
-                quire_load_value(r->mask->form, r->mask->data, r->mask_row + (size_t)(j - r->mask->first));
-            if (!(bias > -INFINITY)) {
-                visible &= ~bit;
-                continue;
-            }
-            x += r->mask_slope * bias;
-        }
+        if (r->mask && j >= r->mask->first && j < (int64_t)r->mask->first + r->mask->n_keys)
+            x += r->mask_slope *
+                 quire_load_value(r->mask->form, r->mask->data, r->mask_row + (size_t)(j - r->mask->first));
         if (x > QUIRE_LARGEST_SCORE) x = QUIRE_LARGEST_SCORE;
         if (x < -QUIRE_LARGEST_SCORE) x = -QUIRE_LARGEST_SCORE;
         score[t] = x * QUIRE_LOG2_E;
     }
-    return visible;
 }
 
 static uint32_t index_of(const quire_format *const *list, uint32_t n, const quire_format *format)
@@ -167,9 +159,9 @@ typedef struct visit {
     quire_source k, v;
     uint32_t k_index, v_index;
     quire_score_fn *score;
-    quire_mix_fn *mix; /* NULL: V is not open yet */
-    bool masked;       /* a mask reaches it */
-    bool plain;        /* scores need their scale and nothing else */
+    quire_mix_fn *mix;                        /* NULL: V is not open yet */
+    uint64_t adds[QUIRE_MAX_QUERY_ROWS / 64]; /* bit i: the mask adds something to scores of row i */
+    bool plain; /* scores need their scale, perhaps the mask, and nothing else */
     bool weighs_means;
     bool is_integer; /* the codes of K */
 } visit;
@@ -194,6 +186,76 @@ static bool look(const visit *v)
         uint32_t end = (first + i) / per_kv * per_kv + per_kv - first; /* of this query's rows */
         for (; i < end && i < n; i++) visible[i] = seen;
         any |= seen;
+    }
+    return any;
+}
+
+static bool mask_touches(const quire_mask *m, const quire_tile_ref *tile)
+{
+    return m && m->n_keys && m->first < (uint64_t)tile->first + tile->n_rows &&
+           (uint64_t)m->first + m->n_keys > tile->first;
+}
+
+/* What the mask says of the four keys whose values are one word: all 0, all hidden, or neither. */
+typedef enum mask_word { WORD_ZERO, WORD_HIDDEN, WORD_MIXED } mask_word;
+
+static mask_word read_four(quire_form form, const void *data, size_t at)
+{
+    uint64_t x[2] = {0, 0}, hidden;
+    const uint8_t *p = (const uint8_t *)data;
+    if (form == QUIRE_F32) {
+        memcpy(x, p + at * 4, sizeof x);
+        hidden = 0xff800000ff800000u;
+        return x[0] == hidden && x[1] == hidden ? WORD_HIDDEN : x[0] | x[1] ? WORD_MIXED : WORD_ZERO;
+    }
+    memcpy(x, p + at * 2, sizeof *x);
+    hidden = form == QUIRE_F16 ? 0xfc00fc00fc00fc00u : 0xff80ff80ff80ff80u;
+    return x[0] == hidden ? WORD_HIDDEN : x[0] ? WORD_MIXED : WORD_ZERO;
+}
+
+/* Takes the rows that one row of a mask hides out of `seen`; true: it adds something to the score of another one. */
+static bool apply_mask(const quire_mask *m, size_t mask_row, const quire_tile_ref *tile, uint64_t *seen)
+{
+    int64_t from = (int64_t)m->first - tile->first, to = from + m->n_keys;
+    if (to > tile->n_rows) to = tile->n_rows;
+    size_t row = mask_row - (size_t)from; /* of the tile's first row, which may lie before it */
+    bool adds = false;
+    for (int64_t t = from > 0 ? from : 0; t < to;) {
+        mask_word four = t + 4 <= to ? read_four(m->form, m->data, row + (size_t)t) : WORD_MIXED;
+        if (four != WORD_MIXED) {
+            if (four == WORD_HIDDEN) *seen &= ~((uint64_t)15 << t);
+            t += 4;
+            continue;
+        }
+        float bias = quire_load_value(m->form, m->data, row + (size_t)t);
+        if (!(bias > -INFINITY))
+            *seen &= ~((uint64_t)1 << t);
+        else if (bias != 0)
+            adds = true;
+        t++;
+    }
+    return adds;
+}
+
+/* The same for all query rows; false: none sees any row of the tile. */
+static bool look_through_mask(visit *v)
+{
+    const quire_block *b = v->block;
+    const quire_mask *m = b->job->job->mask;
+    uint64_t any = 0, last_before = 0, last_after = 0, adds = 0;
+    size_t last = SIZE_MAX;
+    for (uint32_t i = 0; i < b->n_rows; i++) {
+        uint32_t query, h;
+        query_of(b, i, &query, &h);
+        size_t row = query * m->query_stride + h * m->head_stride;
+        if (row != last || v->visible[i] != last_before) { /* heads often share a row */
+            last = row;
+            last_before = last_after = v->visible[i];
+            adds = apply_mask(m, row, v->tile, &last_after);
+        }
+        v->visible[i] = last_after;
+        v->adds[i / 64] |= adds << i % 64;
+        any |= last_after;
     }
     return any;
 }
@@ -253,17 +315,18 @@ typedef struct strip {
     float unit[QUIRE_STRIP_ROWS], factor[QUIRE_STRIP_ROWS];
 } strip;
 
-/* Soft cap, slopes and masks of a strip's rows; unit[i] becomes 1. */
+/* Soft cap, slopes and masks of a strip's rows that have any; unit[i] becomes 1. */
 static void add_terms(const visit *v, strip *st)
 {
     const quire_attend_options *o = v->options;
     const quire_checked_job *checked = v->block->job;
     const quire_mask *mask = checked->job->mask;
     for (uint32_t i = 0; i < st->n; i++) {
-        uint32_t query, h;
-        query_of(v->block, st->first + i, &query, &h);
+        uint32_t query, h, row = st->first + i;
+        if (v->plain && !(v->adds[row / 64] >> row % 64 & 1)) continue;
+        query_of(v->block, row, &query, &h);
         row_terms r = {
-            .unit = v->s->queries[v->k_index].unit[st->first + i],
+            .unit = v->s->queries[v->k_index].unit[row],
             .scale = checked->scale,
             .softcap = o->softcap,
             .alibi = o->alibi ? o->alibi[h] : 0,
@@ -272,7 +335,7 @@ static void add_terms(const visit *v, strip *st)
             .mask = mask,
             .mask_row = mask ? query * mask->query_stride + h * mask->head_stride : 0,
         };
-        st->visible[i] = finish_scores(&r, v->tile, st->visible[i], st->scores + (size_t)i * QUIRE_TILE_ROWS);
+        finish_scores(&r, v->tile, st->visible[i], st->scores + (size_t)i * QUIRE_TILE_ROWS);
         st->unit[i] = 1;
     }
 }
@@ -299,13 +362,13 @@ static bool score_strip(const visit *v, strip *st)
     uint32_t partial = 0;
     for (uint32_t i = 0; i < st->n; i++) {
         any |= st->visible[i];
-        if (v->masked || st->visible[i] != ~(uint64_t)0) partial |= 1u << i;
+        if (st->visible[i] != ~(uint64_t)0) partial |= 1u << i;
     }
     if (!any) return false;
     v->score(&v->k, &s->queries[v->k_index], st->first, st->n, partial, st->scores, s->kernel);
     memcpy(st->unit, s->log_unit + (size_t)v->k_index * v->block->n_rows + st->first,
            st->n * sizeof *st->unit);
-    if (!v->plain) add_terms(v, st);
+    add_terms(v, st);
     return true;
 }
 
@@ -357,12 +420,6 @@ static void run_strips(visit *visits, uint32_t n_visits, quire_state *part)
     if (held) mix_strip(held_by, held, part);
 }
 
-static bool mask_touches(const quire_mask *m, const quire_tile_ref *tile)
-{
-    return m && m->n_keys && m->first < (uint64_t)tile->first + tile->n_rows &&
-           (uint64_t)m->first + m->n_keys > tile->first;
-}
-
 /* The lanes of a finished split become sums and values. */
 static void settle_state(const quire_block *b, quire_state *part)
 {
@@ -389,8 +446,8 @@ static bool open_tile(visit *v, uint32_t at, uint32_t place)
     v->next = at + 1 < job->n_tiles ? &job->tiles[at + 1] : NULL;
     v->k_memory = s->k + place * s->expanded_bytes;
     v->v_memory = v->block->n_rows > QUIRE_STRIP_ROWS ? s->v + place * s->expanded_bytes : v->k_memory;
-    v->masked = mask_touches(job->mask, v->tile);
-    v->plain = v->options->softcap == 0 && !v->options->alibi && checked->scale > 0 && !v->masked;
+    if (mask_touches(job->mask, v->tile) && !look_through_mask(v)) return false;
+    v->plain = v->options->softcap == 0 && !v->options->alibi && checked->scale > 0;
     v->weighs_means = !v->tile->v && v->tile->k_format->profile;
     open_keys(v);
     if (v->k_memory != v->v_memory) open_values(v);

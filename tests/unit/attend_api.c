@@ -259,6 +259,39 @@ static void masks_and_slopes(void **unused)
     host_close(t);
 }
 
+/* A mask of 0 and -inf is as good as positions, bit for bit; and what it adds to one query is nothing to the others. */
+static void masks_of_positions(void **unused)
+{
+    (void)unused;
+    enum { MOST_KEYS = MOST_TILES * TILE_ROWS };
+    static const quire_form forms[] = {QUIRE_F32, QUIRE_F16, QUIRE_BF16};
+    static float values[N_QUERIES * MOST_KEYS], want[N_OUT * D_V];
+    host *t = host_open();
+    quire_attend_options all = {QUIRE_OPTIONS, .flags = QUIRE_ATTEND_BIDIRECTIONAL};
+    quire_attend_job job = host_job(t);
+    REF_OK(quire_attend(t->workspace, NULL, &job, 1));
+    memcpy(want, t->out, sizeof want);
+    for (uint32_t f = 0; f < COUNT(forms); f++) {
+        quire_mask mask = {.form = forms[f], .data = values, .query_stride = MOST_KEYS, .n_keys = t->n_rows};
+        for (uint32_t adds = 0; adds < 2; adds++) {
+            for (uint32_t i = 0; i < N_QUERIES; i++)
+                for (uint32_t k = 0; k < t->n_rows; k++) {
+                    bool hidden = k > job.first_query + i;
+                    float x = hidden ? -INFINITY : adds && i == 1 && k % 7 == 0 ? 0.75f : 0;
+                    quire_store_value(forms[f], values, i * MOST_KEYS + k, x);
+                }
+            job.mask = &mask;
+            REF_OK(quire_attend(t->workspace, &all, &job, 1));
+            for (uint32_t i = 0; i < N_QUERIES; i++) {
+                size_t at = (size_t)i * N_Q * D_V;
+                bool same = !memcmp(t->out + at, want + at, sizeof(float) * N_Q * D_V);
+                if (same != !(adds && i == 1)) fail_msg("form %d, query %u, adds %u", (int)forms[f], i, adds);
+            }
+        }
+    }
+    host_close(t);
+}
+
 /* ------------------------------------------------------------------ formats */
 
 static void mixed_formats(void **unused)
@@ -333,13 +366,10 @@ static void memory_that_runs_out(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refused_jobs),
-        cmocka_unit_test(refused_steps),
-        cmocka_unit_test(nothing_to_see),
-        cmocka_unit_test(strided_layouts),
-        cmocka_unit_test(masks_and_slopes),
-        cmocka_unit_test(mixed_formats),
-        cmocka_unit_test(as_many_formats_as_may_be),
+        cmocka_unit_test(refused_jobs),         cmocka_unit_test(refused_steps),
+        cmocka_unit_test(nothing_to_see),       cmocka_unit_test(strided_layouts),
+        cmocka_unit_test(masks_and_slopes),     cmocka_unit_test(masks_of_positions),
+        cmocka_unit_test(mixed_formats),        cmocka_unit_test(as_many_formats_as_may_be),
         cmocka_unit_test(memory_that_runs_out),
     };
     return cmocka_run_group_tests_name("attend_api", tests, NULL, NULL);
