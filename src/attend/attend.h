@@ -41,7 +41,7 @@ typedef struct quire_checked_job {
     const quire_kernels *kernels;
 } quire_checked_job;
 
-#define QUIRE_TILES_AT_ONCE 8u
+#define QUIRE_TILES_AT_ONCE 8u /* at most, that a strip of rows goes over before the next one does */
 
 /* A block of query rows of one KV head. */
 typedef struct quire_block {

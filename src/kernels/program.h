@@ -403,6 +403,10 @@ enum {
             role##_t6                                                                               \
     }
 
+/* For expand_from, which has one number for each family. */
+#define NEVER (QUIRE_MAX_QUERY_ROWS + 1)
+_Static_assert(QUIRE_N_FAMILIES == 17, "expand_from has one number for each");
+
 /* What the tables of all instruction sets have in common. */
 #define PROGRAM_ROLES                                                                             \
     .soften = soften, .settle = settle, .score = PROGRAM_SLOTS(score), .mix = PROGRAM_SLOTS(mix), \

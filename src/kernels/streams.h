@@ -7,14 +7,9 @@
 #ifndef QUIRE_KERNELS_STREAMS_H
 #define QUIRE_KERNELS_STREAMS_H
 
-#define ROWS_AT_ONCE 4u
+#include "kernels/packing.h"
 
-/* How code vectors lie in memory. */
-typedef struct packing {
-    bool expanded;
-    uint32_t bits;
-    bool table;
-} packing;
+#define ROWS_AT_ONCE 4u
 
 /* Consecutive code vectors. */
 typedef struct stream {

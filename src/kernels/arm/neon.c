@@ -167,9 +167,6 @@ LANES_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int
 #define FLOAT_VECTORS 1u
 #include "kernels/float_program.h"
 
-#define NEVER (QUIRE_MAX_QUERY_ROWS + 1)
-_Static_assert(QUIRE_N_FAMILIES == 17, "expand_from has one number for each");
-
 PROGRAM_FAMILIES(PROGRAM_FAMILY)
 PROGRAM_FAMILIES(UNPACK_FAMILY)
 

@@ -302,7 +302,7 @@ LANES_FN void turn_tile(const quire_source *s, uint8_t *to, const uint32_t bits,
     expand_codes(s, NULL, k, bits, table, false);
     turn_codes(coder, k, to);
     for (uint32_t u = 0; u < coder->d_pad && bits != 8; u++) {
-        __m512i add = broadcast_word(shift + u / 16 * 16 / coder->group * QUIRE_TILE_ROWS + u % 16 * 4);
+        __m512i add = broadcast_word(shifts_of(coder, shift, u));
         _mm512_store_si512(to + u * 64, _mm512_add_epi8(_mm512_load_si512(to + u * 64), add));
     }
 }

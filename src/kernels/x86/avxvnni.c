@@ -155,9 +155,6 @@ LANES_FN uint32_t vectors_at_once(const uint32_t rows, const bool fine)
 #define FLOAT_VECTORS 1u
 #include "kernels/float_program.h"
 
-#define NEVER (QUIRE_MAX_QUERY_ROWS + 1)
-_Static_assert(QUIRE_N_FAMILIES == 17, "expand_from has one number for each");
-
 PROGRAM_FAMILIES(PROGRAM_FAMILY)
 PROGRAM_FAMILIES(UNPACK_FAMILY)
 

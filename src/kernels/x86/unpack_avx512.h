@@ -58,6 +58,12 @@ LANES_FN __m512i broadcast_word(const int8_t *p)
     return _mm512_set1_epi32(word);
 }
 
+/* The four shifts of vector u of V, out of a byte for each group and token. */
+LANES_FN const int8_t *shifts_of(const quire_coder *coder, const int8_t *shift, uint32_t u)
+{
+    return shift + u / 16 * 16 / coder->group * QUIRE_TILE_ROWS + u % 16 * 4;
+}
+
 /* All vectors of a tile, each at 64 times its number. V may have `shift` added: a byte for each group and token. */
 LANES_FN void expand_codes(const quire_source *s, const int8_t *shift, uint8_t *to, const uint32_t bits,
                            const bool table, const bool shifts)
@@ -68,7 +74,7 @@ LANES_FN void expand_codes(const quire_source *s, const int8_t *shift, uint8_t *
         size_t at = (size_t)block * 64 * bits;
         for (uint32_t i = 0; i < bits && s->next; i++)
             _mm_prefetch((const char *)s->next + at + i * 64, _MM_HINT_T1);
-        const int8_t *add = shifts ? shift + block / 2 * 16 / coder->group * 64 + block % 2 * 32 : NULL;
+        const int8_t *add = shifts ? shifts_of(coder, shift, block * 8) : NULL;
 #pragma GCC unroll 8
         for (uint32_t i = 0; i < 8; i++) {
             __m512i x = unpack1(s->tile + at, i, bits, table, lut);

@@ -5,14 +5,8 @@
 
 #include "kernels/x86/unpack_avx512.h"
 
+#include "kernels/packing.h"
 #include "kernels/sinks.h"
-
-/* How code vectors lie in memory. */
-typedef struct packing {
-    bool expanded;
-    uint32_t bits;
-    bool table;
-} packing;
 
 /* Plane rows of queries: two for each, and a third if it is wanted. */
 typedef struct planes {
