@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT */
+#define _POSIX_C_SOURCE 200809L
+#include "config.h"
+#include "host.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct config config;
+
+/* ----------------------------------------------------------------------- file */
+
+static char *trimmed(char *s)
+{
+    while (isspace((unsigned char)*s)) s++;
+    char *end = s + strlen(s);
+    while (end > s && isspace((unsigned char)end[-1])) *--end = 0;
+    return s;
+}
+
+static char **slot_of(const char *key)
+{
+#define X(name, variable) \
+    if (!strcmp(key, #name)) return &config.name;
+    CONFIG_KEYS(X)
+#undef X
+    return NULL;
+}
+
+/* key = value, one per line; # begins a comment line. */
+static bool read_line(const char *path, int number, char *line, char *message, size_t size)
+{
+    char *key = trimmed(line), *equals = strchr(key, '=');
+    if (!*key || *key == '#') return true;
+    if (equals) *equals = 0;
+    char **slot = slot_of(trimmed(key));
+    if (!equals || !slot) {
+        snprintf(message, size,
+                 "%s:%d: \"%s\" is not a setting; they are kv, profile, profile_record, chain and log", path,
+                 number, trimmed(key));
+        return false;
+    }
+    free(*slot);
+    *slot = strdup(trimmed(equals + 1));
+    return true;
+}
+
+static bool read_file(const char *path, char *message, size_t size)
+{
+    char line[4096];
+    bool right = true;
+    FILE *f = fopen(path, "r");
+    if (!f) {
+        snprintf(message, size, "QUIRE_CONFIG: %s: %s", path, strerror(errno));
+        return false;
+    }
+    for (int number = 1; right && fgets(line, sizeof line, f); number++)
+        right = read_line(path, number, line, message, size);
+    fclose(f);
+    return right;
+}
+
+/* ---------------------------------------------------------------- environment */
+
+static void take_variable(char **slot, const char *name)
+{
+    const char *value = getenv(name);
+    if (!value) return;
+    free(*slot);
+    *slot = *value ? strdup(value) : NULL;
+}
+
+/* -------------------------------------------------------------------- profile */
+
+static quire_status read_bytes(void *ctx, void *bytes, size_t n)
+{
+    return fread(bytes, 1, n, ctx) == n ? QUIRE_OK : QUIRE_EIO;
+}
+
+static bool load_profile(char *message, size_t size)
+{
+    FILE *f = fopen(config.profile, "rb");
+    if (!f) {
+        snprintf(message, size, "QUIRE_PROFILE: %s: %s", config.profile, strerror(errno));
+        return false;
+    }
+    quire_status status = quire_profile_load(&config.loaded_profile, read_bytes, f, NULL);
+    fclose(f);
+    if (status) snprintf(message, size, "QUIRE_PROFILE: %s: %s", config.profile, quire_status_text(status));
+    return !status;
+}
+
+/* --------------------------------------------------------------------- policy */
+
+/* The model is not known yet; this finds what is wrong with any model. */
+static bool check_policy(char *message, size_t size)
+{
+    char why[512];
+    quire_plan *plan = NULL;
+    quire_geometry geometry = {
+        .version = QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 8, .n_kv_heads = 8, .d_k = 128, .d_v = 128};
+    quire_plan_options options = {.version = QUIRE_OPTIONS, .message = why, .message_size = sizeof why};
+    if (strstr(config.kv, "sinks=")) {
+        snprintf(message, size, "QUIRE_KV=%s: sinks= is not for llama.cpp, whose cells are in no order",
+                 config.kv);
+        return false;
+    }
+    if (config.loaded_profile) return true; /* it belongs to a model; the plan will tell */
+    quire_status status = quire_plan_create(&plan, &geometry, config.kv, &options);
+    quire_plan_destroy(plan);
+    if (!status) return true;
+    snprintf(message, size, "QUIRE_KV=%s: %s%s", config.kv, why,
+             strstr(why, "profile") ? "; QUIRE_PROFILE=<file> names it, QUIRE_PROFILE_RECORD=<file> makes one"
+                                    : "");
+    return false;
+}
+
+bool config_read(char *message, size_t size)
+{
+    const char *file = getenv("QUIRE_CONFIG");
+    if (file && *file && !read_file(file, message, size)) return false;
+#define X(key, variable) take_variable(&config.key, variable);
+    CONFIG_KEYS(X)
+#undef X
+    if (config.kv && !*config.kv) config.kv = NULL;
+    if (config.profile && !load_profile(message, size)) return false;
+    if (config.kv && !check_policy(message, size)) return false;
+    /* The host would rotate rows of quantized types; quire's codecs do that themselves, and a profile is made for
+     * rows that are not rotated. Read by the host when it makes a cache, which is later. */
+    if (config.kv || config.profile_record) setenv("LLAMA_ATTN_ROT_DISABLE", "1", 1);
+    return true;
+}
+
+/* ------------------------------------------------------------------------ log */
+
+static void say(int level, bool to_stderr, const char *format, va_list args)
+{
+    char line[1024];
+    vsnprintf(line, sizeof line, format, args);
+    if (to_stderr)
+        fprintf(stderr, "quire: %s\n", line);
+    else if (host.ggml_log_internal)
+        host.ggml_log_internal(level, "quire: %s\n", line);
+}
+
+void say_info(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    say(HOST_LOG_INFO, config.log && strcmp(config.log, "0"), format, args);
+    va_end(args);
+}
+
+void say_trouble(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    say(HOST_LOG_ERROR, true, format, args);
+    va_end(args);
+}

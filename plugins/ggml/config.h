@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+/* config.h: what the user asked for, and what the user is told. */
+#ifndef QUIRE_GGML_CONFIG_H
+#define QUIRE_GGML_CONFIG_H
+
+#include <quire/quire.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Variables of the environment, or keys of the file that QUIRE_CONFIG names; the environment wins. */
+#define CONFIG_KEYS(X)                                                                          \
+    X(kv, "QUIRE_KV")           /* policy; without one the declared types keep their meaning */ \
+    X(profile, "QUIRE_PROFILE") /* profile for c: codecs */                                     \
+    X(profile_record, "QUIRE_PROFILE_RECORD") /* record a profile into this file */             \
+    X(chain, "QUIRE_CHAIN")                   /* one more backend to load */                    \
+    X(log, "QUIRE_LOG")                       /* 1: what is told goes to stderr too */
+
+struct config {
+#define X(key, variable) char *key; /* NULL: not given */
+    CONFIG_KEYS(X)
+#undef X
+    quire_profile *loaded_profile;
+};
+
+extern struct config config;
+
+/* false: message says why, in one sentence. */
+bool config_read(char *message, size_t size);
+
+/* One line each, without the newline. Information goes where the host's own goes; trouble always reaches stderr. */
+void say_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void say_trouble(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The device as the host sees it: a registry with one device, whose memory holds the KV cache and whose only ops are
+ * those that touch it. Everything else stays with the host.
+ */
+#define _DEFAULT_SOURCE
+#include "device.h"
+#include "config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct host_reg registry;
+static struct host_device device;
+
+/* -------------------------------------------------------------------- backend */
+
+static const char *backend_name(struct host_backend *b)
+{
+    (void)b;
+    return "QUIRE0";
+}
+
+static void backend_free(struct host_backend *b)
+{
+    worker_destroy(b->context);
+    free(b);
+}
+
+static bool is_nothing(int op)
+{
+    return op == host.op.NONE || op == host.op.VIEW || op == host.op.RESHAPE || op == host.op.PERMUTE ||
+           op == host.op.TRANSPOSE;
+}
+
+static int run_node(struct worker *w, struct host_tensor *node)
+{
+    if (is_nothing(node->op)) return HOST_SUCCESS;
+    if (node->op == host.op.SET_ROWS) return set_rows_run(w, node);
+    if (node->op == host.op.FLASH_ATTN_EXT) return attend_run(w, node);
+    if (node->op == host.op.ROPE || node->op == host.op.CPY || node->op == host.op.CONT)
+        return shift_run(w, node);
+    say_trouble("%s is not an op of this device", host.ggml_op_name(node->op));
+    return HOST_FAILED;
+}
+
+static int graph_compute(struct host_backend *b, struct host_graph *graph)
+{
+    int n = host.ggml_graph_n_nodes(graph), status = HOST_SUCCESS;
+    for (int i = 0; i < n && !status; i++) {
+        struct host_tensor *node = host.ggml_graph_node(graph, i);
+        if (node->flags & HOST_FLAG_COMPUTE) status = run_node(b->context, node);
+    }
+    return status;
+}
+
+static void set_n_threads(struct host_backend *b, int n)
+{
+    worker_set_threads(b->context, n);
+}
+
+/* --------------------------------------------------------------------- device */
+
+static const char *device_name(struct host_device *d)
+{
+    (void)d;
+    return "QUIRE0";
+}
+
+static const char *device_description(struct host_device *d)
+{
+    (void)d;
+    return "Quire KV cache";
+}
+
+/* What programs can still get, and all there is. */
+static void device_memory(struct host_device *d, size_t *available, size_t *total)
+{
+    char line[128];
+    unsigned long long kib;
+    FILE *f = fopen("/proc/meminfo", "r");
+    (void)d;
+    *total = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    *available = *total / 2;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu", &kib) == 1) *available = (size_t)kib * 1024;
+    if (f) fclose(f);
+}
+
+/* Real GPUs come before an IGPU, and with no other device it is used without a flag. */
+static int device_type(struct host_device *d)
+{
+    (void)d;
+    return HOST_DEVICE_IGPU;
+}
+
+static void device_props(struct host_device *d, struct host_device_props *props)
+{
+    *props = (struct host_device_props){
+        .name = device_name(d), .description = device_description(d), .type = device_type(d)};
+    device_memory(d, &props->memory_free, &props->memory_total);
+    props->caps.mmap_support = true; /* weights stay where they are */
+}
+
+static struct host_backend *init_backend(struct host_device *d, const char *params)
+{
+    static const uint8_t guid[16] = {'q', 'u', 'i', 'r', 'e', '-', 'k', 'v',
+                                     '-', 'd', 'e', 'v', 'i', 'c', 'e', '1'};
+    struct host_backend *b = calloc(1, sizeof *b);
+    struct worker *w = worker_create();
+    (void)params;
+    if (!b || !w) {
+        if (w) worker_destroy(w);
+        free(b);
+        return NULL;
+    }
+    b->guid = &guid;
+    b->iface.get_name = backend_name;
+    b->iface.free = backend_free;
+    b->iface.graph_compute = graph_compute;
+    b->device = d;
+    b->context = w;
+    return b;
+}
+
+static struct host_buffer_type *device_buffer_type(struct host_device *d)
+{
+    (void)d;
+    return &buft_host;
+}
+
+/* The host asks while it lays out its graphs, before anything is computed. An op on the cache that we do not have
+ * means that the host needs plain memory. */
+static bool supports_op(struct host_device *d, const struct host_tensor *op)
+{
+    (void)d;
+    if (is_nothing(op->op)) return true;
+    if (op->op == host.op.SET_ROWS) return set_rows_can(op);
+    if (op->op == host.op.FLASH_ATTN_EXT) return attend_can(op);
+    if ((op->op == host.op.ROPE || op->op == host.op.CPY || op->op == host.op.CONT) && shift_can(op))
+        return true;
+    for (int i = 0; i < HOST_MAX_SRC; i++)
+        if (op->src[i] && kv_is_cache(op->src[i])) kv_make_plain(op->src[i], host.ggml_op_name(op->op));
+    return false;
+}
+
+static bool supports_buft(struct host_device *d, struct host_buffer_type *t)
+{
+    (void)d;
+    return t == &buft_kv || t == &buft_host || host.ggml_backend_buft_is_host(t);
+}
+
+/* ------------------------------------------------------------------- registry */
+
+static const char *reg_name(struct host_reg *r)
+{
+    (void)r;
+    return "QUIRE";
+}
+
+static size_t reg_device_count(struct host_reg *r)
+{
+    (void)r;
+    return 1;
+}
+
+static struct host_device *reg_device(struct host_reg *r, size_t index)
+{
+    (void)r;
+    return index ? NULL : &device;
+}
+
+static void *reg_proc_address(struct host_reg *r, const char *name)
+{
+    void (*f)(struct host_backend *, int) = set_n_threads;
+    void *address = NULL;
+    (void)r;
+    if (!strcmp(name, "ggml_backend_set_n_threads")) memcpy(&address, &f, sizeof f);
+    return address;
+}
+
+static void fill_tables(void)
+{
+    device = (struct host_device){.iface = {.get_name = device_name,
+                                            .get_description = device_description,
+                                            .get_memory = device_memory,
+                                            .get_type = device_type,
+                                            .get_props = device_props,
+                                            .init_backend = init_backend,
+                                            .get_buffer_type = device_buffer_type,
+                                            .supports_op = supports_op,
+                                            .supports_buft = supports_buft},
+                                  .reg = &registry};
+    registry = (struct host_reg){.api_version = host.api_version,
+                                 .iface = {.get_name = reg_name,
+                                           .get_device_count = reg_device_count,
+                                           .get_device = reg_device,
+                                           .get_proc_address = reg_proc_address}};
+    buffers_init(&device);
+}
+
+/* ----------------------------------------------------------------------- init */
+
+__attribute__((visibility("default"))) struct host_reg *ggml_backend_init(void);
+
+struct host_reg *ggml_backend_init(void)
+{
+    static bool done;
+    char message[1024];
+    if (done) return &registry;
+    if (!host_bind(message, sizeof message) || !config_read(message, sizeof message)) {
+        say_trouble("not loaded: %s", message);
+        return NULL;
+    }
+    done = true;
+    fill_tables();
+    say_info("%s, ggml %s, %s kernels, %s", quire_version(), host.ggml_version(), quire_isa_in_use(),
+             config.kv ? config.kv : "declared types");
+    if (config.chain && !host.ggml_backend_load(config.chain))
+        say_trouble("QUIRE_CHAIN: %s was not loaded", config.chain);
+    return &registry;
+}

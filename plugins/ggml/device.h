@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/* device.h: what the parts of the plug-in know of each other. */
+#ifndef QUIRE_GGML_DEVICE_H
+#define QUIRE_GGML_DEVICE_H
+
+#include "kv.h"
+
+/* buffers.c: buffer types. KV memory begins as host memory; with the first tensor of the cache it becomes ours alone. */
+extern struct host_buffer_type buft_host, buft_kv;
+void buffers_init(struct host_device *);
+bool device_owns(const struct host_buffer *);
+void device_set_plain(struct host_buffer *);
+
+/* plan.c */
+bool plan_model(struct kv_model *);
+
+/* One backend instance: a stream of graphs from one context of the host. */
+struct worker {
+    uint32_t n_threads;
+    quire_executor executor;
+    struct team *team;
+    quire_workspace *workspace;
+    struct host_backend *cpu; /* for the host's own ops, made when needed */
+    char *scratch;
+    size_t scratch_size;
+};
+
+/* threads.c */
+struct worker *worker_create(void);
+void worker_destroy(struct worker *);
+void worker_set_threads(struct worker *, int n);
+/* Says how much there is to do (multiplications); small work is not spread where waking others is dear. */
+void worker_expect(struct worker *, double work);
+void *worker_scratch(struct worker *,
+                     size_t bytes); /* aligned to 64, lost at the next call; NULL: no memory */
+
+/* Ops. Each returns HOST_SUCCESS or what failed. */
+bool set_rows_can(const struct host_tensor *);
+int set_rows_run(struct worker *, struct host_tensor *);
+bool attend_can(const struct host_tensor *);
+int attend_run(struct worker *, struct host_tensor *);
+bool shift_can(const struct host_tensor *); /* ROPE, CPY and CONT on the cache */
+int shift_run(struct worker *, struct host_tensor *);
+
+#endif

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * kv.h: the host's KV cache as tiles.
+ *
+ * The host declares one K and one V tensor per layer: rows (all KV heads of one cell) x cells x streams, in some type.
+ * We give it the addresses it wants and keep something else: tiles of 64 cells, a page for 64 cells of every tensor of
+ * the buffer. Nothing is resident before a cell is written.
+ *
+ *   open      tensors are known, head sizes are learned from the attention ops that the host asks about
+ *   settled   at the first write: the plan is made, every tensor has its codec and its place in the page
+ *   plain     the host needs the bytes itself (an op we do not run): ordinary host memory, as if we were not there
+ */
+#ifndef QUIRE_GGML_KV_H
+#define QUIRE_GGML_KV_H
+
+#include "host.h"
+
+#include <quire/quire.h>
+
+#define CELLS QUIRE_PAGE_TOKENS /* of a tile */
+
+struct kv_buffer;
+struct kv_model;
+
+struct kv { /* a K or V tensor of the host */
+    struct kv_buffer *owner;
+    char *declared; /* the address the host knows; holds the bytes while the tensor has no format */
+    char name[HOST_MAX_NAME];
+    int type; /* declared */
+    uint32_t layer;
+    quire_side side;
+    uint32_t row, cells, streams; /* values per row; cells per stream */
+    size_t row_bytes;             /* declared */
+
+    /* Learned from attention; 0 until then. d_v: V is the first d_v channels of this K. */
+    uint32_t n_q_heads, n_heads, d, d_v;
+
+    /* Settled. format NULL: bytes as declared. */
+    const char *codec;
+    quire_format *format;
+    size_t tile_bytes, head_bytes; /* of one head: a tile, a row in the codec's own bytes */
+    size_t page_offset;
+    bool marked; /* rows travel as code bytes behind a mark (state.c) */
+    uint32_t mark;
+    uint64_t *refused; /* a bit for each row that came from another policy; NULL: none did */
+    uint64_t n_refused;
+    uint32_t *high; /* per stream: cells from here on were never written */
+};
+
+enum kv_state { KV_OPEN, KV_SETTLED, KV_PLAIN };
+
+struct kv_buffer { /* context of a host buffer */
+    char *base;    /* address space of the declared size */
+    size_t size;
+    struct host_buffer *host;
+    enum kv_state state;
+    struct kv **kv;
+    uint32_t n_kv;
+    struct kv_model *model; /* NULL: no KV tensors here */
+
+    char *pages; /* settled */
+    size_t page_bytes, pages_size;
+    uint32_t stream_pages;
+};
+
+/* The buffers of one context of the host: full and window layers may lie in two. */
+struct kv_model {
+    struct kv_buffer *buffer[8];
+    uint32_t n_buffers;
+    bool settled;
+    struct recorder *recorder;
+};
+
+/* --------------------------------------------------------------------- buffer */
+
+struct kv_buffer *kv_buffer_create(size_t size); /* NULL: no memory */
+void kv_buffer_destroy(struct kv_buffer *);
+void kv_buffer_clear(struct kv_buffer *);
+
+/* ---------------------------------------------------------------------- tensors */
+
+/* Takes a tensor in if it is one of the cache. false: it is not. */
+bool kv_adopt(struct kv_buffer *, struct host_tensor *);
+/* Whether a tensor, or what it is a view of, is of the cache by name and buffer; data may not exist yet. */
+bool kv_is_cache(const struct host_tensor *);
+/* The record of a tensor of the cache, or NULL: not ours, or plain. */
+struct kv *kv_of(const struct host_tensor *);
+/* Looks at an attention op that the host asks about. */
+void kv_learn(const struct host_tensor *attention);
+/* Hands the memory back to the host because of an op that is not ours. */
+void kv_make_plain(const struct host_tensor *cache, const char *op);
+/* Makes the plan, if that has not happened. false: no memory. */
+bool kv_settle(struct kv *);
+
+/* ------------------------------------------------------------------------ rows */
+
+/* Row numbers run over all streams, as the host counts them. */
+static inline char *kv_tile(const struct kv *kv, uint64_t row)
+{
+    uint64_t page = row / kv->cells * kv->owner->stream_pages + row % kv->cells / CELLS;
+    return kv->owner->pages + page * kv->owner->page_bytes + kv->page_offset;
+}
+
+/* How many of n rows from this one on lie in the same tile. */
+static inline uint32_t kv_run(const struct kv *kv, uint64_t row, uint64_t n)
+{
+    uint32_t cell = (uint32_t)(row % kv->cells), left = CELLS - cell % CELLS;
+    if (left > kv->cells - cell) left = kv->cells - cell;
+    return n < left ? (uint32_t)n : left;
+}
+
+static inline uint32_t kv_tile_row(const struct kv *kv, uint64_t row)
+{
+    return (uint32_t)(row % kv->cells % CELLS);
+}
+
+/* Notes that rows were written: memory in use, and no longer refused. */
+void kv_wrote(struct kv *, uint64_t row, uint64_t n);
+void kv_refuse(struct kv *, uint64_t row);
+bool kv_is_refused(const struct kv *, uint64_t row);
+
+/* n rows of one tile as floats, [n][row], and back. Only for tensors with a format. */
+void kv_read(const struct kv *, uint64_t row, uint32_t n, float *values);
+void kv_write(struct kv *, uint64_t row, uint32_t n, const float *values);
+
+/* ----------------------------------------------------------------------- state */
+
+/* Bytes of rows as the host sees them, any offset and size within the tensor. */
+void state_get(struct kv *, size_t offset, size_t size, char *bytes);
+void state_set(struct kv *, size_t offset, size_t size, const char *bytes);
+void state_fill(struct kv *, size_t offset, size_t size, uint8_t value);
+/* Whole rows from one tensor to another of the same format. false: get and set instead. */
+bool state_copy(struct kv *to, uint64_t to_row, const struct kv *from, uint64_t from_row, uint64_t n);
+/* Room a mark needs in a row; see state.c. */
+#define STATE_MARK_BYTES 6u
+
+/* -------------------------------------------------------------------- recorder */
+
+struct recorder; /* gathers a profile from the rows that pass by */
+struct recorder *recorder_create(const quire_geometry *);
+void recorder_k(struct recorder *, uint32_t layer, uint32_t position, const float *k, uint32_t n);
+void recorder_q(struct recorder *, uint32_t layer, const float *q, uint32_t n);
+void recorder_finish(struct recorder *); /* writes the file and frees it */
+
+#endif

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: MIT */
+/* Which codec each tensor of a model gets, and where its tiles lie. Done once, at the first write. */
+#define _DEFAULT_SOURCE
+#include "kv.h"
+#include "config.h"
+#include "device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* ------------------------------------------------------------------- geometry */
+
+struct shapes {
+    quire_layer *layers;
+    uint32_t n_layers;
+    uint32_t most_cells;
+};
+
+#define EACH_KV(model, kv)                                          \
+    for (uint32_t b_ = 0; b_ < (model)->n_buffers; b_++)            \
+        for (uint32_t i_ = 0; i_ < (model)->buffer[b_]->n_kv; i_++) \
+            if ((kv = (model)->buffer[b_]->kv[i_])->owner->state == KV_OPEN && kv->d)
+
+/*
+ * The host tells no windows. It keeps window layers in a second buffer with as many cells as they need, which in short
+ * contexts is as many as the others have. A large second buffer of the same size means that the host was told to keep
+ * all cells (--swa-full): then there is no small ring, and the layer is like any other.
+ */
+enum { SHORT_CONTEXT = 4096 };
+
+static bool is_window(const struct kv_model *m, const struct shapes *s, const struct kv *kv)
+{
+    return kv->cells < s->most_cells || (kv->owner != m->buffer[0] && kv->cells <= SHORT_CONTEXT);
+}
+
+static bool gather_shapes(struct kv_model *m, struct shapes *s)
+{
+    struct kv *kv;
+    EACH_KV(m, kv)
+    {
+        if (kv->layer >= s->n_layers) s->n_layers = kv->layer + 1;
+        if (kv->cells > s->most_cells) s->most_cells = kv->cells;
+    }
+    s->layers = calloc(s->n_layers ? s->n_layers : 1, sizeof *s->layers);
+    if (!s->layers) return false;
+    quire_layer some = {0};
+    EACH_KV(m, kv)
+    {
+        quire_layer *l = &s->layers[kv->layer];
+        if (kv->side == QUIRE_V) {
+            l->d_v = kv->d;
+            continue;
+        }
+        *l = (quire_layer){.n_q_heads = kv->n_q_heads,
+                           .n_kv_heads = kv->n_heads,
+                           .d_k = kv->d,
+                           .d_v = kv->d_v ? kv->d_v : l->d_v,
+                           .v_in_k = kv->d_v > 0,
+                           .window = is_window(m, s, kv) ? kv->cells : 0};
+    }
+    /* Layers that are not ours, or of which only one side is: any shape, they get no format from it. */
+    for (uint32_t i = 0; i < s->n_layers; i++)
+        if (s->layers[i].d_k && s->layers[i].d_v) some = s->layers[i];
+    for (uint32_t i = 0; i < s->n_layers; i++)
+        if (!s->layers[i].d_k || !s->layers[i].d_v) s->layers[i] = some;
+    return true;
+}
+
+static quire_geometry geometry_of(const struct shapes *s)
+{
+    return (quire_geometry){.version = QUIRE_OPTIONS, .n_layers = s->n_layers, .layers = s->layers};
+}
+
+/* --------------------------------------------------------------------- policy */
+
+static quire_plan *try_policy(const struct shapes *s, const char *policy)
+{
+    char why[512];
+    quire_plan *plan = NULL;
+    quire_geometry geometry = geometry_of(s);
+    quire_plan_options options = {.version = QUIRE_OPTIONS,
+                                  .profile = config.loaded_profile,
+                                  .message = why,
+                                  .message_size = sizeof why};
+    quire_status status = quire_plan_create(&plan, &geometry, policy, &options);
+    if (status)
+        say_trouble("policy %s cannot be used for this model: %s; the cache keeps its declared types", policy,
+                    *why ? why : quire_status_text(status));
+    return plan;
+}
+
+static const char *codec_of(const quire_plan *plan, const struct kv *kv)
+{
+    quire_plan_layer info;
+    if (quire_plan_layer_info(plan, kv->layer, &info)) return NULL;
+    return kv->side == QUIRE_K ? info.k : info.v;
+}
+
+/*
+ * Window layers are small floats unless the policy says otherwise; the floats are the declared ones. If the declared
+ * type is quantized, a float row has no room in it, and they get the codecs of the other layers.
+ */
+static bool add_window(char *policy, size_t size, const quire_plan *plan, struct kv_model *m,
+                       const struct shapes *s)
+{
+    const char *side[2] = {NULL, NULL};
+    struct kv *kv;
+    EACH_KV(m, kv)
+    if (!side[kv->side] && (host_is_float(kv->type) || !is_window(m, s, kv)))
+        side[kv->side] = host_is_float(kv->type) ? host_codec(kv->type) : codec_of(plan, kv);
+    if (!side[QUIRE_K]) return true;
+    if (!side[QUIRE_V]) side[QUIRE_V] = host_codec(host.type[TYPE_F16]);
+    size_t n = strlen(policy);
+    return snprintf(policy + n, size - n, ",window=%s/%s", side[QUIRE_K], side[QUIRE_V]) < (int)(size - n);
+}
+
+/* A codec has room in a declared row if it is that row, or leaves space for the mark. */
+static bool fits(const struct kv *kv, const char *codec)
+{
+    const char *declared = host_codec(kv->type);
+    if (host_is_float(kv->type) && !strcmp(codec, declared)) return true;
+    return quire_codec_row_bytes(codec, kv->d) * kv->n_heads + STATE_MARK_BYTES <= kv->row_bytes;
+}
+
+static quire_plan *plan_by_policy(struct kv_model *m, const struct shapes *s)
+{
+    char policy[512];
+    if (!config.kv || !s->n_layers) return NULL;
+    if (snprintf(policy, sizeof policy, "%s", config.kv) >= (int)sizeof policy) return NULL;
+    quire_plan *plan = try_policy(s, policy);
+    if (plan && !strstr(policy, "window=") && add_window(policy, sizeof policy, plan, m, s)) {
+        quire_plan_destroy(plan);
+        plan = try_policy(s, policy);
+    }
+    if (!plan) return NULL;
+    struct kv *kv;
+    EACH_KV(m, kv)
+    {
+        const char *codec = codec_of(plan, kv);
+        if (codec && fits(kv, codec)) continue;
+        say_trouble(
+            "policy %s: %s of %s needs %zu bytes and a mark of %u, and the declared type %s has %zu; the cache keeps "
+            "its declared types (-ctk f16 -ctv f16 has room for every policy)",
+            config.kv, codec ? codec : "?", kv->name,
+            codec ? quire_codec_row_bytes(codec, kv->d) * kv->n_heads : 0, STATE_MARK_BYTES,
+            host.ggml_type_name(kv->type), kv->row_bytes);
+        quire_plan_destroy(plan);
+        return NULL;
+    }
+    return plan;
+}
+
+/* --------------------------------------------------------------------- layout */
+
+static bool give_format(struct kv *kv, const char *codec)
+{
+    quire_format_options options = {.version = QUIRE_OPTIONS,
+                                    .side = kv->side,
+                                    .d = kv->d,
+                                    .d_v = kv->d_v,
+                                    .profile = config.loaded_profile,
+                                    .layer = kv->layer};
+    if (!codec || quire_format_create(&kv->format, codec, &options)) return false;
+    uint64_t fingerprint = quire_format_fingerprint(kv->format);
+    kv->codec = codec;
+    kv->tile_bytes = quire_tile_bytes(kv->format);
+    kv->head_bytes = quire_codec_row_bytes(codec, kv->d);
+    kv->marked = strcmp(codec, host_codec(kv->type));
+    kv->mark = (uint32_t)(fingerprint ^ fingerprint >> 32);
+    return true;
+}
+
+static bool lay_out(struct kv_buffer *b)
+{
+    uint32_t streams = 1;
+    for (uint32_t i = 0; i < b->n_kv; i++) {
+        struct kv *kv = b->kv[i];
+        if (!kv->format) continue;
+        uint32_t pages = (kv->cells + CELLS - 1) / CELLS;
+        if (pages > b->stream_pages) b->stream_pages = pages;
+        if (kv->streams > streams) streams = kv->streams;
+        kv->page_offset = b->page_bytes;
+        b->page_bytes += kv->n_heads * kv->tile_bytes;
+    }
+    b->pages_size = (size_t)b->stream_pages * streams * b->page_bytes;
+    if (b->pages_size) {
+        b->pages = mmap(NULL, b->pages_size, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (b->pages == MAP_FAILED) {
+            b->pages = NULL;
+            return false;
+        }
+    }
+    b->state = KV_SETTLED;
+    return true;
+}
+
+/* ------------------------------------------------------------------------ log */
+
+struct lines {
+    char text[512];
+    size_t n;
+};
+
+static quire_status say_lines(void *ctx, const void *bytes, size_t n)
+{
+    struct lines *l = ctx;
+    for (const char *c = bytes; n--; c++) {
+        if (*c != '\n' && l->n < sizeof l->text - 1) {
+            l->text[l->n++] = *c;
+            continue;
+        }
+        l->text[l->n] = 0;
+        if (l->n) say_info("%s", l->text);
+        l->n = 0;
+    }
+    return QUIRE_OK;
+}
+
+static void say_plan(const quire_plan *plan, struct kv_model *m)
+{
+    if (plan) {
+        struct lines lines = {.n = 0};
+        quire_plan_describe(plan, say_lines, &lines);
+        say_lines(&lines, "\n", 1);
+        return;
+    }
+    double bytes = 0, floats = 0;
+    uint32_t n = 0;
+    const struct kv *k = NULL, *v = NULL, *kv;
+    EACH_KV(m, kv)
+    {
+        bytes += (double)kv->row_bytes;
+        floats += 2.0 * kv->row;
+        n += kv->side == QUIRE_K;
+        if (kv->side == QUIRE_K)
+            k = kv;
+        else
+            v = kv;
+    }
+    if (k)
+        say_info("declared types keep their meaning: K %s V %s, %u layers, %.0f bytes/token, %.1f%% of f16",
+                 host.ggml_type_name(k->type), v ? host.ggml_type_name(v->type) : "in K", n, bytes,
+                 100 * bytes / floats);
+}
+
+/* ----------------------------------------------------------------------- plan */
+
+bool plan_model(struct kv_model *m)
+{
+    struct shapes s = {0};
+    struct kv *kv;
+    if (!gather_shapes(m, &s)) return false;
+    quire_plan *plan = plan_by_policy(m, &s);
+    say_plan(plan, m);
+    bool right = true;
+    EACH_KV(m, kv)
+    if (!give_format(kv, plan ? codec_of(plan, kv) : host_codec(kv->type)))
+        say_trouble("%s: no format for %u heads of %u values; it stays as declared", kv->name, kv->n_heads,
+                    kv->d);
+    for (uint32_t i = 0; i < m->n_buffers; i++)
+        if (m->buffer[i]->state == KV_OPEN) right &= lay_out(m->buffer[i]);
+    if (config.profile_record && s.n_layers) {
+        quire_geometry geometry = geometry_of(&s);
+        m->recorder = recorder_create(&geometry);
+    }
+    m->settled = true;
+    quire_plan_destroy(plan);
+    free(s.layers);
+    return right;
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: MIT */
+/* SET_ROWS: rows of new tokens into the cells that the host chose, in any order. */
+#include "device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool takes_types(const struct host_tensor *op)
+{
+    const struct host_tensor *rows = op->src[0], *index = op->src[1];
+    return host_codec(op->type) && (rows->type == host.type[TYPE_F32] || rows->type == host.type[TYPE_F16]) &&
+           (index->type == host.type[TYPE_I64] || index->type == host.type[TYPE_I32]) &&
+           rows->nb[0] == host.ggml_type_size(rows->type) && op->nb[0] == host.ggml_type_size(op->type);
+}
+
+bool set_rows_can(const struct host_tensor *op)
+{
+    const struct host_tensor *root = host_root(op);
+    if (!kv_is_cache(op)) return !root->buffer && takes_types(op); /* no buffer: a test asks */
+    if (op->ne[0] != root->ne[0]) kv_make_plain(op, "SET_ROWS of single values");
+    struct kv *kv = kv_of(op);
+    return (kv || !root->buffer->context) && takes_types(op);
+}
+
+static int64_t index_at(const struct host_tensor *index, int64_t i, int64_t j, int64_t k)
+{
+    const char *at = (const char *)index->data + (size_t)i * index->nb[0] + (size_t)j * index->nb[1] +
+                     (size_t)k * index->nb[2];
+    int32_t small;
+    int64_t large;
+    if (index->type == host.type[TYPE_I64]) {
+        memcpy(&large, at, sizeof large);
+        return large;
+    }
+    memcpy(&small, at, sizeof small);
+    return small;
+}
+
+/* ---------------------------------------------------------------------- cache */
+
+struct store {
+    struct kv *kv;
+    const struct host_tensor *rows, *index;
+    uint32_t parts; /* tiles are dealt out to this many tasks per head: no tile has two writers */
+};
+
+/* The tokens from i on that go to neighbouring cells of one tile. */
+static uint32_t run_of(const struct store *s, int64_t i, uint64_t *row)
+{
+    *row = (uint64_t)index_at(s->index, i, 0, 0);
+    uint32_t n = 1, most = kv_run(s->kv, *row, (uint64_t)(s->rows->ne[1] - i));
+    while (n < most && index_at(s->index, i + n, 0, 0) == (int64_t)(*row + n)) n++;
+    return n;
+}
+
+static void store_task(void *arg, uint32_t task)
+{
+    const struct store *s = arg;
+    struct kv *kv = s->kv;
+    uint32_t head = task / s->parts, part = task % s->parts, n;
+    quire_form form = s->rows->type == host.type[TYPE_F32] ? QUIRE_F32 : QUIRE_F16;
+    uint64_t row;
+    for (int64_t i = 0; i < s->rows->ne[1]; i += n) {
+        n = run_of(s, i, &row);
+        if (row / CELLS % s->parts != part) continue;
+        quire_rows rows = {.form = form,
+                           .data = (const char *)s->rows->data + (size_t)i * s->rows->nb[1] +
+                                   (size_t)head * kv->d * s->rows->nb[0],
+                           .token_stride = s->rows->nb[1]};
+        quire_tile_encode(kv->format, head, kv_tile(kv, row) + head * kv->tile_bytes, kv_tile_row(kv, row), n,
+                          &rows, NULL);
+    }
+}
+
+static void record(const struct store *s)
+{
+    struct recorder *r = s->kv->owner->model->recorder;
+    if (!r || s->kv->side != QUIRE_K || s->rows->type != host.type[TYPE_F32]) return;
+    for (int64_t i = 0; i < s->rows->ne[1]; i++) {
+        uint64_t row = (uint64_t)index_at(s->index, i, 0, 0);
+        const char *values = (const char *)s->rows->data + (size_t)i * s->rows->nb[1];
+        recorder_k(r, s->kv->layer, (uint32_t)(row % s->kv->cells), (const float *)(const void *)values, 1);
+    }
+}
+
+static int store_rows(struct worker *w, struct kv *kv, struct host_tensor *op)
+{
+    struct store s = {.kv = kv, .rows = op->src[0], .index = op->src[1], .parts = 1};
+    uint64_t row, all = (uint64_t)kv->cells * kv->streams;
+    int64_t n_tokens = s.rows->ne[1];
+    if (s.rows->ne[0] != kv->row || s.rows->ne[2] != 1 || s.rows->ne[3] != 1 || host_offset(op))
+        return HOST_FAILED;
+    for (int64_t i = 0; i < n_tokens; i++)
+        if ((uint64_t)index_at(s.index, i, 0, 0) >= all) return HOST_FAILED;
+    worker_expect(w,
+                  16.0 * (double)n_tokens * kv->row); /* coding a value costs about as much as 16 products */
+    while (s.parts * kv->n_heads < 2 * w->n_threads && n_tokens / s.parts >= 2 * CELLS) s.parts *= 2;
+    w->executor.run(w->executor.ctx, store_task, &s, s.parts * kv->n_heads);
+    for (int64_t i = 0, n; i < n_tokens; i += n) {
+        n = run_of(&s, i, &row);
+        kv_wrote(kv, row, (uint64_t)n);
+    }
+    record(&s);
+    return HOST_SUCCESS;
+}
+
+/* --------------------------------------------------------------- plain tensors */
+
+enum { MOST = 1024 }; /* values that a format takes at once; blocks of quantized types are far shorter */
+
+struct coder {
+    quire_format *format;
+    uint32_t d;
+    size_t bytes;
+};
+
+static bool make_coder(struct coder *c, int type, int64_t d)
+{
+    quire_format_options options = {.version = QUIRE_OPTIONS, .side = QUIRE_K, .d = (uint32_t)d};
+    c->d = (uint32_t)d;
+    c->bytes = host.ggml_row_size(type, d);
+    return !d || !quire_format_create(&c->format, host_codec(type), &options);
+}
+
+/* Through a tile of one row: the bytes that come out are the declared type's own. */
+static void code_values(const struct coder *c, void *tile, const void *values, quire_form form, char *to)
+{
+    quire_rows in = {.form = form, .data = values};
+    quire_rows_out out = {.form = QUIRE_NATIVE, .data = to};
+    quire_tile_encode(c->format, 0, tile, 0, 1, &in, NULL);
+    quire_tile_decode(c->format, 0, tile, 0, 1, &out);
+}
+
+static void code_row(const struct coder coder[2], void *tile, const struct host_tensor *rows,
+                     const char *from, char *to)
+{
+    quire_form form = rows->type == host.type[TYPE_F32] ? QUIRE_F32 : QUIRE_F16;
+    int64_t i = 0;
+    for (; i + MOST <= rows->ne[0]; i += MOST, to += coder[0].bytes)
+        code_values(&coder[0], tile, from + (size_t)i * rows->nb[0], form, to);
+    if (coder[1].d) code_values(&coder[1], tile, from + (size_t)i * rows->nb[0], form, to);
+}
+
+static int store_plain(struct worker *w, struct host_tensor *op)
+{
+    const struct host_tensor *rows = op->src[0], *index = op->src[1];
+    struct coder coder[2] = {{0}};
+    int status = HOST_SUCCESS;
+    if (!make_coder(&coder[0], op->type, rows->ne[0] >= MOST ? MOST : 0) ||
+        !make_coder(&coder[1], op->type, rows->ne[0] % MOST))
+        status = HOST_ALLOC_FAILED;
+    size_t tile_bytes = coder[0].d ? quire_tile_bytes(coder[0].format) : 0;
+    if (!status && coder[1].d && quire_tile_bytes(coder[1].format) > tile_bytes)
+        tile_bytes = quire_tile_bytes(coder[1].format);
+    void *tile = status ? NULL : worker_scratch(w, tile_bytes);
+    if (!status && !tile) status = HOST_ALLOC_FAILED;
+    if (!status) memset(tile, 0, tile_bytes);
+    for (int64_t i = 0; !status && i < rows->ne[1] * rows->ne[2] * rows->ne[3]; i++) {
+        int64_t i1 = i % rows->ne[1], i2 = i / rows->ne[1] % rows->ne[2], i3 = i / rows->ne[1] / rows->ne[2];
+        int64_t r = index_at(index, i1, i2 % index->ne[1], i3 % index->ne[2]);
+        const char *from = (const char *)rows->data + (size_t)i1 * rows->nb[1] + (size_t)i2 * rows->nb[2] +
+                           (size_t)i3 * rows->nb[3];
+        char *to = (char *)op->data + (size_t)r * op->nb[1] + (size_t)i2 * op->nb[2] + (size_t)i3 * op->nb[3];
+        if (r < 0 || r >= op->ne[1])
+            status = HOST_FAILED;
+        else
+            code_row(coder, tile, rows, from, to);
+    }
+    quire_format_destroy(coder[0].format);
+    quire_format_destroy(coder[1].format);
+    return status;
+}
+
+int set_rows_run(struct worker *w, struct host_tensor *op)
+{
+    struct kv *kv = kv_of(op);
+    if (kv && !kv_settle(kv)) return HOST_ALLOC_FAILED;
+    return kv && kv->format ? store_rows(w, kv, op) : store_plain(w, op);
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Rows as the host saves, restores and copies them.
+ *
+ * A tensor whose codec is its declared type gives and takes exactly the bytes that stock llama.cpp would. Any other
+ * codec travels inside the declared row: a mark, the codec's own bytes head after head, zeros.
+ *
+ *   mark   2 bytes   51 7e: a NaN as f16, which is where every quantized type has its first scale
+ *          4 bytes   fingerprint of codec, shape and profile
+ *
+ * The host has no way to hear that a row cannot be taken. Such a row is noted as refused: attention that would see it
+ * fails, until it is overwritten.
+ */
+#include "kv.h"
+#include "config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const uint8_t mark_bytes[2] = {0x51, 0x7e};
+
+static bool all_zero(const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (bytes[i]) return false;
+    return true;
+}
+
+/* Half of an f32 can look like the mark by chance; a marked row of that size ends in zeros too. */
+static bool has_mark(const struct kv *kv, const char *row)
+{
+    if (memcmp(row, mark_bytes, 2)) return false;
+    bool chance = kv->type == host.type[TYPE_F32] || kv->type == host.type[TYPE_BF16];
+    return !chance || kv->row_bytes < 64 || all_zero(row + kv->row_bytes - 32, 32);
+}
+
+static void put_mark(const struct kv *kv, char *row)
+{
+    size_t used = STATE_MARK_BYTES + kv->n_heads * kv->head_bytes;
+    memcpy(row, mark_bytes, 2);
+    for (int i = 0; i < 4; i++) row[2 + i] = (char)(kv->mark >> 8 * i);
+    memset(row + used, 0, kv->row_bytes - used);
+}
+
+static bool is_own_mark(const struct kv *kv, const char *row)
+{
+    uint32_t mark = 0;
+    for (int i = 0; i < 4; i++) mark |= (uint32_t)(uint8_t)row[2 + i] << 8 * i;
+    return !memcmp(row, mark_bytes, 2) && mark == kv->mark;
+}
+
+/* ------------------------------------------------------------------ whole rows */
+
+/* n rows of one tile. */
+static void get_rows(const struct kv *kv, uint64_t row, uint32_t n, char *bytes)
+{
+    if (!kv->format) {
+        memcpy(bytes, kv->declared + row * kv->row_bytes, n * kv->row_bytes);
+        return;
+    }
+    char *tile = kv_tile(kv, row), *at = bytes + (kv->marked ? STATE_MARK_BYTES : 0);
+    for (uint32_t h = 0; h < kv->n_heads; h++) {
+        quire_rows_out rows = {
+            .form = QUIRE_NATIVE, .data = at + h * kv->head_bytes, .token_stride = kv->row_bytes};
+        quire_tile_decode(kv->format, h, tile + h * kv->tile_bytes, kv_tile_row(kv, row), n, &rows);
+    }
+    for (uint32_t i = 0; kv->marked && i < n; i++) put_mark(kv, bytes + i * kv->row_bytes);
+}
+
+/* Rows whose head h begins at bytes + h * head_bytes. */
+static void take_rows(struct kv *kv, uint64_t row, uint32_t n, const char *bytes, quire_form form,
+                      size_t head_bytes)
+{
+    char *tile = kv_tile(kv, row);
+    for (uint32_t h = 0; h < kv->n_heads; h++) {
+        quire_rows rows = {.form = form, .data = bytes + h * head_bytes, .token_stride = kv->row_bytes};
+        quire_tile_encode(kv->format, h, tile + h * kv->tile_bytes, kv_tile_row(kv, row), n, &rows, NULL);
+    }
+    kv_wrote(kv, row, n);
+}
+
+static quire_form float_form(int type)
+{
+    if (type == host.type[TYPE_F32]) return QUIRE_F32;
+    return type == host.type[TYPE_F16] ? QUIRE_F16 : QUIRE_BF16;
+}
+
+static void refuse_row(struct kv *kv, uint64_t row)
+{
+    if (!kv->n_refused && kv == kv->owner->kv[0])
+        say_trouble(
+            "a restored state was not written with the codecs of this cache (%s here is %s); it is refused, and "
+            "requests that need it fail until it is computed anew",
+            kv->name, kv->codec);
+    kv_refuse(kv, row);
+}
+
+enum origin { OWN, FLOATS, ZEROS, FOREIGN };
+
+static enum origin origin_of(const struct kv *kv, const char *row)
+{
+    if (!kv->marked) return has_mark(kv, row) ? FOREIGN : OWN;
+    if (is_own_mark(kv, row)) return OWN;
+    if (has_mark(kv, row)) return FOREIGN;
+    if (host_is_float(kv->type)) return FLOATS;
+    return all_zero(row, kv->row_bytes) ? ZEROS : FOREIGN;
+}
+
+static void take_run(struct kv *kv, uint64_t row, uint32_t n, const char *bytes, enum origin origin)
+{
+    switch (origin) {
+    case OWN:
+        take_rows(kv, row, n, bytes + (kv->marked ? STATE_MARK_BYTES : 0), QUIRE_NATIVE, kv->head_bytes);
+        break;
+    case FLOATS: take_rows(kv, row, n, bytes, float_form(kv->type), kv->row_bytes / kv->n_heads); break;
+    case ZEROS:
+        for (uint32_t h = 0; h < kv->n_heads; h++)
+            quire_tile_clear(kv->format, kv_tile(kv, row) + h * kv->tile_bytes, kv_tile_row(kv, row), n);
+        kv_wrote(kv, row, n);
+        break;
+    case FOREIGN:
+        for (uint32_t i = 0; i < n; i++) refuse_row(kv, row + i);
+        break;
+    }
+}
+
+/* n rows of one tile. */
+static void set_rows(struct kv *kv, uint64_t row, uint32_t n, const char *bytes)
+{
+    if (!kv->format) {
+        memcpy(kv->declared + row * kv->row_bytes, bytes, n * kv->row_bytes);
+        return;
+    }
+    for (uint32_t i = 0, run; i < n; i += run) {
+        enum origin origin = origin_of(kv, bytes + i * kv->row_bytes);
+        for (run = 1; i + run < n && origin_of(kv, bytes + (i + run) * kv->row_bytes) == origin; run++) {
+        }
+        take_run(kv, row + i, run, bytes + i * kv->row_bytes, origin);
+    }
+}
+
+/* ------------------------------------------------------------- any offset, size */
+
+static void get_part(struct kv *kv, uint64_t row, size_t from, size_t n, char *bytes)
+{
+    char *whole = malloc(kv->row_bytes);
+    if (!whole) return;
+    get_rows(kv, row, 1, whole);
+    memcpy(bytes, whole + from, n);
+    free(whole);
+}
+
+static void set_part(struct kv *kv, uint64_t row, size_t from, size_t n, const char *bytes)
+{
+    char *whole = malloc(kv->row_bytes);
+    if (!whole) return;
+    get_rows(kv, row, 1, whole);
+    memcpy(whole + from, bytes, n);
+    set_rows(kv, row, 1, whole);
+    free(whole);
+}
+
+static bool in_bounds(const struct kv *kv, size_t offset, size_t size)
+{
+    size_t all = (size_t)kv->cells * kv->streams * kv->row_bytes;
+    return offset <= all && size <= all - offset;
+}
+
+/* How many of the bytes at an offset can be treated together: rows of one tile, or a part of one row. */
+static size_t next_part(const struct kv *kv, size_t offset, size_t size, bool *whole)
+{
+    size_t within = offset % kv->row_bytes;
+    *whole = !within && size >= kv->row_bytes;
+    if (*whole) return kv_run(kv, offset / kv->row_bytes, size / kv->row_bytes) * kv->row_bytes;
+    return size < kv->row_bytes - within ? size : kv->row_bytes - within;
+}
+
+void state_get(struct kv *kv, size_t offset, size_t size, char *bytes)
+{
+    bool whole;
+    if (!in_bounds(kv, offset, size) || !kv_settle(kv)) return;
+    for (size_t n; size; offset += n, size -= n, bytes += n) {
+        n = next_part(kv, offset, size, &whole);
+        uint64_t row = offset / kv->row_bytes;
+        if (whole)
+            get_rows(kv, row, (uint32_t)(n / kv->row_bytes), bytes);
+        else
+            get_part(kv, row, offset % kv->row_bytes, n, bytes);
+    }
+}
+
+void state_set(struct kv *kv, size_t offset, size_t size, const char *bytes)
+{
+    bool whole;
+    if (!in_bounds(kv, offset, size) || !kv_settle(kv)) return;
+    for (size_t n; size; offset += n, size -= n, bytes += n) {
+        n = next_part(kv, offset, size, &whole);
+        uint64_t row = offset / kv->row_bytes;
+        if (whole)
+            set_rows(kv, row, (uint32_t)(n / kv->row_bytes), bytes);
+        else
+            set_part(kv, row, offset % kv->row_bytes, n, bytes);
+    }
+}
+
+void state_fill(struct kv *kv, size_t offset, size_t size, uint8_t value)
+{
+    size_t room = kv->row_bytes * CELLS;
+    char *bytes = malloc(room);
+    if (!bytes) return;
+    memset(bytes, value, room);
+    for (size_t n; size; offset += n, size -= n) {
+        n = size < room ? size : room;
+        if (offset % kv->row_bytes && n > kv->row_bytes - offset % kv->row_bytes)
+            n = kv->row_bytes - offset % kv->row_bytes;
+        state_set(kv, offset, n, bytes);
+    }
+    free(bytes);
+}
+
+/* ----------------------------------------------------------------------- copy */
+
+static void copy_run(struct kv *to, uint64_t to_row, const struct kv *from, uint64_t from_row, uint32_t n,
+                     char *bytes)
+{
+    if (n == CELLS) {
+        memcpy(kv_tile(to, to_row), kv_tile(from, from_row), to->n_heads * to->tile_bytes);
+        kv_wrote(to, to_row, n);
+    } else {
+        get_rows(from, from_row, n, bytes);
+        set_rows(to, to_row, n, bytes);
+    }
+    for (uint32_t i = 0; from->n_refused && i < n; i++)
+        if (kv_is_refused(from, from_row + i)) kv_refuse(to, to_row + i);
+}
+
+bool state_copy(struct kv *to, uint64_t to_row, const struct kv *from, uint64_t from_row, uint64_t n)
+{
+    if (!kv_settle(to) || from->owner->state != KV_SETTLED || !to->format || !from->format ||
+        to->mark != from->mark || to->n_heads != from->n_heads || to->row_bytes != from->row_bytes)
+        return false;
+    char *bytes = malloc(to->row_bytes * CELLS);
+    if (!bytes) return false;
+    for (uint32_t run; n; n -= run, to_row += run, from_row += run) {
+        run = kv_run(from, from_row, kv_run(to, to_row, n));
+        /* Rows that were never written mean nothing, and copying them would make them resident. */
+        if (from_row % from->cells < from->high[from_row / from->cells])
+            copy_run(to, to_row, from, from_row, run, bytes);
+    }
+    free(bytes);
+    return true;
+}
