@@ -200,7 +200,9 @@ void kv_make_plain(const struct host_tensor *cache, const char *op)
     if (!kv) return;
     struct kv_buffer *b = kv->owner;
     pthread_mutex_lock(&models);
-    if (b->state == KV_OPEN) {
+    bool plain = true; /* nothing written yet, or as declared, because no attention was seen before that */
+    for (uint32_t i = 0; i < b->n_kv; i++) plain &= !b->kv[i]->format;
+    if (plain) {
         b->state = KV_PLAIN;
         device_set_plain(b->host);
         say_trouble(

@@ -94,11 +94,21 @@ bool kv_settle(struct kv *);
 
 /* ------------------------------------------------------------------------ rows */
 
-/* Row numbers run over all streams, as the host counts them. */
+/* Row numbers run over all streams, as the host counts them. Every stream begins a page. */
+static inline uint64_t kv_page(const struct kv *kv, uint64_t row)
+{
+    return row / kv->cells * kv->owner->stream_pages + row % kv->cells / CELLS;
+}
+
 static inline char *kv_tile(const struct kv *kv, uint64_t row)
 {
-    uint64_t page = row / kv->cells * kv->owner->stream_pages + row % kv->cells / CELLS;
-    return kv->owner->pages + page * kv->owner->page_bytes + kv->page_offset;
+    return kv->owner->pages + kv_page(kv, row) * kv->owner->page_bytes + kv->page_offset;
+}
+
+/* A row that nobody has written; what lies there means nothing. */
+static inline bool kv_is_unwritten(const struct kv *kv, uint64_t row)
+{
+    return row % kv->cells >= kv->high[row / kv->cells];
 }
 
 /* How many of n rows from this one on lie in the same tile. */

@@ -62,7 +62,7 @@ static void store_task(void *arg, uint32_t task)
     uint64_t row;
     for (int64_t i = 0; i < s->rows->ne[1]; i += n) {
         n = run_of(s, i, &row);
-        if (row / CELLS % s->parts != part) continue;
+        if (kv_page(kv, row) % s->parts != part) continue;
         quire_rows rows = {.form = form,
                            .data = (const char *)s->rows->data + (size_t)i * s->rows->nb[1] +
                                    (size_t)head * kv->d * s->rows->nb[0],

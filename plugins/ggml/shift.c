@@ -52,10 +52,10 @@ static float *fetch(struct hand *h, uint64_t row)
 {
     if (h->full && h->row == row) return h->values;
     put_back(h);
-    if (row % h->kv->cells < h->kv->high[row / h->kv->cells])
-        kv_read(h->kv, row, 1, h->values);
-    else
+    if (kv_is_unwritten(h->kv, row))
         memset(h->values, 0, h->kv->row * sizeof(float));
+    else
+        kv_read(h->kv, row, 1, h->values);
     memcpy(h->before, h->values, h->kv->row * sizeof(float));
     h->row = row;
     h->full = true;
@@ -208,7 +208,9 @@ static int run_rope(struct worker *w, struct host_tensor *op)
 /* Of the cache, and not given back to the host. Without data yet (the host measures): by name alone. */
 static bool is_ours(const struct host_tensor *t)
 {
-    return kv_is_cache(t) && (!host_root(t)->buffer->context || kv_of(t));
+    const struct kv *kv = kv_of(t);
+    if (kv) return kv->format || kv->owner->state == KV_OPEN;
+    return kv_is_cache(t) && !host_root(t)->buffer->context;
 }
 
 bool shift_can(const struct host_tensor *op)

@@ -64,7 +64,25 @@ static void get_rows(const struct kv *kv, uint64_t row, uint32_t n, char *bytes)
             .form = QUIRE_NATIVE, .data = at + h * kv->head_bytes, .token_stride = kv->row_bytes};
         quire_tile_decode(kv->format, h, tile + h * kv->tile_bytes, kv_tile_row(kv, row), n, &rows);
     }
-    for (uint32_t i = 0; kv->marked && i < n; i++) put_mark(kv, bytes + i * kv->row_bytes);
+    for (uint32_t i = 0; i < n; i++) {
+        char *one = bytes + i * kv->row_bytes;
+        if (kv->marked)
+            put_mark(kv, one);
+        else if (kv_is_unwritten(kv, row + i))
+            memset(one, 0, kv->row_bytes);
+    }
+}
+
+/* A row with a scale that is not finite stands for no values: it becomes zeros, and the others are taken. */
+static void take_head(const struct kv *kv, uint32_t head, char *tile, uint32_t at, uint32_t n,
+                      quire_rows rows)
+{
+    if (!quire_tile_encode(kv->format, head, tile, at, n, &rows, NULL)) return;
+    for (uint32_t i = 0; i < n; i++) {
+        if (quire_tile_encode(kv->format, head, tile, at + i, 1, &rows, NULL))
+            quire_tile_clear(kv->format, tile, at + i, 1);
+        rows.data = (const char *)rows.data + rows.token_stride;
+    }
 }
 
 /* Rows whose head h begins at bytes + h * head_bytes. */
@@ -74,7 +92,7 @@ static void take_rows(struct kv *kv, uint64_t row, uint32_t n, const char *bytes
     char *tile = kv_tile(kv, row);
     for (uint32_t h = 0; h < kv->n_heads; h++) {
         quire_rows rows = {.form = form, .data = bytes + h * head_bytes, .token_stride = kv->row_bytes};
-        quire_tile_encode(kv->format, h, tile + h * kv->tile_bytes, kv_tile_row(kv, row), n, &rows, NULL);
+        take_head(kv, h, tile + h * kv->tile_bytes, kv_tile_row(kv, row), n, rows);
     }
     kv_wrote(kv, row, n);
 }
@@ -241,12 +259,15 @@ bool state_copy(struct kv *to, uint64_t to_row, const struct kv *from, uint64_t 
         return false;
     char *bytes = malloc(to->row_bytes * CELLS);
     if (!bytes) return false;
+    bool whole = n == to->cells && n == from->cells; /* a stream: then they end alike too */
+    uint64_t to_stream = to_row / to->cells, from_stream = from_row / from->cells;
     for (uint32_t run; n; n -= run, to_row += run, from_row += run) {
         run = kv_run(from, from_row, kv_run(to, to_row, n));
-        /* Rows that were never written mean nothing, and copying them would make them resident. */
-        if (from_row % from->cells < from->high[from_row / from->cells])
+        /* Neither was ever written: copying would make memory resident for nothing. */
+        if (!kv_is_unwritten(from, from_row) || !kv_is_unwritten(to, to_row))
             copy_run(to, to_row, from, from_row, run, bytes);
     }
+    if (whole) to->high[to_stream] = from->high[from_stream];
     free(bytes);
     return true;
 }

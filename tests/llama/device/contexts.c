@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: MIT */
+/* Several caches at once: windows in a buffer of their own, contexts side by side, copies of streams that are not full. */
+#include "scene.h"
+#include "tests.h"
+
+#include <string.h>
+
+/* One step of one layer, checked against what the cache holds. */
+static void step(cache *c, int layer, int first_cell, int n)
+{
+    const shape *s = &c->s;
+    int64_t *cell = KIT_NEW(int64_t, n);
+    float *k = KIT_NEW(float, n * c->row[K]), *v = KIT_NEW(float, n * c->row[V]);
+    float *q = KIT_NEW(float, n * s->heads * s->gqa * s->d_k);
+    uint16_t *mask = KIT_NEW(uint16_t, n * s->cells);
+    for (int i = 0; i < n; i++) cell[i] = (first_cell + 5 * i) % s->cells;
+    random_rows(k, c->row[K], n, K);
+    random_rows(v, c->row[V], n, V);
+    for (int i = 0; i < n * s->heads * s->gqa * s->d_k; i++) q[i] = kit_normal();
+    for (int i = 0; i < n * s->cells; i++) mask[i] = 0xfc00;
+    for (int i = 0; i < n * n; i++) mask[i / n * s->cells + cell[i % n]] = 0;
+    batch b = {.n = n, .cell = cell, .k = k, .v = v};
+    attention a = {.n_q = n, .n_kv = s->cells, .streams = 1, .scale = 0.1f, .q = q, .mask = mask};
+    size_t size = attention_out(s, &a);
+    float *out = KIT_NEW(float, size);
+    double *exact = KIT_NEW(double, size);
+    kit_check(cache_step(c, layer, &b, &a, out) == GG_SUCCESS, "layer %d: a step fails", layer);
+    if (cache_attend_exactly(c, layer, &a, exact)) {
+        double e = kit_nmse(out, exact, size);
+        kit_check(e < tolerance(s), "layer %d: error %.3e, allowed %.0e", layer, e, tolerance(s));
+    }
+    free(cell);
+    free(k);
+    free(v);
+    free(q);
+    free(mask);
+    free(out);
+    free(exact);
+}
+
+/* Layers 0 and 1 see everything, 2 and 3 a window: two buffers, made one after the other, used by turns. */
+void test_window(void)
+{
+    static const kit_type types[] = {F16, Q8_0, Q4_0, BF16};
+    for (int i = 0; i < 4; i++) {
+        shape full = {.k = types[i],
+                      .v = types[i],
+                      .d_k = 64,
+                      .d_v = 64,
+                      .heads = 2,
+                      .gqa = 2,
+                      .cells = 512,
+                      .streams = 1,
+                      .layers = 2};
+        shape window = full;
+        window.cells = 256;
+        cache a = {.s = full}, b = {.s = window};
+        kit_seed(60 + (uint64_t)i);
+        kit_label("full and window layers, %s", shape_text(&full));
+        bool ok = cache_alloc(&a, &full, kit.buft, 0), ok_b = cache_alloc(&b, &window, kit.buft, 2);
+        if (ok && ok_b && cache_reserve(&a) && cache_reserve(&b)) {
+            for (int n = 0; n < 4; n++) {
+                step(n / 2 ? &b : &a, n % 2, 17 * n, 1 + 6 * n);
+                step(n / 2 ? &a : &b, n % 2, 40, 33);
+            }
+        }
+        cache_close(&b);
+        cache_close(&a);
+    }
+}
+
+/* Two models in one process, reserved before either is used, with the same names and other shapes. */
+void test_contexts(void)
+{
+    shape one = {.k = F16,
+                 .v = F16,
+                 .d_k = 64,
+                 .d_v = 64,
+                 .heads = 4,
+                 .gqa = 2,
+                 .cells = 256,
+                 .streams = 1,
+                 .layers = 2};
+    shape two = {.k = Q8_0,
+                 .v = Q5_1,
+                 .d_k = 128,
+                 .d_v = 128,
+                 .heads = 2,
+                 .gqa = 1,
+                 .cells = 300,
+                 .streams = 1,
+                 .layers = 2};
+    cache a = {.s = one}, b = {.s = two};
+    kit_seed(61);
+    kit_label("two models side by side");
+    bool ok = cache_open(&a, &one), ok_b = cache_open(&b, &two);
+    if (ok && ok_b) {
+        gg_backend *first = kit.backend, *second = gg.backend_dev_init(kit.dev, NULL);
+        for (int n = 0; n < 6; n++) {
+            kit.backend = n % 2 ? second : first;
+            step(&a, n % 2, 30 * n, 1 + 7 * n);
+            step(&b, 1 - n % 2, 20 * n, 20);
+        }
+        kit.backend = first;
+        gg.backend_free(second);
+        cache_close(&a);
+        step(&b, 0, 3, 4);
+        ok = cache_open(&a, &two); /* another one where the first was */
+        if (ok) step(&a, 1, 9, 40);
+    }
+    cache_close(&a);
+    cache_close(&b);
+}
+
+/* Rows are set before the device has seen a graph: it does not know the heads yet. */
+void test_early(void)
+{
+    static const kit_type types[] = {F16, Q8_0, F32, Q4_1};
+    for (int i = 0; i < 4; i++) {
+        shape s = {.k = types[i],
+                   .v = types[i],
+                   .d_k = 64,
+                   .d_v = 64,
+                   .heads = 2,
+                   .gqa = 3,
+                   .cells = 256,
+                   .streams = 1,
+                   .layers = 1};
+        cache c;
+        kit_seed(63);
+        kit_label("rows before graphs, %s", shape_text(&s));
+        if (cache_alloc(&c, &s, kit.buft, 0)) {
+            float *rows = KIT_NEW(float, 256 * 128);
+            uint8_t *in = kit_alloc(256, c.bytes[K]), *out = kit_alloc(256, c.bytes[K]);
+            random_rows(rows, 128, 256, K);
+            kit_encode(types[i], rows, in, 128, 256);
+            cache_set(&c, 0, K, 0, 256, in);
+            cache_set(&c, 0, V, 0, 256, in);
+            cache_get(&c, 0, K, 0, 256, out);
+            if (!kit.policy) kit_same(out, in, 256 * c.bytes[K], "rows");
+            if (cache_reserve(&c)) {
+                step(&c, 0, 3, 7);
+                step(&c, 0, 100, 1);
+            }
+            free(rows);
+            free(in);
+            free(out);
+        }
+        cache_close(&c);
+    }
+}
+
+/* A stream of which only some cells were written, copied over one that is full. */
+void test_short_stream(void)
+{
+    for (int t = F32; t < N_CACHE_TYPES; t++) {
+        shape s = {.k = (kit_type)t,
+                   .v = (kit_type)t,
+                   .d_k = 64,
+                   .d_v = 64,
+                   .heads = 2,
+                   .gqa = 1,
+                   .cells = 256,
+                   .streams = 2,
+                   .layers = 1};
+        kit_label("a short stream over a full one, %s", shape_text(&s));
+        kit_seed(62);
+        cache c;
+        if (cache_open(&c, &s)) {
+            size_t n = 256 * c.bytes[K];
+            int64_t cell[266];
+            float *rows = KIT_NEW(float, 266 * 128);
+            uint8_t *from = kit_alloc(n, 1), *to = kit_alloc(n, 1);
+            for (int i = 0; i < 266; i++) cell[i] = i < 10 ? i : 246 + i;
+            random_rows(rows, 128, 266, K);
+            batch b = {.n = 266, .cell = cell, .k = rows, .v = rows};
+            kit_check(cache_write(&c, 0, &b) == GG_SUCCESS, "SET_ROWS fails");
+            for (int x = K; x <= V; x++) {
+                gg.backend_tensor_copy(c.stream[x][0][0], c.stream[x][0][1]);
+                cache_get(&c, 0, (side)x, 0, 256, from);
+                cache_get(&c, 0, (side)x, 256, 256, to);
+                kit_same(to, from, 10 * c.bytes[x], "cells that were written");
+                kit_same(to, from, n, "the whole stream");
+            }
+            free(rows);
+            free(from);
+            free(to);
+        }
+        cache_close(&c);
+    }
+}
