@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * FLASH_ATTN_EXT. K and V of the cache are tiles already; operands that are not of the cache (tests, models without
- * one) are put into tiles first.
+ * FLASH_ATTN_EXT. K and V of the cache are tiles already; operands that are not of the cache are put into
+ * tiles first.
  */
 #include "device.h"
 #include "config.h"
@@ -69,7 +69,9 @@ static int open_operand(struct operand *o, const struct host_tensor *t, quire_si
         o->kv = kv;
         o->tile_bytes = kv->tile_bytes;
         o->format = kv->format;
-        return view_of_cache(o, kv->side == side ? kv->d : kv->d_v) ? HOST_SUCCESS : HOST_FAILED;
+        if (view_of_cache(o, kv->side == side ? kv->d : kv->d_v)) return HOST_SUCCESS;
+        say_trouble("attention sees %s in a shape that it does not have", kv->name);
+        return HOST_FAILED;
     }
     quire_format_options options = {.version = QUIRE_OPTIONS, .side = side, .d = (uint32_t)t->ne[0]};
     if (quire_format_create(&o->format, host_codec(t->type), &options)) return HOST_ALLOC_FAILED;
@@ -167,7 +169,7 @@ static void fill_slopes(float *slope, uint32_t n_heads, float max_bias)
 
 static void record(const struct operand *k, const struct host_tensor *q)
 {
-    struct recorder *r = k->kv ? k->kv->owner->model->recorder : NULL;
+    struct recorder *r = k->kv ? k->kv->owner->context->recorder : NULL;
     if (!r) return;
     size_t row = (size_t)(q->ne[0] * q->ne[2]);
     float *rows = malloc(row * sizeof *rows);

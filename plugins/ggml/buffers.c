@@ -52,15 +52,24 @@ static void set_tensor(struct host_buffer *b, struct host_tensor *t, const void 
         memcpy(plain_bytes(t, offset), data, size);
 }
 
+/* The host saves rows, as tensors of one or two dimensions. Anything else is the operand of an op that it runs itself:
+ * attention of a layer that uses the cache of another one, for example. */
+static bool is_operand(const struct host_tensor *t)
+{
+    return t->op == host.op.PERMUTE || t->ne[2] * t->ne[3] > 1;
+}
+
 static void get_tensor(struct host_buffer *b, const struct host_tensor *t, void *data, size_t offset,
                        size_t size)
 {
     struct kv *kv = kv_of(t);
     (void)b;
-    if (kv)
-        state_get(kv, host_offset(t) + offset, size, data);
-    else
+    if (!kv)
         memcpy(data, plain_bytes(t, offset), size);
+    else if (t->view_src && is_operand(t))
+        state_get_values(kv, host_offset(t) + offset, size, data);
+    else
+        state_get(kv, host_offset(t) + offset, size, data);
 }
 
 static void memset_tensor(struct host_buffer *b, struct host_tensor *t, uint8_t value, size_t offset,

@@ -22,6 +22,13 @@ static char *trimmed(char *s)
     return s;
 }
 
+/* Empty: not given. */
+static void give(char **slot, const char *value)
+{
+    free(*slot);
+    *slot = *value ? strdup(value) : NULL;
+}
+
 static char **slot_of(const char *key)
 {
 #define X(name, variable) \
@@ -44,8 +51,7 @@ static bool read_line(const char *path, int number, char *line, char *message, s
                  number, trimmed(key));
         return false;
     }
-    free(*slot);
-    *slot = strdup(trimmed(equals + 1));
+    give(slot, trimmed(equals + 1));
     return true;
 }
 
@@ -69,9 +75,7 @@ static bool read_file(const char *path, char *message, size_t size)
 static void take_variable(char **slot, const char *name)
 {
     const char *value = getenv(name);
-    if (!value) return;
-    free(*slot);
-    *slot = *value ? strdup(value) : NULL;
+    if (value) give(slot, value);
 }
 
 /* -------------------------------------------------------------------- profile */
@@ -126,12 +130,8 @@ bool config_read(char *message, size_t size)
 #define X(key, variable) take_variable(&config.key, variable);
     CONFIG_KEYS(X)
 #undef X
-    if (config.kv && !*config.kv) config.kv = NULL;
     if (config.profile && !load_profile(message, size)) return false;
     if (config.kv && !check_policy(message, size)) return false;
-    /* The host would rotate rows of quantized types; quire's codecs do that themselves, and a profile is made for
-     * rows that are not rotated. Read by the host when it makes a cache, which is later. */
-    if (config.kv || config.profile_record) setenv("LLAMA_ATTN_ROT_DISABLE", "1", 1);
     return true;
 }
 

@@ -14,7 +14,7 @@
     X(profile, "QUIRE_PROFILE") /* profile for c: codecs */                                     \
     X(profile_record, "QUIRE_PROFILE_RECORD") /* record a profile into this file */             \
     X(chain, "QUIRE_CHAIN")                   /* one more backend to load */                    \
-    X(log, "QUIRE_LOG")                       /* 1: what is told goes to stderr too */
+    X(log, "QUIRE_LOG")                       /* 1: what is told goes to stderr, not to the log of the host */
 
 struct config {
 #define X(key, variable) char *key; /* NULL: not given */

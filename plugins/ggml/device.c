@@ -131,8 +131,8 @@ static struct host_buffer_type *device_buffer_type(struct host_device *d)
     return &buft_host;
 }
 
-/* The host asks while it lays out its graphs, before anything is computed. An op on the cache that we do not have
- * means that the host needs plain memory. */
+/* The host asks while it lays out a graph; the first time that is before anything is computed. An op on the cache that we
+ * do not have then means that the host needs plain memory. */
 static bool supports_op(struct host_device *d, const struct host_tensor *op)
 {
     (void)d;
@@ -210,7 +210,8 @@ struct host_reg *ggml_backend_init(void)
     static bool done;
     char message[1024];
     if (done) return &registry;
-    if (!host_bind(message, sizeof message) || !config_read(message, sizeof message)) {
+    if (!host_bind(__builtin_return_address(0), message, sizeof message) ||
+        !config_read(message, sizeof message)) {
         say_trouble("not loaded: %s", message);
         return NULL;
     }

@@ -12,8 +12,8 @@ bool device_owns(const struct host_buffer *);
 void device_set_plain(struct host_buffer *);
 
 /* plan.c */
-bool plan_model(struct kv_model *);
-
+bool plan_context(struct kv_context *); /* under the lock of the contexts */
+void plan_tell(struct kv_context *);
 /* One backend instance: a stream of graphs from one context of the host. */
 struct worker {
     uint32_t n_threads;
@@ -34,7 +34,10 @@ void worker_expect(struct worker *, double work);
 void *worker_scratch(struct worker *,
                      size_t bytes); /* aligned to 64, lost at the next call; NULL: no memory */
 
-/* Ops. Each returns HOST_SUCCESS or what failed. */
+/*
+ * Ops. `can` is asked while the host lays out a graph, again for every new graph: attend learns the shapes of the cache
+ * from it, and set_rows hands the cache back where the host writes it in another way. `run` returns HOST_SUCCESS or what failed.
+ */
 bool set_rows_can(const struct host_tensor *);
 int set_rows_run(struct worker *, struct host_tensor *);
 bool attend_can(const struct host_tensor *);

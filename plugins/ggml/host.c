@@ -46,11 +46,18 @@ static int collect(struct dl_phdr_info *info, size_t size, void *arg)
     return 0;
 }
 
-/* Hosts name their libraries differently and may have loaded them for themselves alone: look into the global names
- * first, then into every loaded library of ggml. The handles are kept, so that what was bound stays loaded. */
-static void take_functions(void)
+/*
+ * Hosts name their libraries differently and may have loaded them for themselves alone, and a process may have two of
+ * them: the library that calls us and those it needs come first, then the global names, then every loaded library of
+ * ggml. The handles are kept, so that what was bound stays loaded.
+ */
+static void take_functions(void *caller)
 {
     struct libraries l = {.n = 0};
+    Dl_info info;
+    void *own =
+        dladdr(caller, &info) && info.dli_fname ? dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD) : NULL;
+    if (own) take_from(own);
     take_from(RTLD_DEFAULT);
     dl_iterate_phdr(collect, &l);
     for (int i = 0; i < l.n; i++) {
@@ -132,6 +139,14 @@ bool host_is_float(int type)
     return type == host.type[TYPE_F32] || type == host.type[TYPE_F16] || type == host.type[TYPE_BF16];
 }
 
+void host_set_threads(struct host_backend *cpu, int n)
+{
+    struct host_reg *reg = host.ggml_backend_dev_backend_reg(host.ggml_backend_get_device(cpu));
+    void (*set)(struct host_backend *, int);
+    *(void **)&set = host.ggml_backend_reg_get_proc_address(reg, "ggml_backend_set_n_threads");
+    if (set) set(cpu, n);
+}
+
 /* ----------------------------------------------------------------------- bind */
 
 static bool cpu_has_openmp(struct host_reg *cpu)
@@ -144,9 +159,9 @@ static bool cpu_has_openmp(struct host_reg *cpu)
     return false;
 }
 
-bool host_bind(char *message, size_t size)
+bool host_bind(void *caller, char *message, size_t size)
 {
-    take_functions();
+    take_functions(caller);
     /* The version first: a function may be missing because the version is another one. */
     const char *version =
         host.ggml_version ? host.ggml_version() : "before 0.9 (it does not tell its version)";

@@ -56,7 +56,7 @@ struct host_buffer_type {
     void *entry[HOST_BUFT_ENTRIES + 2]; /* entries, then device and context right behind them */
 };
 
-/* The entries by version; those of a version the host does not have are -1. */
+/* Where the entries are. */
 struct host_buft_layout {
     int get_name, alloc_buffer, get_alignment, get_alloc_size, is_host;
     int n_entries; /* device is entry n, context entry n + 1 */
@@ -291,11 +291,12 @@ struct host {
 
 extern struct host host;
 
-/* Binds to the process and checks everything. false: message says why, in one sentence. */
-bool host_bind(char *message, size_t size);
+/* Binds to the library that holds the address and checks everything. false: message says why, in one sentence. */
+bool host_bind(void *caller, char *message, size_t size);
 /* What probe.c finds wrong with the host, or NULL. */
 const char *host_probe(void);
 
+void host_set_threads(struct host_backend *cpu, int n);
 const char *host_codec(int type); /* quire's codec of a type of the host, or NULL */
 bool host_is_float(int type);     /* f32, f16 or bf16 */
 

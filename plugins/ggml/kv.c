@@ -11,13 +11,14 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Models come and go rarely; whoever looks at how buffers belong together holds this. */
-static pthread_mutex_t models = PTHREAD_MUTEX_INITIALIZER;
-static struct kv_model *gathering; /* the one that the next buffer may belong to */
+/* Contexts come and go rarely; whoever looks at how buffers belong together holds this. */
+static pthread_mutex_t contexts = PTHREAD_MUTEX_INITIALIZER;
+static struct kv_context *gathering; /* the one that the next buffer may belong to */
+static pthread_t gathering_thread;
 
 /* --------------------------------------------------------------------- buffer */
 
-static void *reserve(size_t size)
+void *kv_reserve(size_t size)
 {
     void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? NULL : p;
@@ -28,27 +29,29 @@ struct kv_buffer *kv_buffer_create(size_t size)
     struct kv_buffer *b = calloc(1, sizeof *b);
     if (!b) return NULL;
     b->size = size ? size : 1;
-    b->base = reserve(b->size);
+    b->base = kv_reserve(b->size);
     if (b->base) return b;
     free(b);
     return NULL;
 }
 
-static void leave_model(struct kv_buffer *b)
+static void leave_context(struct kv_buffer *b)
 {
-    struct kv_model *m = b->model;
+    struct kv_context *c = b->context;
     uint32_t left = 0;
-    pthread_mutex_lock(&models);
-    for (uint32_t i = 0; i < m->n_buffers; i++)
-        if (m->buffer[i] != b) m->buffer[left++] = m->buffer[i];
-    m->n_buffers = left;
+    pthread_mutex_lock(&contexts);
+    for (uint32_t i = 0; i < c->n_buffers; i++)
+        if (c->buffer[i] != b) c->buffer[left++] = c->buffer[i];
+    c->n_buffers = left;
+    if (!left && gathering == c) gathering = NULL;
     /* What was recorded is worth keeping as soon as the first part goes. */
-    struct recorder *recorder = m->recorder;
-    m->recorder = NULL;
-    if (!left && gathering == m) gathering = NULL;
-    pthread_mutex_unlock(&models);
+    struct recorder *recorder = c->recorder;
+    c->recorder = NULL;
+    pthread_mutex_unlock(&contexts);
     recorder_finish(recorder);
-    if (!left) free(m);
+    if (left) return;
+    free(c->report);
+    free(c);
 }
 
 static void destroy_kv(struct kv *kv)
@@ -61,7 +64,7 @@ static void destroy_kv(struct kv *kv)
 
 void kv_buffer_destroy(struct kv_buffer *b)
 {
-    if (b->model) leave_model(b);
+    if (b->context) leave_context(b);
     for (uint32_t i = 0; i < b->n_kv; i++) destroy_kv(b->kv[i]);
     free(b->kv);
     if (b->pages) munmap(b->pages, b->pages_size);
@@ -73,6 +76,7 @@ void kv_buffer_clear(struct kv_buffer *b)
 {
     madvise(b->base, b->size, MADV_DONTNEED);
     if (b->pages) madvise(b->pages, b->pages_size, MADV_DONTNEED);
+    b->said_refused = false;
     for (uint32_t i = 0; i < b->n_kv; i++) {
         struct kv *kv = b->kv[i];
         memset(kv->high, 0, kv->streams * sizeof *kv->high);
@@ -120,24 +124,27 @@ struct kv *kv_of(const struct host_tensor *t)
     return kv->owner->state == KV_PLAIN ? NULL : kv;
 }
 
-static bool has_layer(const struct kv_model *m, uint32_t layer)
+static bool has_layer(const struct kv_context *c, uint32_t layer)
 {
-    for (uint32_t i = 0; i < m->n_buffers; i++)
-        for (uint32_t j = 0; j < m->buffer[i]->n_kv; j++)
-            if (m->buffer[i]->kv[j]->layer == layer) return true;
+    for (uint32_t i = 0; i < c->n_buffers; i++)
+        for (uint32_t j = 0; j < c->buffer[i]->n_kv; j++)
+            if (c->buffer[i]->kv[j]->layer == layer) return true;
     return false;
 }
 
-/* Buffers that follow one another and share no layer belong to one model. */
-static bool join_model(struct kv_buffer *b, uint32_t layer)
+/* Buffers that one thread makes one after the other and that share no layer belong to one context. */
+static bool join_context(struct kv_buffer *b, uint32_t layer)
 {
-    pthread_mutex_lock(&models);
-    if (!gathering || gathering->settled || gathering->n_buffers == 8 || has_layer(gathering, layer))
+    pthread_mutex_lock(&contexts);
+    if (!gathering || !pthread_equal(gathering_thread, pthread_self()) ||
+        gathering->n_buffers == MAX_BUFFERS || has_layer(gathering, layer)) {
         gathering = calloc(1, sizeof *gathering);
+        gathering_thread = pthread_self();
+    }
     if (gathering) gathering->buffer[gathering->n_buffers++] = b;
-    b->model = gathering;
-    pthread_mutex_unlock(&models);
-    return b->model;
+    b->context = gathering;
+    pthread_mutex_unlock(&contexts);
+    return b->context;
 }
 
 bool kv_adopt(struct kv_buffer *b, struct host_tensor *t)
@@ -150,7 +157,7 @@ bool kv_adopt(struct kv_buffer *b, struct host_tensor *t)
     b->kv = list;
     struct kv *kv = calloc(1, sizeof *kv);
     uint32_t *high = calloc((size_t)t->ne[2], sizeof *high);
-    if (!kv || !high || (!b->model && !join_model(b, layer))) {
+    if (!kv || !high || (!b->context && !join_context(b, layer))) {
         free(kv);
         free(high);
         return false;
@@ -183,15 +190,32 @@ static void learn_shape(struct kv *kv, const struct host_tensor *operand, int64_
     kv->n_q_heads = (uint32_t)n_q_heads;
 }
 
+/* A host makes all memory of a context before it lays out graphs: nothing more belongs to this one. */
+static void close_context(struct kv_context *context)
+{
+    pthread_mutex_lock(&contexts);
+    if (gathering == context) gathering = NULL;
+    pthread_mutex_unlock(&contexts);
+}
+
+static void learn_operand(const struct host_tensor *operand, quire_side side, int64_t n_q_heads)
+{
+    struct kv *kv = kv_of(operand);
+    if (!kv || kv->owner->state != KV_OPEN) return;
+    if (kv->side == side) {
+        if (!kv->d) close_context(kv->owner->context);
+        learn_shape(kv, operand, n_q_heads);
+        if (!kv->d) kv_make_plain(operand, "attention of an unknown shape");
+    } else if (side == QUIRE_V && kv->d && operand->ne[0] <= kv->d) {
+        kv->d_v = (uint32_t)operand->ne[0];
+    }
+}
+
 void kv_learn(const struct host_tensor *attention)
 {
-    const struct host_tensor *q = attention->src[0], *k = attention->src[1], *v = attention->src[2];
-    struct kv *kk = kv_of(k), *vv = kv_of(v);
-    if (kk && kk->owner->state == KV_OPEN && kk->side == QUIRE_K) {
-        learn_shape(kk, k, q->ne[2]);
-        if (vv == kk && v->ne[0] <= k->ne[0]) kk->d_v = (uint32_t)v->ne[0];
-    }
-    if (vv && vv != kk && vv->owner->state == KV_OPEN && vv->side == QUIRE_V) learn_shape(vv, v, q->ne[2]);
+    int64_t n_q_heads = attention->src[0]->ne[2];
+    learn_operand(attention->src[1], QUIRE_K, n_q_heads);
+    learn_operand(attention->src[2], QUIRE_V, n_q_heads);
 }
 
 void kv_make_plain(const struct host_tensor *cache, const char *op)
@@ -199,30 +223,33 @@ void kv_make_plain(const struct host_tensor *cache, const char *op)
     struct kv *kv = kv_of(cache);
     if (!kv) return;
     struct kv_buffer *b = kv->owner;
-    pthread_mutex_lock(&models);
     bool plain = true; /* nothing written yet, or as declared, because no attention was seen before that */
+    pthread_mutex_lock(&contexts);
     for (uint32_t i = 0; i < b->n_kv; i++) plain &= !b->kv[i]->format;
     if (plain) {
         b->state = KV_PLAIN;
         device_set_plain(b->host);
-        say_trouble(
-            "the host reads the cache with %s, which only works on plain memory: the cache stays as it would be "
-            "without quire (flash attention on, -fa on, avoids that)",
-            op);
-    } else {
-        say_trouble("%s on %s is not supported once the cache is in use", op, kv->name);
     }
-    pthread_mutex_unlock(&models);
+    pthread_mutex_unlock(&contexts);
+    if (!plain)
+        say_trouble("%s on %s reads values that are unpacked for it every time, which is slow", op, kv->name);
+    else
+        say_trouble(
+            "the host uses the cache with %s, which needs plain memory: the cache stays as it would be without "
+            "quire%s",
+            op, strncmp(op, "MUL_MAT", 7) ? "" : " (-fa on avoids that)");
 }
 
 bool kv_settle(struct kv *kv)
 {
-    struct kv_model *m = kv->owner->model;
+    struct kv_context *context = kv->owner->context;
     if (kv->owner->state == KV_SETTLED) return true;
-    pthread_mutex_lock(&models);
-    bool done = m->settled || plan_model(m);
-    pthread_mutex_unlock(&models);
-    return done && kv->owner->state == KV_SETTLED;
+    bool mine = false;
+    pthread_mutex_lock(&contexts);
+    if (!context->settled) mine = plan_context(context);
+    pthread_mutex_unlock(&contexts);
+    if (mine) plan_tell(context); /* after the lock: it may call the host */
+    return kv->owner->state == KV_SETTLED;
 }
 
 /* ----------------------------------------------------------------------- rows */

@@ -7,7 +7,7 @@
  * the buffer. Nothing is resident before a cell is written.
  *
  *   open      tensors are known, head sizes are learned from the attention ops that the host asks about
- *   settled   at the first write: the plan is made, every tensor has its codec and its place in the page
+ *   settled   at the first use: the plan is made, every tensor has its codec and its place in the page
  *   plain     the host needs the bytes itself (an op we do not run): ordinary host memory, as if we were not there
  */
 #ifndef QUIRE_GGML_KV_H
@@ -20,7 +20,7 @@
 #define CELLS QUIRE_PAGE_TOKENS /* of a tile */
 
 struct kv_buffer;
-struct kv_model;
+struct kv_context;
 
 struct kv { /* a K or V tensor of the host */
     struct kv_buffer *owner;
@@ -56,23 +56,29 @@ struct kv_buffer { /* context of a host buffer */
     enum kv_state state;
     struct kv **kv;
     uint32_t n_kv;
-    struct kv_model *model; /* NULL: no KV tensors here */
+    struct kv_context *context; /* NULL: no KV tensors here */
+
+    bool said_refused;
 
     char *pages; /* settled */
     size_t page_bytes, pages_size;
     uint32_t stream_pages;
 };
 
-/* The buffers of one context of the host: full and window layers may lie in two. */
-struct kv_model {
-    struct kv_buffer *buffer[8];
+/* A context of the host: its full and window layers may lie in two buffers. */
+enum { MAX_BUFFERS = 8 };
+
+struct kv_context {
+    struct kv_buffer *buffer[MAX_BUFFERS];
     uint32_t n_buffers;
     bool settled;
     struct recorder *recorder;
+    char *report; /* the plan in words, lines; told once */
 };
 
 /* --------------------------------------------------------------------- buffer */
 
+void *kv_reserve(size_t size); /* address space that costs nothing until it is touched; NULL: there is none */
 struct kv_buffer *kv_buffer_create(size_t size); /* NULL: no memory */
 void kv_buffer_destroy(struct kv_buffer *);
 void kv_buffer_clear(struct kv_buffer *);
@@ -89,7 +95,7 @@ struct kv *kv_of(const struct host_tensor *);
 void kv_learn(const struct host_tensor *attention);
 /* Hands the memory back to the host because of an op that is not ours. */
 void kv_make_plain(const struct host_tensor *cache, const char *op);
-/* Makes the plan, if that has not happened. false: no memory. */
+/* Makes the plan, if that has not happened. false: no memory, or the tensor is plain. */
 bool kv_settle(struct kv *);
 
 /* ------------------------------------------------------------------------ rows */
@@ -137,7 +143,10 @@ void kv_write(struct kv *, uint64_t row, uint32_t n, const float *values);
 
 /* Bytes of rows as the host sees them, any offset and size within the tensor. */
 void state_get(struct kv *, size_t offset, size_t size, char *bytes);
+/* The same for an op that the host runs itself: values of the declared type, never a mark. */
+void state_get_values(struct kv *, size_t offset, size_t size, char *bytes);
 void state_set(struct kv *, size_t offset, size_t size, const char *bytes);
+void state_import(struct kv *); /* rows that were set before the plan was made */
 void state_fill(struct kv *, size_t offset, size_t size, uint8_t value);
 /* Whole rows from one tensor to another of the same format. false: get and set instead. */
 bool state_copy(struct kv *to, uint64_t to_row, const struct kv *from, uint64_t from_row, uint64_t n);

@@ -18,10 +18,10 @@ struct shapes {
     uint32_t most_cells;
 };
 
-#define EACH_KV(model, kv)                                          \
-    for (uint32_t b_ = 0; b_ < (model)->n_buffers; b_++)            \
-        for (uint32_t i_ = 0; i_ < (model)->buffer[b_]->n_kv; i_++) \
-            if ((kv = (model)->buffer[b_]->kv[i_])->owner->state == KV_OPEN && kv->d)
+#define EACH_KV(context, kv)                                          \
+    for (uint32_t b_ = 0; b_ < (context)->n_buffers; b_++)            \
+        for (uint32_t i_ = 0; i_ < (context)->buffer[b_]->n_kv; i_++) \
+            if ((kv = (context)->buffer[b_]->kv[i_])->owner->state == KV_OPEN && kv->d)
 
 /*
  * The host tells no windows. It keeps window layers in a second buffer with as many cells as they need, which in short
@@ -30,24 +30,22 @@ struct shapes {
  */
 enum { SHORT_CONTEXT = 4096 };
 
-static bool is_window(const struct kv_model *m, const struct shapes *s, const struct kv *kv)
+static bool is_window(const struct kv_context *c, const struct shapes *s, const struct kv *kv)
 {
-    return kv->cells < s->most_cells || (kv->owner != m->buffer[0] && kv->cells <= SHORT_CONTEXT);
+    return kv->cells < s->most_cells || (kv->owner != c->buffer[0] && kv->cells <= SHORT_CONTEXT);
 }
 
-static bool gather_shapes(struct kv_model *m, struct shapes *s)
+static bool gather_shapes(struct kv_context *c, struct shapes *s)
 {
     struct kv *kv;
-    EACH_KV(m, kv)
-    {
+    EACH_KV (c, kv) {
         if (kv->layer >= s->n_layers) s->n_layers = kv->layer + 1;
         if (kv->cells > s->most_cells) s->most_cells = kv->cells;
     }
     s->layers = calloc(s->n_layers ? s->n_layers : 1, sizeof *s->layers);
     if (!s->layers) return false;
     quire_layer some = {0};
-    EACH_KV(m, kv)
-    {
+    EACH_KV (c, kv) {
         quire_layer *l = &s->layers[kv->layer];
         if (kv->side == QUIRE_V) {
             l->d_v = kv->d;
@@ -58,9 +56,9 @@ static bool gather_shapes(struct kv_model *m, struct shapes *s)
                            .d_k = kv->d,
                            .d_v = kv->d_v ? kv->d_v : l->d_v,
                            .v_in_k = kv->d_v > 0,
-                           .window = is_window(m, s, kv) ? kv->cells : 0};
+                           .window = is_window(c, s, kv) ? kv->cells : 0};
     }
-    /* Layers that are not ours, or of which only one side is: any shape, they get no format from it. */
+    /* Layers that are not ours, or of which only one side is: any shape stands for what is missing. */
     for (uint32_t i = 0; i < s->n_layers; i++)
         if (s->layers[i].d_k && s->layers[i].d_v) some = s->layers[i];
     for (uint32_t i = 0; i < s->n_layers; i++)
@@ -102,21 +100,22 @@ static const char *codec_of(const quire_plan *plan, const struct kv *kv)
  * Window layers are small floats unless the policy says otherwise; the floats are the declared ones. If the declared
  * type is quantized, a float row has no room in it, and they get the codecs of the other layers.
  */
-static bool add_window(char *policy, size_t size, const quire_plan *plan, struct kv_model *m,
+static bool add_window(char *policy, size_t size, const quire_plan *plan, struct kv_context *c,
                        const struct shapes *s)
 {
     const char *side[2] = {NULL, NULL};
     struct kv *kv;
-    EACH_KV(m, kv)
-    if (!side[kv->side] && (host_is_float(kv->type) || !is_window(m, s, kv)))
-        side[kv->side] = host_is_float(kv->type) ? host_codec(kv->type) : codec_of(plan, kv);
+    EACH_KV (c, kv)
+        if (!side[kv->side] && (host_is_float(kv->type) || !is_window(c, s, kv)))
+            side[kv->side] = host_is_float(kv->type) ? host_codec(kv->type) : codec_of(plan, kv);
     if (!side[QUIRE_K]) return true;
     if (!side[QUIRE_V]) side[QUIRE_V] = host_codec(host.type[TYPE_F16]);
     size_t n = strlen(policy);
     return snprintf(policy + n, size - n, ",window=%s/%s", side[QUIRE_K], side[QUIRE_V]) < (int)(size - n);
 }
 
-/* A codec has room in a declared row if it is that row, or leaves space for the mark. */
+/* A codec has room in a declared row if it is that float row, or leaves space for the mark. A quantized declared type
+ * as codec is not: without a policy it is stock's, and needs no mark. */
 static bool fits(const struct kv *kv, const char *codec)
 {
     const char *declared = host_codec(kv->type);
@@ -124,31 +123,43 @@ static bool fits(const struct kv *kv, const char *codec)
     return quire_codec_row_bytes(codec, kv->d) * kv->n_heads + STATE_MARK_BYTES <= kv->row_bytes;
 }
 
-static quire_plan *plan_by_policy(struct kv_model *m, const struct shapes *s)
+/* Says why a tensor cannot have its codec. */
+static bool can_hold(const struct kv *kv, const char *codec)
+{
+    const char *type = host.ggml_type_name(kv->type);
+    if (codec && !strncmp(codec, "c:", 2) && !host_is_float(kv->type)) {
+        say_trouble(
+            "policy %s: K is declared %s, which llama.cpp rotates, and a profile is for rows as they are; the cache "
+            "keeps its declared types (-ctk f16 has room for every policy)",
+            config.kv, type);
+        return false;
+    }
+    if (codec && fits(kv, codec)) return true;
+    say_trouble(
+        "policy %s: %s of %s needs %zu bytes and a mark of %u, and the declared type %s has %zu; the cache keeps its "
+        "declared types (-ctk f16 -ctv f16 has room for every policy)",
+        config.kv, codec ? codec : "?", kv->name,
+        codec ? quire_codec_row_bytes(codec, kv->d) * kv->n_heads : 0, STATE_MARK_BYTES, type, kv->row_bytes);
+    return false;
+}
+
+/* NULL: no policy, or one that this model cannot have. */
+static quire_plan *plan_by_policy(struct kv_context *c, const struct shapes *s)
 {
     char policy[512];
+    struct kv *kv;
     if (!config.kv || !s->n_layers) return NULL;
     if (snprintf(policy, sizeof policy, "%s", config.kv) >= (int)sizeof policy) return NULL;
     quire_plan *plan = try_policy(s, policy);
-    if (plan && !strstr(policy, "window=") && add_window(policy, sizeof policy, plan, m, s)) {
+    if (plan && !strstr(policy, "window=") && add_window(policy, sizeof policy, plan, c, s)) {
         quire_plan_destroy(plan);
         plan = try_policy(s, policy);
     }
-    if (!plan) return NULL;
-    struct kv *kv;
-    EACH_KV(m, kv)
-    {
-        const char *codec = codec_of(plan, kv);
-        if (codec && fits(kv, codec)) continue;
-        say_trouble(
-            "policy %s: %s of %s needs %zu bytes and a mark of %u, and the declared type %s has %zu; the cache keeps "
-            "its declared types (-ctk f16 -ctv f16 has room for every policy)",
-            config.kv, codec ? codec : "?", kv->name,
-            codec ? quire_codec_row_bytes(codec, kv->d) * kv->n_heads : 0, STATE_MARK_BYTES,
-            host.ggml_type_name(kv->type), kv->row_bytes);
-        quire_plan_destroy(plan);
-        return NULL;
-    }
+    EACH_KV (c, kv)
+        if (plan && !can_hold(kv, codec_of(plan, kv))) {
+            quire_plan_destroy(plan);
+            plan = NULL;
+        }
     return plan;
 }
 
@@ -185,53 +196,45 @@ static bool lay_out(struct kv_buffer *b)
         b->page_bytes += kv->n_heads * kv->tile_bytes;
     }
     b->pages_size = (size_t)b->stream_pages * streams * b->page_bytes;
-    if (b->pages_size) {
-        b->pages = mmap(NULL, b->pages_size, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (b->pages == MAP_FAILED) {
-            b->pages = NULL;
-            return false;
-        }
+    if (b->pages_size && !(b->pages = kv_reserve(b->pages_size))) {
+        say_trouble("no address space for %zu bytes of cache", b->pages_size);
+        return false;
     }
-    b->state = KV_SETTLED;
+    /* Conversations do not belong into core dumps. It also marks the memory in smaps (dd), where it can be counted. */
+    if (b->pages) madvise(b->pages, b->pages_size, MADV_DONTDUMP);
+    b->state = b->page_bytes ? KV_SETTLED : KV_PLAIN;
+    if (b->state == KV_PLAIN)
+        device_set_plain(b->host); /* no attention reads it; whoever does needs the bytes */
     return true;
 }
 
-/* ------------------------------------------------------------------------ log */
+/* --------------------------------------------------------------------- report */
 
-struct lines {
-    char text[512];
+struct text {
+    char *bytes;
     size_t n;
 };
 
-static quire_status say_lines(void *ctx, const void *bytes, size_t n)
+static quire_status add_text(void *ctx, const void *bytes, size_t n)
 {
-    struct lines *l = ctx;
-    for (const char *c = bytes; n--; c++) {
-        if (*c != '\n' && l->n < sizeof l->text - 1) {
-            l->text[l->n++] = *c;
-            continue;
-        }
-        l->text[l->n] = 0;
-        if (l->n) say_info("%s", l->text);
-        l->n = 0;
-    }
+    struct text *t = ctx;
+    char *more = realloc(t->bytes, t->n + n + 1);
+    if (!more) return QUIRE_EIO;
+    memcpy(more + t->n, bytes, n);
+    t->bytes = more;
+    t->n += n;
+    more[t->n] = 0;
     return QUIRE_OK;
 }
 
-static void say_plan(const quire_plan *plan, struct kv_model *m)
+/* What there is to say without a policy. */
+static void describe_declared(struct kv_context *c, struct text *t)
 {
-    if (plan) {
-        struct lines lines = {.n = 0};
-        quire_plan_describe(plan, say_lines, &lines);
-        say_lines(&lines, "\n", 1);
-        return;
-    }
+    char line[256];
     double bytes = 0, floats = 0;
     uint32_t n = 0;
     const struct kv *k = NULL, *v = NULL, *kv;
-    EACH_KV(m, kv)
-    {
+    EACH_KV (c, kv) {
         bytes += (double)kv->row_bytes;
         floats += 2.0 * kv->row;
         n += kv->side == QUIRE_K;
@@ -240,34 +243,68 @@ static void say_plan(const quire_plan *plan, struct kv_model *m)
         else
             v = kv;
     }
-    if (k)
-        say_info("declared types keep their meaning: K %s V %s, %u layers, %.0f bytes/token, %.1f%% of f16",
+    if (!k) return;
+    int size =
+        snprintf(line, sizeof line,
+                 "declared types keep their meaning: K %s V %s, %u layers, %.0f bytes/token, %.1f%% of f16\n",
                  host.ggml_type_name(k->type), v ? host.ggml_type_name(v->type) : "in K", n, bytes,
                  100 * bytes / floats);
+    if (size > 0 && size < (int)sizeof line) add_text(t, line, (size_t)size);
+}
+
+void plan_tell(struct kv_context *c)
+{
+    for (char *line = c->report, *end; line && *line; line = end + 1) {
+        end = strchr(line, '\n');
+        if (!end) break;
+        say_info("%.*s", (int)(end - line), line);
+    }
+    free(c->report);
+    c->report = NULL;
 }
 
 /* ----------------------------------------------------------------------- plan */
 
-bool plan_model(struct kv_model *m)
+/* The host rotates rows of quantized types, and a profile is made for rows as they are. */
+static void start_recorder(struct kv_context *c, const struct shapes *s)
+{
+    struct kv *kv;
+    quire_geometry geometry = geometry_of(s);
+    if (!config.profile_record || !s->n_layers) return;
+    EACH_KV (c, kv)
+        if (kv->side == QUIRE_K && !host_is_float(kv->type)) {
+            say_trouble("profile: K is declared %s, which llama.cpp rotates; record with -ctk f16",
+                        host.ggml_type_name(kv->type));
+            return;
+        }
+    c->recorder = recorder_create(&geometry);
+}
+
+bool plan_context(struct kv_context *c)
 {
     struct shapes s = {0};
+    struct text report = {0};
     struct kv *kv;
-    if (!gather_shapes(m, &s)) return false;
-    quire_plan *plan = plan_by_policy(m, &s);
-    say_plan(plan, m);
-    bool right = true;
-    EACH_KV(m, kv)
-    if (!give_format(kv, plan ? codec_of(plan, kv) : host_codec(kv->type)))
-        say_trouble("%s: no format for %u heads of %u values; it stays as declared", kv->name, kv->n_heads,
-                    kv->d);
-    for (uint32_t i = 0; i < m->n_buffers; i++)
-        if (m->buffer[i]->state == KV_OPEN) right &= lay_out(m->buffer[i]);
-    if (config.profile_record && s.n_layers) {
-        quire_geometry geometry = geometry_of(&s);
-        m->recorder = recorder_create(&geometry);
+    if (!gather_shapes(c, &s)) return false;
+    quire_plan *plan = plan_by_policy(c, &s);
+    if (plan)
+        quire_plan_describe(plan, add_text, &report);
+    else
+        describe_declared(c, &report);
+    start_recorder(c, &s);
+    EACH_KV (c, kv)
+        if (!give_format(kv, plan ? codec_of(plan, kv) : host_codec(kv->type)))
+            say_trouble("%s: no format for %u heads of %u values; it stays as declared", kv->name,
+                        kv->n_heads, kv->d);
+    for (uint32_t i = 0; i < c->n_buffers; i++) {
+        struct kv_buffer *b = c->buffer[i];
+        if (b->state != KV_OPEN || !lay_out(b)) continue;
+        for (uint32_t j = 0; j < b->n_kv; j++)
+            if (b->kv[j]->format) state_import(b->kv[j]);
     }
-    m->settled = true;
+    c->report = report.bytes;
+    c->settled = true;
     quire_plan_destroy(plan);
     free(s.layers);
-    return right;
+    return true;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Tries the host out before it is trusted. Tensors and ops are made with the host's own functions and looked at
- * through our structures; tables filled with recording functions are given to the host's public calls, and each must
- * land in the entry we believe in. A table that is laid out otherwise lands in another recorder, which does no harm.
+ * through our structures; tables filled with catching functions are given to the host's public calls, and each must
+ * land in the entry we believe in. A table that is laid out otherwise lands in another one, which does no harm.
  */
 #include "host.h"
 
@@ -81,40 +81,40 @@ static const char *check_ops(struct host_context *ctx)
 
 /* --------------------------------------------------------------------- tables */
 
-static uint64_t hits;           /* bit i: recorder i was called */
-static uintptr_t record_result; /* what they return */
+static uint64_t hits;          /* bit i: catcher i was called */
+static uintptr_t catch_result; /* what they return */
 
 /* clang-format off */
-#define RECORDERS(X)                                                                     \
+#define CATCHERS(X)                                                                     \
     X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)      \
     X(15) X(16) X(17) X(18) X(19) X(20) X(21) X(22) X(23) X(24) X(25) X(26) X(27) X(28)  \
     X(29) X(30) X(31) X(32) X(33) X(34) X(35) X(36) X(37) X(38) X(39)
 /* clang-format on */
-#define X(i)                          \
-    static uintptr_t record_##i(void) \
-    {                                 \
-        hits |= UINT64_C(1) << (i);   \
-        return record_result;         \
+#define X(i)                         \
+    static uintptr_t catch_##i(void) \
+    {                                \
+        hits |= UINT64_C(1) << (i);  \
+        return catch_result;         \
     }
-RECORDERS(X)
+CATCHERS(X)
 #undef X
 
-typedef uintptr_t (*recorder)(void);
-static const recorder recorders[] = {
-#define X(i) record_##i,
-    RECORDERS(X)
+typedef uintptr_t (*catcher)(void);
+static const catcher catchers[] = {
+#define X(i) catch_##i,
+    CATCHERS(X)
 #undef X
 };
 
-enum { BUFT = 24 }; /* first recorder of the buffer type's table; the other tables begin with recorder 0 */
+enum { BUFT = 24 }; /* first catcher of the buffer type's table; the other tables begin with catcher 0 */
 
 static void fill(void *table, size_t bytes, int first)
 {
-    recorder *entry = table;
-    for (size_t i = 0; i < bytes / sizeof *entry; i++) entry[i] = recorders[(size_t)first + i];
+    catcher *entry = table;
+    for (size_t i = 0; i < bytes / sizeof *entry; i++) entry[i] = catchers[(size_t)first + i];
 }
 
-/* Makes the calls in `calls` and tells whether exactly the expected recorders were hit. */
+/* Makes the calls in `calls` and tells whether exactly the expected catchers were hit. */
 #define HITS(expected, calls) (hits = 0, (void)(calls), hits == (expected))
 #define BIT(i) (UINT64_C(1) << (i))
 #define ENTRY(table, member) BIT(offsetof(table, member) / sizeof(void *))
@@ -122,7 +122,7 @@ static void fill(void *table, size_t bytes, int first)
 static const char *check_buffer_type(struct host_buffer_type *t, const struct host_tensor *tensor)
 {
     const struct host_buft_layout *l = &host.buft;
-    record_result = tensor->nb[3] * (size_t)tensor->ne[3]; /* an allocation size must be that of the tensor */
+    catch_result = tensor->nb[3] * (size_t)tensor->ne[3]; /* an allocation size must be that of the tensor */
     if (!HITS(BIT(BUFT + l->get_name), host.ggml_backend_buft_name(t)) ||
         !HITS(BIT(BUFT + l->get_alignment), host.ggml_backend_buft_get_alignment(t)) ||
         !HITS(BIT(BUFT + l->get_alloc_size), host.ggml_backend_buft_get_alloc_size(t, tensor)) ||
@@ -145,13 +145,13 @@ static const char *check_buffer(struct host_buffer_type *t, struct host_tensor *
     if (buffer->buft != t || buffer->context != &context || buffer->size != 12345 ||
         host.ggml_backend_buffer_get_size(buffer) != 12345 || memcmp(&buffer->iface, &iface, sizeof iface))
         return "buffer";
-    record_result = 64;
+    catch_result = 64;
     if (!HITS(ENTRY_B(get_base), host.ggml_backend_buffer_get_base(buffer)) ||
         !HITS(ENTRY_B(clear), (host.ggml_backend_buffer_clear(buffer, 0), 0)) ||
         !HITS(ENTRY_B(reset), (host.ggml_backend_buffer_reset(buffer), 0)))
         return "table of buffers";
     a->buffer = b->buffer = buffer;
-    record_result = 0; /* not a host buffer, cannot copy: then the host gets and sets */
+    catch_result = 0; /* not a host buffer, cannot copy: then the host gets and sets */
     bool right =
         HITS(ENTRY_B(init_tensor), host.ggml_backend_buffer_init_tensor(buffer, a)) &&
         HITS(ENTRY_B(set_tensor), (host.ggml_backend_tensor_set(a, bytes, 0, 8), 0)) &&
@@ -170,7 +170,7 @@ static const char *check_device(const struct host_tensor *tensor)
 {
     struct {
         struct host_device device;
-        recorder more[4];
+        catcher more[4];
     } d;
     size_t a, b;
     union {
@@ -179,7 +179,7 @@ static const char *check_device(const struct host_tensor *tensor)
     } p;
     fill(&d, sizeof d, 0);
     struct host_device *device = &d.device;
-    record_result = 0;
+    catch_result = 0;
     if (!HITS(ENTRY_D(get_name), host.ggml_backend_dev_name(device)) ||
         !HITS(ENTRY_D(get_description), host.ggml_backend_dev_description(device)) ||
         !HITS(ENTRY_D(get_memory), (host.ggml_backend_dev_memory(device, &a, &b), 0)) ||
@@ -201,10 +201,10 @@ static const char *check_backend(struct host_graph *graph)
 {
     struct {
         struct host_backend backend;
-        recorder more[4];
+        catcher more[4];
     } b;
     fill(&b, sizeof b, 0);
-    record_result = 0;
+    catch_result = 0;
     if (!HITS(ENTRY_I(get_name), host.ggml_backend_name(&b.backend)) ||
         !HITS(ENTRY_I(synchronize), (host.ggml_backend_synchronize(&b.backend), 0)) ||
         !HITS(ENTRY_I(graph_compute) | ENTRY_I(synchronize),
@@ -221,10 +221,10 @@ static const char *check_reg(void)
 {
     struct {
         struct host_reg reg;
-        recorder more[4];
+        catcher more[4];
     } r;
     fill(&r, sizeof r, 0);
-    record_result = 1; /* one device */
+    catch_result = 1; /* one device */
     if (!HITS(ENTRY_R(get_name), host.ggml_backend_reg_name(&r.reg)) ||
         !HITS(ENTRY_R(get_device_count), host.ggml_backend_reg_dev_count(&r.reg)) ||
         !HITS(ENTRY_R(get_device), host.ggml_backend_reg_dev_get(&r.reg, 0)) ||

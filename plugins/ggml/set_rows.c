@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* SET_ROWS: rows of new tokens into the cells that the host chose, in any order. */
 #include "device.h"
+#include "config.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,8 @@ static bool takes_types(const struct host_tensor *op)
 bool set_rows_can(const struct host_tensor *op)
 {
     const struct host_tensor *root = host_root(op);
-    if (!kv_is_cache(op)) return !root->buffer && takes_types(op); /* no buffer: a test asks */
+    /* Not of the cache: the host's tests, or a small op between two of ours. Single values are left to the host. */
+    if (!kv_is_cache(op)) return !root->buffer && op->ne[0] >= 16 && takes_types(op);
     if (op->ne[0] != root->ne[0]) kv_make_plain(op, "SET_ROWS of single values");
     struct kv *kv = kv_of(op);
     return (kv || !root->buffer->context) && takes_types(op);
@@ -74,7 +76,7 @@ static void store_task(void *arg, uint32_t task)
 
 static void record(const struct store *s)
 {
-    struct recorder *r = s->kv->owner->model->recorder;
+    struct recorder *r = s->kv->owner->context->recorder;
     if (!r || s->kv->side != QUIRE_K || s->rows->type != host.type[TYPE_F32]) return;
     for (int64_t i = 0; i < s->rows->ne[1]; i++) {
         uint64_t row = (uint64_t)index_at(s->index, i, 0, 0);
@@ -88,10 +90,16 @@ static int store_rows(struct worker *w, struct kv *kv, struct host_tensor *op)
     struct store s = {.kv = kv, .rows = op->src[0], .index = op->src[1], .parts = 1};
     uint64_t row, all = (uint64_t)kv->cells * kv->streams;
     int64_t n_tokens = s.rows->ne[1];
-    if (s.rows->ne[0] != kv->row || s.rows->ne[2] != 1 || s.rows->ne[3] != 1 || host_offset(op))
+    if (s.rows->ne[0] != kv->row || s.rows->ne[2] != 1 || s.rows->ne[3] != 1 || host_offset(op)) {
+        say_trouble("rows for %s are of a shape that it cannot take", kv->name);
         return HOST_FAILED;
+    }
     for (int64_t i = 0; i < n_tokens; i++)
-        if ((uint64_t)index_at(s.index, i, 0, 0) >= all) return HOST_FAILED;
+        if ((uint64_t)index_at(s.index, i, 0, 0) >= all) {
+            say_trouble("a row for cell %lld of %s, which has %llu", (long long)index_at(s.index, i, 0, 0),
+                        kv->name, (unsigned long long)all);
+            return HOST_FAILED;
+        }
     worker_expect(w,
                   16.0 * (double)n_tokens * kv->row); /* coding a value costs about as much as 16 products */
     while (s.parts * kv->n_heads < 2 * w->n_threads && n_tokens / s.parts >= 2 * CELLS) s.parts *= 2;

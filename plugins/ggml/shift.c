@@ -41,10 +41,11 @@ static bool open_hand(struct hand *h, struct kv *kv)
     return h->values;
 }
 
+/* What was refused is not made valid by turning it. */
 static void put_back(struct hand *h)
 {
-    if (h->full && memcmp(h->values, h->before, h->kv->row * sizeof(float)))
-        kv_write(h->kv, h->row, 1, h->values);
+    bool changed = h->full && memcmp(h->values, h->before, h->kv->row * sizeof(float));
+    if (changed && !kv_is_refused(h->kv, h->row)) kv_write(h->kv, h->row, 1, h->values);
     h->full = false;
 }
 
@@ -103,6 +104,12 @@ static int copy(struct kv *kv, const struct host_tensor *view, const struct host
     return status;
 }
 
+static int cannot_shift(const struct kv *kv)
+{
+    say_trouble("%s cannot be moved", kv ? kv->name : "a tensor that is not of the cache");
+    return HOST_FAILED;
+}
+
 static bool same_shape(const struct host_tensor *a, const struct host_tensor *b)
 {
     return !memcmp(a->ne, b->ne, sizeof a->ne);
@@ -112,9 +119,7 @@ static int run_copy(struct host_tensor *op)
 {
     struct kv *from = kv_of(op->src[0]), *to = kv_of(op);
     struct kv *kv = from ? from : to;
-    if (!kv || (from && to)) return HOST_FAILED;
-    if (!kv_settle(kv)) return HOST_ALLOC_FAILED;
-    if (!kv->format) return HOST_FAILED;
+    if (!kv || (from && to) || !kv_settle(kv) || !kv->format) return cannot_shift(kv);
     return from ? copy(from, op->src[0], op, true) : copy(to, op, op->src[0], false);
 }
 
@@ -173,6 +178,7 @@ static int turn_rows(struct worker *w, struct turn *t, const int64_t *cells, int
     struct host_graph *graph = host.ggml_new_graph(ctx);
     host.ggml_build_forward_expand(graph, y);
     if (!w->cpu) w->cpu = host.ggml_backend_init_by_type(HOST_DEVICE_CPU, NULL);
+    if (w->cpu) host_set_threads(w->cpu, (int)w->n_threads);
     if (w->cpu && move_rows(t, cells, n, x->data, NULL)) {
         put_back(&t->hand);
         status = host.ggml_backend_graph_compute(w->cpu, graph);
@@ -188,9 +194,8 @@ static int run_rope(struct worker *w, struct host_tensor *op)
     const int32_t *shift = op->src[1]->data;
     int64_t cells[BATCH], n = 0;
     int status = HOST_SUCCESS;
-    if (!t.kv || op->ne[3] != 1 || op->src[1]->ne[0] != op->ne[2]) return HOST_FAILED;
-    if (!kv_settle(t.kv)) return HOST_ALLOC_FAILED;
-    if (!t.kv->format) return HOST_FAILED;
+    if (!t.kv || op->ne[3] != 1 || op->src[1]->ne[0] != op->ne[2] || !kv_settle(t.kv) || !t.kv->format)
+        return cannot_shift(t.kv);
     if (!open_hand(&t.hand, t.kv)) return HOST_ALLOC_FAILED;
     for (int64_t i = 0; i < op->ne[2] && !status; i++) {
         if (shift[i]) cells[n++] = i;

@@ -34,12 +34,17 @@ static bool has_mark(const struct kv *kv, const char *row)
     return !chance || kv->row_bytes < 64 || all_zero(row + kv->row_bytes - 32, 32);
 }
 
-static void put_mark(const struct kv *kv, char *row)
+static void put_mark(char *row, uint32_t mark)
 {
-    size_t used = STATE_MARK_BYTES + kv->n_heads * kv->head_bytes;
     memcpy(row, mark_bytes, 2);
-    for (int i = 0; i < 4; i++) row[2 + i] = (char)(kv->mark >> 8 * i);
-    memset(row + used, 0, kv->row_bytes - used);
+    for (int i = 0; i < 4; i++) row[2 + i] = (char)(mark >> 8 * i);
+}
+
+/* A row that was refused stays refused wherever it is taken: its mark is nobody's. */
+static void put_refused(const struct kv *kv, char *row)
+{
+    memset(row, 0, kv->row_bytes);
+    if (kv->row_bytes >= STATE_MARK_BYTES) put_mark(row, ~kv->mark);
 }
 
 static bool is_own_mark(const struct kv *kv, const char *row)
@@ -66,10 +71,15 @@ static void get_rows(const struct kv *kv, uint64_t row, uint32_t n, char *bytes)
     }
     for (uint32_t i = 0; i < n; i++) {
         char *one = bytes + i * kv->row_bytes;
-        if (kv->marked)
-            put_mark(kv, one);
-        else if (kv_is_unwritten(kv, row + i))
+        if (kv_is_refused(kv, row + i)) {
+            put_refused(kv, one);
+        } else if (kv->marked) {
+            size_t used = STATE_MARK_BYTES + kv->n_heads * kv->head_bytes;
+            put_mark(one, kv->mark);
+            memset(one + used, 0, kv->row_bytes - used);
+        } else if (kv_is_unwritten(kv, row + i)) {
             memset(one, 0, kv->row_bytes);
+        }
     }
 }
 
@@ -105,11 +115,12 @@ static quire_form float_form(int type)
 
 static void refuse_row(struct kv *kv, uint64_t row)
 {
-    if (!kv->n_refused && kv == kv->owner->kv[0])
+    if (!kv->owner->said_refused)
         say_trouble(
             "a restored state was not written with the codecs of this cache (%s here is %s); it is refused, and "
             "requests that need it fail until it is computed anew",
             kv->name, kv->codec);
+    kv->owner->said_refused = true;
     kv_refuse(kv, row);
 }
 
@@ -143,7 +154,7 @@ static void take_run(struct kv *kv, uint64_t row, uint32_t n, const char *bytes,
 }
 
 /* n rows of one tile. */
-static void set_rows(struct kv *kv, uint64_t row, uint32_t n, const char *bytes)
+static void put_rows(struct kv *kv, uint64_t row, uint32_t n, const char *bytes)
 {
     if (!kv->format) {
         memcpy(kv->declared + row * kv->row_bytes, bytes, n * kv->row_bytes);
@@ -174,7 +185,7 @@ static void set_part(struct kv *kv, uint64_t row, size_t from, size_t n, const c
     if (!whole) return;
     get_rows(kv, row, 1, whole);
     memcpy(whole + from, bytes, n);
-    set_rows(kv, row, 1, whole);
+    put_rows(kv, row, 1, whole);
     free(whole);
 }
 
@@ -193,10 +204,34 @@ static size_t next_part(const struct kv *kv, size_t offset, size_t size, bool *w
     return size < kv->row_bytes - within ? size : kv->row_bytes - within;
 }
 
+/* Rows that come before any attention was seen wait as declared; the plan takes them in. */
+static bool is_waiting(const struct kv *kv)
+{
+    return kv->owner->state == KV_OPEN && !kv->d;
+}
+
+void state_import(struct kv *kv)
+{
+    for (uint32_t s = 0; s < kv->streams; s++) {
+        uint64_t row = (uint64_t)s * kv->cells, end = row + kv->high[s];
+        for (uint32_t n; row < end; row += n) {
+            n = kv_run(kv, row, end - row);
+            put_rows(kv, row, n, kv->declared + row * kv->row_bytes);
+        }
+    }
+}
+
 void state_get(struct kv *kv, size_t offset, size_t size, char *bytes)
 {
     bool whole;
-    if (!in_bounds(kv, offset, size) || !kv_settle(kv)) return;
+    if (in_bounds(kv, offset, size) && is_waiting(kv)) {
+        memcpy(bytes, kv->declared + offset, size);
+        return;
+    }
+    if (!in_bounds(kv, offset, size) || !kv_settle(kv)) {
+        memset(bytes, 0, size);
+        return;
+    }
     for (size_t n; size; offset += n, size -= n, bytes += n) {
         n = next_part(kv, offset, size, &whole);
         uint64_t row = offset / kv->row_bytes;
@@ -210,12 +245,19 @@ void state_get(struct kv *kv, size_t offset, size_t size, char *bytes)
 void state_set(struct kv *kv, size_t offset, size_t size, const char *bytes)
 {
     bool whole;
-    if (!in_bounds(kv, offset, size) || !kv_settle(kv)) return;
+    if (!in_bounds(kv, offset, size) || !size) return;
+    if (is_waiting(kv)) {
+        uint64_t first = offset / kv->row_bytes, last = (offset + size - 1) / kv->row_bytes;
+        memcpy(kv->declared + offset, bytes, size);
+        for (uint64_t row = first; row <= last; row++) kv_wrote(kv, row, 1);
+        return;
+    }
+    if (!kv_settle(kv)) return;
     for (size_t n; size; offset += n, size -= n, bytes += n) {
         n = next_part(kv, offset, size, &whole);
         uint64_t row = offset / kv->row_bytes;
         if (whole)
-            set_rows(kv, row, (uint32_t)(n / kv->row_bytes), bytes);
+            put_rows(kv, row, (uint32_t)(n / kv->row_bytes), bytes);
         else
             set_part(kv, row, offset % kv->row_bytes, n, bytes);
     }
@@ -236,6 +278,62 @@ void state_fill(struct kv *kv, size_t offset, size_t size, uint8_t value)
     free(bytes);
 }
 
+/* --------------------------------------------------------------------- values */
+
+/* n rows of one tile as values of the declared type, whatever the codec. */
+static bool get_values(const struct kv *kv, uint64_t row, uint32_t n, char *bytes, quire_format *declared,
+                       void *tile)
+{
+    size_t head_bytes = kv->row_bytes / kv->n_heads;
+    for (uint32_t h = 0; h < kv->n_heads; h++) {
+        const char *from = kv_tile(kv, row) + h * kv->tile_bytes;
+        quire_rows_out out = {
+            .form = float_form(kv->type), .data = bytes + h * head_bytes, .token_stride = kv->row_bytes};
+        if (host_is_float(kv->type)) {
+            quire_tile_decode(kv->format, h, from, kv_tile_row(kv, row), n, &out);
+            continue;
+        }
+        float values[CELLS * 1024];
+        quire_rows_out decoded = {.form = QUIRE_F32, .data = values, .token_stride = kv->d * sizeof(float)};
+        quire_rows rows = {.form = QUIRE_F32, .data = values, .token_stride = kv->d * sizeof(float)};
+        out.form = QUIRE_NATIVE;
+        if (quire_tile_decode(kv->format, h, from, kv_tile_row(kv, row), n, &decoded) ||
+            quire_tile_encode(declared, 0, tile, 0, n, &rows, NULL) ||
+            quire_tile_decode(declared, 0, tile, 0, n, &out))
+            return false;
+    }
+    return true;
+}
+
+void state_get_values(struct kv *kv, size_t offset, size_t size, char *bytes)
+{
+    uint64_t first = offset / kv->row_bytes, end = (offset + size + kv->row_bytes - 1) / kv->row_bytes;
+    quire_format_options options = {.version = QUIRE_OPTIONS, .side = kv->side, .d = kv->d};
+    quire_format *declared = NULL;
+    memset(bytes, 0, size);
+    if (!in_bounds(kv, offset, size) || !kv_settle(kv)) return;
+    if (!kv->marked) {
+        state_get(kv, offset, size, bytes);
+        return;
+    }
+    char *rows = malloc(kv->row_bytes * CELLS);
+    if (rows && !quire_format_create(&declared, host_codec(kv->type), &options)) {
+        size_t tile_bytes = quire_tile_bytes(declared);
+        void *tile = aligned_alloc(64, tile_bytes);
+        if (tile) memset(tile, 0, tile_bytes);
+        for (uint32_t n; tile && first < end; first += n) {
+            n = kv_run(kv, first, end - first);
+            if (kv_is_unwritten(kv, first) || !get_values(kv, first, n, rows, declared, tile)) continue;
+            size_t from = (size_t)first * kv->row_bytes, to = from + n * kv->row_bytes;
+            size_t begin = from > offset ? from : offset, stop = to < offset + size ? to : offset + size;
+            memcpy(bytes + (begin - offset), rows + (begin - from), stop - begin);
+        }
+        free(tile);
+    }
+    quire_format_destroy(declared);
+    free(rows);
+}
+
 /* ----------------------------------------------------------------------- copy */
 
 static void copy_run(struct kv *to, uint64_t to_row, const struct kv *from, uint64_t from_row, uint32_t n,
@@ -246,7 +344,7 @@ static void copy_run(struct kv *to, uint64_t to_row, const struct kv *from, uint
         kv_wrote(to, to_row, n);
     } else {
         get_rows(from, from_row, n, bytes);
-        set_rows(to, to_row, n, bytes);
+        put_rows(to, to_row, n, bytes);
     }
     for (uint32_t i = 0; from->n_refused && i < n; i++)
         if (kv_is_refused(from, from_row + i)) kv_refuse(to, to_row + i);
@@ -264,7 +362,7 @@ bool state_copy(struct kv *to, uint64_t to_row, const struct kv *from, uint64_t 
     for (uint32_t run; n; n -= run, to_row += run, from_row += run) {
         run = kv_run(from, from_row, kv_run(to, to_row, n));
         /* Neither was ever written: copying would make memory resident for nothing. */
-        if (!kv_is_unwritten(from, from_row) || !kv_is_unwritten(to, to_row))
+        if (!kv_is_unwritten(from, from_row) || !kv_is_unwritten(to, to_row) || from->n_refused)
             copy_run(to, to_row, from, from_row, run, bytes);
     }
     if (whole) to->high[to_stream] = from->high[from_stream];

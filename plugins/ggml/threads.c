@@ -2,8 +2,8 @@
 /*
  * Who computes. In a host whose CPU backend works in OpenMP teams we use the same team: GOMP_parallel of the library
  * that is loaded already, whose workers are awake between our graphs and the host's. In other hosts the CPU backend's
- * own threads poll while we work; a second team would fight them for the cores, so there only long work is spread, and
- * our threads sleep in between.
+ * own threads poll while we work; a second team would fight them for the cores, so there only long work is spread, over
+ * threads that go to sleep soon after.
  */
 #define _GNU_SOURCE
 #include "device.h"
@@ -24,8 +24,8 @@ struct team {
     uint32_t own_threads;
 };
 
-/* Multiplications below which the caller works alone: about 20 us, and about a millisecond. */
-static const double little_with_openmp = 2e5, little_alone = 2e7;
+/* Multiplications below which the caller works alone: about 40 us, and about a millisecond. */
+static const double little_with_openmp = 1e6, little_alone = 2e7;
 
 /* --------------------------------------------------------------------- OpenMP */
 
@@ -85,6 +85,7 @@ void worker_expect(struct worker *w, double work)
         return;
     quire_threads_destroy(w->team->own);
     w->team->own = NULL;
+    w->team->own_threads = 0;
     if (!quire_threads_create(&w->team->own, w->n_threads)) w->team->own_threads = w->n_threads;
 }
 

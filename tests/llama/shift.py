@@ -31,31 +31,43 @@ def apart(a, b, begin, end):
     return (sum(x * x for x in d) / len(d)) ** 0.5 if d else float("nan"), len(d)
 
 
+_stock = {}
+
+
+def stock_text(server, prompt, how):
+    """Stock's answer and number of shifts; modes that declare the same types share it."""
+    key = str((server, how))
+    if key not in _stock:
+        with kit.Server(*server, plugin=False) as s:
+            _stock[key] = s.completion(prompt, **how), s.log().count("slot context shift")
+    return _stock[key]
+
+
 def context_shift(path, label, mode, limit):
     """Generation runs over the end of the context; half of it goes, the rest moves down."""
     args, env = MODES[mode]
     name = f"{label}, context shift, {mode}"
-    prompt, n = kit.text(20000, 380 if label == "smollm2" else 120), 250 if kit.quick else 600
+    prompt, n = kit.text(20000, 380 if label == "smollm2" else 120), 210 if kit.quick else 600
     how = dict(n=n, n_probs=1, ignore_eos=True, repeat_penalty=1.15, repeat_last_n=64)
     server = [path, "-c", 256, "-np", 1, "--context-shift", *args]
-    with kit.Server(*server, plugin=False) as s:
-        stock = s.completion(prompt, **how)
-        shifts = s.log().count("slot context shift")
+    stock, shifts = stock_text(server, prompt, how)
     grammar = "root ::= " + json.dumps(stock.text, ensure_ascii=False) + " [^\\x00]*"
     with kit.Server(*server, env=env) as s:
-        free = s.completion(prompt, **how)
-        s.erase(0)
         forced = s.completion(prompt, grammar=grammar, **how)
         done = s.log().count("slot context shift")
-    expect(shifts >= 1 and done >= 2, f"{name}: happened", f"{shifts} with stock, {done} with the device")
-    expect(kit.sane(free.text) or label == "made model", f"{name}: text is text", f"{free.text!r}")
+        s.erase(0)
+        free = s.completion(prompt, **how) if env or not kit.quick else None
+    expect(shifts >= 1 and done >= 1, f"{name}: happened", f"{shifts} with stock, {done} with the device")
+    if free and label != "made model":
+        note(f"{name}: own text the same as stock's for {kit.parting(stock, free)} tokens")
+        expect(kit.sane(free.text), f"{name}: text is text", f"{free.text!r}")
     first = 256 - stock.raw["tokens_evaluated"]  # tokens before the first shift
     place = sum(len(t["bytes"]) for t in stock.raw["completion_probabilities"][:first])
     length = len(stock.text.encode())
     before, n_before = apart(stock, forced, 0, place)
     after, n_after = apart(stock, forced, place, length)
     note(f"{name}: log-probabilities {before:.4f} from stock's before ({n_before} tokens), {after:.4f} after "
-         f"({n_after}); own text the same for {kit.parting(stock, free)} tokens")
+         f"({n_after})")
     expect(n_before >= first // 2 and n_after >= (len(stock.tokens) - first) // 2, f"{name}: tokens to compare",
            f"{n_before} of {first}, {n_after} of {len(stock.tokens) - first}")
     expect(before <= limit, f"{name}: as stock before the shift", f"{before}")
