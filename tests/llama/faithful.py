@@ -97,8 +97,10 @@ def figures(path, k, v):
     note(f"{k}/{v}: mean KL to stock {f['kld']:.6f} +/- {f['kld_error']:.6f}, top-1 {f['top1']:.2f} %, "
          f"PPL {f['ppl']:.4f}, ratio {f['ratio']:.5f} +/- {f['ratio_error']:.5f}")
     expect(abs(f["ratio"] - 1) <= 4 * f["ratio_error"] + 1e-4, f"{k}/{v}: PPL ratio is 1 within its error")
-    # Another order of rounding alone gives 0.004 with this model.
-    expect(f["kld"] <= 0.015, f"{k}/{v}: mean KL to stock is that of rounding", f"{f['kld']}")
+    # Another order of rounding alone gives 0.004 with this model. With few bits it flips codes of later layers: then two
+    # programs with the same codec are as far from each other as each is from f16.
+    limit = 0.015 if "8" in k and "8" in v else 0.06
+    expect(f["kld"] <= limit, f"{k}/{v}: mean KL to stock is that of rounding", f"{f['kld']}")
 
 
 def run():

@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""A profile recorded from one part of the text and used on another: c:r4/r4 against stock q4_0, both to the f16 cache."""
+import kit
+from kit import expect, note, part
+
+MODELS = {"smollm2-135m": (1024, 4), "gemma3-270m": (1024, 2)}
+
+
+def compare(name):
+    ctx, chunks = (512, 2) if kit.quick else MODELS[name]
+    path = kit.model(name)
+    learn = kit.folder() / "learn.txt"
+    learn.write_text(kit.text(100000))
+    profile, base = kit.folder() / f"{name}.profile", kit.folder() / f"{name}.logits"
+    kit.run("llama-perplexity", ["-m", path, "-f", learn, "-c", ctx, "--chunks", 3, "-t", kit.threads],
+            env={"QUIRE_PROFILE_RECORD": str(profile)})
+    expect(profile.exists(), f"{name}: a profile is recorded")
+    # f16 on each side is its own base: what is compared is the cache, not the attention code.
+    figures = {}
+    for label, plugin, types, env in (("stock q4_0", False, "q4_0", None),
+                                      ("c:r4/r4", True, "f16", {"QUIRE_KV": "c:r4/r4", "QUIRE_PROFILE": str(profile)}),
+                                      ("r4", True, "f16", {"QUIRE_KV": "r4"})):
+        if label != "r4":
+            kit.perplexity(path, ["-fa", "on"], plugin=plugin, ctx=ctx, chunks=chunks, save=base)
+        figures[label] = kit.perplexity(path, ["-fa", "on", "-ctk", types, "-ctv", types], plugin=plugin, env=env,
+                                        ctx=ctx, chunks=chunks, base=base)
+        f = figures[label]
+        note(f"{name}, {label}: mean KL {f['kld']:.5f} +/- {f['kld_error']:.5f}, 99 % {f['kld99']:.4f}, "
+             f"top-1 {f['top1']:.1f} %, PPL ratio {f['ratio']:.4f}")
+    expect(figures["c:r4/r4"]["kld"] < 0.5 * figures["stock q4_0"]["kld"],
+           f"{name}: c:r4/r4 has less than half of the KL of stock q4_0")
+    base.unlink()
+
+
+def run():
+    for name in list(MODELS)[:1] if kit.quick else MODELS:
+        part(compare, name)
+
+
+kit.main(run)
