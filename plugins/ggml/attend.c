@@ -42,7 +42,7 @@ bool attend_can(const struct host_tensor *op)
         k->ne[2] != v->ne[2] || k->ne[3] != v->ne[3] || k->ne[2] < 1 || q->ne[2] % k->ne[2] || k->ne[3] < 1 ||
         q->ne[3] % k->ne[3] || !mask_is_usable(op->src[3], q->ne[2]))
         return false;
-    kv_learn(op);
+    context_learn(op);
     return true;
 }
 
@@ -64,7 +64,7 @@ static int open_operand(struct operand *o, const struct host_tensor *t, quire_si
 {
     struct kv *kv = kv_of(t);
     *o = (struct operand){.t = t, .n_tiles = (uint32_t)((t->ne[1] + CELLS - 1) / CELLS)};
-    if (kv && !kv_settle(kv)) return HOST_ALLOC_FAILED;
+    if (kv && !context_settle(kv)) return HOST_ALLOC_FAILED;
     if (kv && kv->format) {
         o->kv = kv;
         o->tile_bytes = kv->tile_bytes;

@@ -5,22 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct host_buffer_type buft_host, buft_kv;
-
-bool device_owns(const struct host_buffer *b)
-{
-    return b->buft == &buft_host || b->buft == &buft_kv;
-}
-
-void device_set_plain(struct host_buffer *b)
-{
-    b->buft = &buft_host;
-}
-
 /* -------------------------------------------------------------------- buffers */
 
 static void free_buffer(struct host_buffer *b)
 {
+    context_leave(b->context);
     kv_buffer_destroy(b->context);
 }
 
@@ -32,8 +21,16 @@ static void *get_base(struct host_buffer *b)
 static int init_tensor(struct host_buffer *b, struct host_tensor *t)
 {
     /* From now on the host's CPU backend leaves this buffer alone, and all bytes pass through us. */
-    if (kv_adopt(b->context, t)) b->buft = &buft_kv;
+    if (context_adopt(b->context, t)) b->buft = &buft_kv;
     return HOST_SUCCESS;
+}
+
+/* The record of a tensor whose rows can be read and set now, or wait; NULL: its bytes are where the host thinks. */
+static struct kv *ready(const struct host_tensor *t)
+{
+    struct kv *kv = kv_of(t);
+    if (kv && !state_is_waiting(kv)) context_settle(kv);
+    return kv_of(t);
 }
 
 static char *plain_bytes(const struct host_tensor *t, size_t offset)
@@ -44,7 +41,7 @@ static char *plain_bytes(const struct host_tensor *t, size_t offset)
 static void set_tensor(struct host_buffer *b, struct host_tensor *t, const void *data, size_t offset,
                        size_t size)
 {
-    struct kv *kv = kv_of(t);
+    struct kv *kv = ready(t);
     (void)b;
     if (kv)
         state_set(kv, host_offset(t) + offset, size, data);
@@ -62,7 +59,7 @@ static bool is_operand(const struct host_tensor *t)
 static void get_tensor(struct host_buffer *b, const struct host_tensor *t, void *data, size_t offset,
                        size_t size)
 {
-    struct kv *kv = kv_of(t);
+    struct kv *kv = ready(t);
     (void)b;
     if (!kv)
         memcpy(data, plain_bytes(t, offset), size);
@@ -75,7 +72,7 @@ static void get_tensor(struct host_buffer *b, const struct host_tensor *t, void 
 static void memset_tensor(struct host_buffer *b, struct host_tensor *t, uint8_t value, size_t offset,
                           size_t size)
 {
-    struct kv *kv = kv_of(t);
+    struct kv *kv = ready(t);
     (void)b;
     if (kv)
         state_fill(kv, host_offset(t) + offset, size, value);
@@ -91,7 +88,7 @@ static size_t dense_bytes(const struct host_tensor *t)
 
 static bool cpy_tensor(struct host_buffer *b, const struct host_tensor *src, struct host_tensor *dst)
 {
-    struct kv *from = kv_of(src), *to = kv_of(dst);
+    struct kv *from = ready(src), *to = ready(dst);
     (void)b;
     if (!from || !to) return false; /* the host gets and sets instead */
     size_t n = dense_bytes(src), at = host_offset(src), target = host_offset(dst);

@@ -142,7 +142,7 @@ static bool supports_op(struct host_device *d, const struct host_tensor *op)
     if ((op->op == host.op.ROPE || op->op == host.op.CPY || op->op == host.op.CONT) && shift_can(op))
         return true;
     for (int i = 0; i < HOST_MAX_SRC; i++)
-        if (op->src[i] && kv_is_cache(op->src[i])) kv_make_plain(op->src[i], host.ggml_op_name(op->op));
+        if (op->src[i] && kv_is_cache(op->src[i])) context_make_plain(op->src[i], host.ggml_op_name(op->op));
     return false;
 }
 
@@ -205,13 +205,21 @@ static void fill_tables(void)
 
 __attribute__((visibility("default"))) struct host_reg *ggml_backend_init(void);
 
+static bool bind_and_check(void *caller, char *message, size_t size)
+{
+    if (!host_bind(caller, message, size)) return false;
+    const char *wrong = host_probe();
+    if (!wrong) return config_read(message, size);
+    snprintf(message, size, "ggml %s is not laid out as that version was (%s)", host.ggml_version(), wrong);
+    return false;
+}
+
 struct host_reg *ggml_backend_init(void)
 {
     static bool done;
     char message[1024];
     if (done) return &registry;
-    if (!host_bind(__builtin_return_address(0), message, sizeof message) ||
-        !config_read(message, sizeof message)) {
+    if (!bind_and_check(__builtin_return_address(0), message, sizeof message)) {
         say_trouble("not loaded: %s", message);
         return NULL;
     }

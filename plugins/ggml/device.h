@@ -5,11 +5,18 @@
 
 #include "kv.h"
 
-/* buffers.c: buffer types. KV memory begins as host memory; with the first tensor of the cache it becomes ours alone. */
-extern struct host_buffer_type buft_host, buft_kv;
+/* buffers.c */
 void buffers_init(struct host_device *);
-bool device_owns(const struct host_buffer *);
-void device_set_plain(struct host_buffer *);
+
+/* context.c. Takes a tensor in if it is one of the cache; false: it is not. */
+bool context_adopt(struct kv_buffer *, struct host_tensor *);
+void context_leave(struct kv_buffer *); /* before the buffer goes */
+/* Looks at an attention op that the host asks about. */
+void context_learn(const struct host_tensor *attention);
+/* Hands the memory back to the host because of an op that is not ours. */
+void context_make_plain(const struct host_tensor *cache, const char *op);
+/* Makes the plan, if that has not happened. false: no memory, or the tensor is plain. */
+bool context_settle(struct kv *);
 
 /* plan.c */
 bool plan_context(struct kv_context *); /* under the lock of the contexts */

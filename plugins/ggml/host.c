@@ -189,11 +189,6 @@ bool host_bind(void *caller, char *message, size_t size)
                  cpu->api_version, host.api_version);
         return false;
     }
-    const char *wrong = host_probe();
-    if (wrong) {
-        snprintf(message, size, "ggml %s is not laid out as that version was (%s)", version, wrong);
-        return false;
-    }
     host.openmp = cpu_has_openmp(cpu);
     return true;
 }

@@ -291,9 +291,9 @@ struct host {
 
 extern struct host host;
 
-/* Binds to the library that holds the address and checks everything. false: message says why, in one sentence. */
+/* Binds to the library that holds the address and checks its version. false: message says why, in one sentence. */
 bool host_bind(void *caller, char *message, size_t size);
-/* What probe.c finds wrong with the host, or NULL. */
+/* What probe.c finds wrong with a host that is bound, or NULL. */
 const char *host_probe(void);
 
 void host_set_threads(struct host_backend *cpu, int n);

@@ -85,18 +85,15 @@ void kv_buffer_clear(struct kv_buffer *);
 
 /* ---------------------------------------------------------------------- tensors */
 
-/* Takes a tensor in if it is one of the cache. false: it is not. */
-bool kv_adopt(struct kv_buffer *, struct host_tensor *);
+/* The device's buffer types. KV memory begins as host memory; with the first tensor of the cache it becomes ours alone. */
+extern struct host_buffer_type buft_host, buft_kv;
+bool kv_owns(const struct host_buffer *);
+/* Whether a tensor is one of the cache by its name and shape. */
+bool kv_is_root(const struct host_tensor *, quire_side *, uint32_t *layer);
 /* Whether a tensor, or what it is a view of, is of the cache by name and buffer; data may not exist yet. */
 bool kv_is_cache(const struct host_tensor *);
 /* The record of a tensor of the cache, or NULL: not ours, or plain. */
 struct kv *kv_of(const struct host_tensor *);
-/* Looks at an attention op that the host asks about. */
-void kv_learn(const struct host_tensor *attention);
-/* Hands the memory back to the host because of an op that is not ours. */
-void kv_make_plain(const struct host_tensor *cache, const char *op);
-/* Makes the plan, if that has not happened. false: no memory, or the tensor is plain. */
-bool kv_settle(struct kv *);
 
 /* ------------------------------------------------------------------------ rows */
 
@@ -141,11 +138,13 @@ void kv_write(struct kv *, uint64_t row, uint32_t n, const float *values);
 
 /* ----------------------------------------------------------------------- state */
 
-/* Bytes of rows as the host sees them, any offset and size within the tensor. */
+/* Bytes of rows as the host sees them, any offset and size within the tensor. The plan is made, or nothing was learned yet
+ * that one could be made of: then rows wait as declared. */
 void state_get(struct kv *, size_t offset, size_t size, char *bytes);
 /* The same for an op that the host runs itself: values of the declared type, never a mark. */
 void state_get_values(struct kv *, size_t offset, size_t size, char *bytes);
 void state_set(struct kv *, size_t offset, size_t size, const char *bytes);
+bool state_is_waiting(const struct kv *);
 void state_import(struct kv *); /* rows that were set before the plan was made */
 void state_fill(struct kv *, size_t offset, size_t size, uint8_t value);
 /* Whole rows from one tensor to another of the same format. false: get and set instead. */

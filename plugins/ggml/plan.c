@@ -202,9 +202,8 @@ static bool lay_out(struct kv_buffer *b)
     }
     /* Conversations do not belong into core dumps. It also marks the memory in smaps (dd), where it can be counted. */
     if (b->pages) madvise(b->pages, b->pages_size, MADV_DONTDUMP);
-    b->state = b->page_bytes ? KV_SETTLED : KV_PLAIN;
-    if (b->state == KV_PLAIN)
-        device_set_plain(b->host); /* no attention reads it; whoever does needs the bytes */
+    b->state =
+        b->page_bytes ? KV_SETTLED : KV_PLAIN; /* no attention reads it; whoever does needs the bytes */
     return true;
 }
 

@@ -19,7 +19,7 @@ bool set_rows_can(const struct host_tensor *op)
     const struct host_tensor *root = host_root(op);
     /* Not of the cache: the host's tests, or a small op between two of ours. Single values are left to the host. */
     if (!kv_is_cache(op)) return !root->buffer && op->ne[0] >= 16 && takes_types(op);
-    if (op->ne[0] != root->ne[0]) kv_make_plain(op, "SET_ROWS of single values");
+    if (op->ne[0] != root->ne[0]) context_make_plain(op, "SET_ROWS of single values");
     struct kv *kv = kv_of(op);
     return (kv || !root->buffer->context) && takes_types(op);
 }
@@ -182,6 +182,6 @@ static int store_plain(struct worker *w, struct host_tensor *op)
 int set_rows_run(struct worker *w, struct host_tensor *op)
 {
     struct kv *kv = kv_of(op);
-    if (kv && !kv_settle(kv)) return HOST_ALLOC_FAILED;
+    if (kv && !context_settle(kv)) return HOST_ALLOC_FAILED;
     return kv && kv->format ? store_rows(w, kv, op) : store_plain(w, op);
 }

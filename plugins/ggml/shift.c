@@ -119,7 +119,7 @@ static int run_copy(struct host_tensor *op)
 {
     struct kv *from = kv_of(op->src[0]), *to = kv_of(op);
     struct kv *kv = from ? from : to;
-    if (!kv || (from && to) || !kv_settle(kv) || !kv->format) return cannot_shift(kv);
+    if (!kv || (from && to) || !context_settle(kv) || !kv->format) return cannot_shift(kv);
     return from ? copy(from, op->src[0], op, true) : copy(to, op, op->src[0], false);
 }
 
@@ -194,7 +194,7 @@ static int run_rope(struct worker *w, struct host_tensor *op)
     const int32_t *shift = op->src[1]->data;
     int64_t cells[BATCH], n = 0;
     int status = HOST_SUCCESS;
-    if (!t.kv || op->ne[3] != 1 || op->src[1]->ne[0] != op->ne[2] || !kv_settle(t.kv) || !t.kv->format)
+    if (!t.kv || op->ne[3] != 1 || op->src[1]->ne[0] != op->ne[2] || !context_settle(t.kv) || !t.kv->format)
         return cannot_shift(t.kv);
     if (!open_hand(&t.hand, t.kv)) return HOST_ALLOC_FAILED;
     for (int64_t i = 0; i < op->ne[2] && !status; i++) {

@@ -205,7 +205,7 @@ static size_t next_part(const struct kv *kv, size_t offset, size_t size, bool *w
 }
 
 /* Rows that come before any attention was seen wait as declared; the plan takes them in. */
-static bool is_waiting(const struct kv *kv)
+bool state_is_waiting(const struct kv *kv)
 {
     return kv->owner->state == KV_OPEN && !kv->d;
 }
@@ -224,11 +224,11 @@ void state_import(struct kv *kv)
 void state_get(struct kv *kv, size_t offset, size_t size, char *bytes)
 {
     bool whole;
-    if (in_bounds(kv, offset, size) && is_waiting(kv)) {
+    if (in_bounds(kv, offset, size) && state_is_waiting(kv)) {
         memcpy(bytes, kv->declared + offset, size);
         return;
     }
-    if (!in_bounds(kv, offset, size) || !kv_settle(kv)) {
+    if (!in_bounds(kv, offset, size) || kv->owner->state != KV_SETTLED) {
         memset(bytes, 0, size);
         return;
     }
@@ -246,13 +246,13 @@ void state_set(struct kv *kv, size_t offset, size_t size, const char *bytes)
 {
     bool whole;
     if (!in_bounds(kv, offset, size) || !size) return;
-    if (is_waiting(kv)) {
+    if (state_is_waiting(kv)) {
         uint64_t first = offset / kv->row_bytes, last = (offset + size - 1) / kv->row_bytes;
         memcpy(kv->declared + offset, bytes, size);
         for (uint64_t row = first; row <= last; row++) kv_wrote(kv, row, 1);
         return;
     }
-    if (!kv_settle(kv)) return;
+    if (kv->owner->state != KV_SETTLED) return;
     for (size_t n; size; offset += n, size -= n, bytes += n) {
         n = next_part(kv, offset, size, &whole);
         uint64_t row = offset / kv->row_bytes;
@@ -311,7 +311,7 @@ void state_get_values(struct kv *kv, size_t offset, size_t size, char *bytes)
     quire_format_options options = {.version = QUIRE_OPTIONS, .side = kv->side, .d = kv->d};
     quire_format *declared = NULL;
     memset(bytes, 0, size);
-    if (!in_bounds(kv, offset, size) || !kv_settle(kv)) return;
+    if (!in_bounds(kv, offset, size) || kv->owner->state != KV_SETTLED) return;
     if (!kv->marked) {
         state_get(kv, offset, size, bytes);
         return;
@@ -352,7 +352,7 @@ static void copy_run(struct kv *to, uint64_t to_row, const struct kv *from, uint
 
 bool state_copy(struct kv *to, uint64_t to_row, const struct kv *from, uint64_t from_row, uint64_t n)
 {
-    if (!kv_settle(to) || from->owner->state != KV_SETTLED || !to->format || !from->format ||
+    if (to->owner->state != KV_SETTLED || from->owner->state != KV_SETTLED || !to->format || !from->format ||
         to->mark != from->mark || to->n_heads != from->n_heads || to->row_bytes != from->row_bytes)
         return false;
     char *bytes = malloc(to->row_bytes * CELLS);

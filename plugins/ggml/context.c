@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+/* Which buffers make up a context of the host, what is learned of them, and the moment when their plan is made. */
+#include "device.h"
+#include "config.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Contexts come and go rarely; whoever looks at how buffers belong together holds this. */
+static pthread_mutex_t contexts = PTHREAD_MUTEX_INITIALIZER;
+static struct kv_context *gathering; /* the one that the next buffer may belong to */
+static pthread_t gathering_thread;
+
+/* ------------------------------------------------------------- joining, leaving */
+
+static bool has_layer(const struct kv_context *c, uint32_t layer)
+{
+    for (uint32_t i = 0; i < c->n_buffers; i++)
+        for (uint32_t j = 0; j < c->buffer[i]->n_kv; j++)
+            if (c->buffer[i]->kv[j]->layer == layer) return true;
+    return false;
+}
+
+/* Buffers that one thread makes one after the other and that share no layer belong to one context. */
+static bool join_context(struct kv_buffer *b, uint32_t layer)
+{
+    pthread_mutex_lock(&contexts);
+    if (!gathering || !pthread_equal(gathering_thread, pthread_self()) ||
+        gathering->n_buffers == MAX_BUFFERS || has_layer(gathering, layer)) {
+        gathering = calloc(1, sizeof *gathering);
+        gathering_thread = pthread_self();
+    }
+    if (gathering) gathering->buffer[gathering->n_buffers++] = b;
+    b->context = gathering;
+    pthread_mutex_unlock(&contexts);
+    return b->context;
+}
+
+bool context_adopt(struct kv_buffer *b, struct host_tensor *t)
+{
+    quire_side side;
+    uint32_t layer;
+    if (b->state != KV_OPEN || !kv_is_root(t, &side, &layer)) return false;
+    struct kv **list = realloc(b->kv, (b->n_kv + 1) * sizeof *list);
+    if (!list) return false;
+    b->kv = list;
+    struct kv *kv = calloc(1, sizeof *kv);
+    uint32_t *high = calloc((size_t)t->ne[2], sizeof *high);
+    if (!kv || !high || (!b->context && !join_context(b, layer))) {
+        free(kv);
+        free(high);
+        return false;
+    }
+    *kv = (struct kv){.owner = b,
+                      .declared = t->data,
+                      .type = t->type,
+                      .layer = layer,
+                      .side = side,
+                      .row = (uint32_t)t->ne[0],
+                      .cells = (uint32_t)t->ne[1],
+                      .streams = (uint32_t)t->ne[2],
+                      .row_bytes = t->nb[1],
+                      .high = high};
+    memcpy(kv->name, t->name, sizeof kv->name);
+    b->kv[b->n_kv++] = kv;
+    t->extra = kv;
+    return true;
+}
+
+void context_leave(struct kv_buffer *b)
+{
+    struct kv_context *c = b->context;
+    uint32_t left = 0;
+    if (!c) return;
+    pthread_mutex_lock(&contexts);
+    for (uint32_t i = 0; i < c->n_buffers; i++)
+        if (c->buffer[i] != b) c->buffer[left++] = c->buffer[i];
+    c->n_buffers = left;
+    if (!left && gathering == c) gathering = NULL;
+    /* What was recorded is worth keeping as soon as the first part goes. */
+    struct recorder *recorder = c->recorder;
+    c->recorder = NULL;
+    pthread_mutex_unlock(&contexts);
+    recorder_finish(recorder);
+    if (left) return;
+    free(c->report);
+    free(c);
+}
+
+/* --------------------------------------------------------------------- learning */
+
+/* An operand of attention is [d, cells, heads, streams]; heads lie beside each other within the row. */
+static void learn_shape(struct kv *kv, const struct host_tensor *operand, int64_t n_q_heads)
+{
+    int64_t d = operand->ne[0], heads = operand->ne[2];
+    if (d < 1 || d > 1024 || heads < 1 || d * heads != kv->row || operand->nb[1] != kv->row_bytes ||
+        (heads > 1 && operand->nb[2] != host.ggml_row_size(kv->type, d)) || n_q_heads % heads)
+        return;
+    kv->d = (uint32_t)d;
+    kv->n_heads = (uint32_t)heads;
+    kv->n_q_heads = (uint32_t)n_q_heads;
+}
+
+/* A host makes all memory of a context before it lays out graphs: nothing more belongs to this one. */
+static void close_context(struct kv_context *context)
+{
+    pthread_mutex_lock(&contexts);
+    if (gathering == context) gathering = NULL;
+    pthread_mutex_unlock(&contexts);
+}
+
+static void learn_operand(const struct host_tensor *operand, quire_side side, int64_t n_q_heads)
+{
+    struct kv *kv = kv_of(operand);
+    if (!kv || kv->owner->state != KV_OPEN) return;
+    if (kv->side == side) {
+        if (!kv->d) close_context(kv->owner->context);
+        learn_shape(kv, operand, n_q_heads);
+        if (!kv->d) context_make_plain(operand, "attention of an unknown shape");
+    } else if (side == QUIRE_V && kv->d && operand->ne[0] <= kv->d) {
+        kv->d_v = (uint32_t)operand->ne[0];
+    }
+}
+
+void context_learn(const struct host_tensor *attention)
+{
+    int64_t n_q_heads = attention->src[0]->ne[2];
+    learn_operand(attention->src[1], QUIRE_K, n_q_heads);
+    learn_operand(attention->src[2], QUIRE_V, n_q_heads);
+}
+
+void context_make_plain(const struct host_tensor *cache, const char *op)
+{
+    struct kv *kv = kv_of(cache);
+    if (!kv) return;
+    struct kv_buffer *b = kv->owner;
+    bool plain = true; /* nothing written yet, or as declared, because no attention was seen before that */
+    pthread_mutex_lock(&contexts);
+    for (uint32_t i = 0; i < b->n_kv; i++) plain &= !b->kv[i]->format;
+    if (plain) {
+        b->state = KV_PLAIN;
+        b->host->buft = &buft_host;
+    }
+    pthread_mutex_unlock(&contexts);
+    if (!plain)
+        say_trouble("%s on %s reads values that are unpacked for it every time, which is slow", op, kv->name);
+    else
+        say_trouble(
+            "the host uses the cache with %s, which needs plain memory: the cache stays as it would be without "
+            "quire%s",
+            op, strncmp(op, "MUL_MAT", 7) ? "" : " (-fa on avoids that)");
+}
+
+bool context_settle(struct kv *kv)
+{
+    struct kv_context *context = kv->owner->context;
+    if (kv->owner->state == KV_SETTLED) return true;
+    bool mine = false;
+    pthread_mutex_lock(&contexts);
+    if (!context->settled) mine = plan_context(context);
+    for (uint32_t i = 0; mine && i < context->n_buffers; i++)
+        if (context->buffer[i]->state == KV_PLAIN) context->buffer[i]->host->buft = &buft_host;
+    pthread_mutex_unlock(&contexts);
+    if (mine) plan_tell(context); /* after the lock: it may call the host */
+    return kv->owner->state == KV_SETTLED;
+}
