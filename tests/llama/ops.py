@@ -18,7 +18,7 @@ def ops(op, pattern, least):
 
 
 def run():
-    part(ops, "SET_ROWS", None, 250)
+    part(ops, "SET_ROWS", None, 200)
     if kit.quick:
         for sizes in (r"hsk=(40|72|80),hsv=\d+.*kv=113,nb=(1|3)", r"hsk=64,hsv=64.*kv=113,nb=3,",
                       r"hsk=128,hsv=128.*kv=512,nb=1,", r"hsk=(192|320|576),.*kv=113,nb=3"):
