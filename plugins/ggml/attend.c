@@ -95,20 +95,14 @@ static char *tile_at(const struct operand *o, uint32_t stream, uint32_t tile)
     return o->tiles + ((size_t)stream * o->n_tiles + tile) * (size_t)o->t->ne[2] * o->tile_bytes;
 }
 
-struct tiling {
-    const struct operand *operand;
-    quire_form form;
-};
-
 static void tile_task(void *arg, uint32_t task)
 {
-    const struct tiling *g = arg;
-    const struct operand *o = g->operand;
+    const struct operand *o = arg;
     const struct host_tensor *t = o->t;
     uint32_t heads = (uint32_t)t->ne[2], head = task % heads, tile = task / heads % o->n_tiles,
              stream = task / heads / o->n_tiles, n = (uint32_t)t->ne[1] - tile * CELLS;
     char *to = tile_at(o, stream, tile) + head * o->tile_bytes;
-    quire_rows rows = {.form = g->form,
+    quire_rows rows = {.form = QUIRE_NATIVE,
                        .data = (const char *)t->data + (size_t)tile * CELLS * t->nb[1] + head * t->nb[2] +
                                stream * t->nb[3],
                        .token_stride = t->nb[1]};
@@ -118,10 +112,9 @@ static void tile_task(void *arg, uint32_t task)
 
 static void fill_tiles(struct worker *w, struct operand *o, char *tiles)
 {
-    struct tiling g = {.operand = o, .form = QUIRE_NATIVE};
     if (o->kv) return;
     o->tiles = tiles;
-    w->executor.run(w->executor.ctx, tile_task, &g, o->n_tiles * (uint32_t)(o->t->ne[2] * o->t->ne[3]));
+    w->executor.run(w->executor.ctx, tile_task, o, o->n_tiles * (uint32_t)(o->t->ne[2] * o->t->ne[3]));
 }
 
 /* -------------------------------------------------------------------- refused */

@@ -21,6 +21,7 @@ bool context_settle(struct kv *);
 /* plan.c */
 bool plan_context(struct kv_context *); /* under the lock of the contexts */
 void plan_tell(struct kv_context *);
+
 /* One backend instance: a stream of graphs from one context of the host. */
 struct worker {
     uint32_t n_threads;

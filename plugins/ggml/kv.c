@@ -131,14 +131,26 @@ bool kv_is_refused(const struct kv *kv, uint64_t row)
     return kv->refused && kv->refused[row / 64] >> row % 64 & 1;
 }
 
-void kv_read(const struct kv *kv, uint64_t row, uint32_t n, float *values)
+quire_form kv_float_form(int type)
+{
+    if (type == host.type[TYPE_F32]) return QUIRE_F32;
+    return type == host.type[TYPE_F16] ? QUIRE_F16 : QUIRE_BF16;
+}
+
+void kv_decode(const struct kv *kv, uint64_t row, uint32_t n, quire_form form, void *to, size_t head_stride,
+               size_t row_stride)
 {
     char *tile = kv_tile(kv, row);
     for (uint32_t h = 0; h < kv->n_heads; h++) {
         quire_rows_out rows = {
-            .form = QUIRE_F32, .data = values + (size_t)h * kv->d, .token_stride = kv->row * sizeof(float)};
+            .form = form, .data = (char *)to + h * head_stride, .token_stride = row_stride};
         quire_tile_decode(kv->format, h, tile + h * kv->tile_bytes, kv_tile_row(kv, row), n, &rows);
     }
+}
+
+void kv_read(const struct kv *kv, uint64_t row, uint32_t n, float *values)
+{
+    kv_decode(kv, row, n, QUIRE_F32, values, kv->d * sizeof(float), kv->row * sizeof(float));
 }
 
 void kv_write(struct kv *kv, uint64_t row, uint32_t n, const float *values)

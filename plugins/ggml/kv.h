@@ -132,7 +132,11 @@ void kv_wrote(struct kv *, uint64_t row, uint64_t n);
 void kv_refuse(struct kv *, uint64_t row);
 bool kv_is_refused(const struct kv *, uint64_t row);
 
-/* n rows of one tile as floats, [n][row], and back. Only for tensors with a format. */
+quire_form kv_float_form(int type); /* of f32, f16 and bf16 */
+/* n rows of one tile, each head head_stride after the one before. Only for tensors with a format, as the next two. */
+void kv_decode(const struct kv *, uint64_t row, uint32_t n, quire_form, void *to, size_t head_stride,
+               size_t row_stride);
+/* The same as floats, [n][row], and back. */
 void kv_read(const struct kv *, uint64_t row, uint32_t n, float *values);
 void kv_write(struct kv *, uint64_t row, uint32_t n, const float *values);
 

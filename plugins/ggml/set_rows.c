@@ -60,7 +60,7 @@ static void store_task(void *arg, uint32_t task)
     const struct store *s = arg;
     struct kv *kv = s->kv;
     uint32_t head = task / s->parts, part = task % s->parts, n;
-    quire_form form = s->rows->type == host.type[TYPE_F32] ? QUIRE_F32 : QUIRE_F16;
+    quire_form form = kv_float_form(s->rows->type);
     uint64_t row;
     for (int64_t i = 0; i < s->rows->ne[1]; i += n) {
         n = run_of(s, i, &row);
@@ -142,7 +142,7 @@ static void code_values(const struct coder *c, void *tile, const void *values, q
 static void code_row(const struct coder coder[2], void *tile, const struct host_tensor *rows,
                      const char *from, char *to)
 {
-    quire_form form = rows->type == host.type[TYPE_F32] ? QUIRE_F32 : QUIRE_F16;
+    quire_form form = kv_float_form(rows->type);
     int64_t i = 0;
     for (; i + MOST <= rows->ne[0]; i += MOST, to += coder[0].bytes)
         code_values(&coder[0], tile, from + (size_t)i * rows->nb[0], form, to);

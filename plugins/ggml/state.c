@@ -63,12 +63,8 @@ static void get_rows(const struct kv *kv, uint64_t row, uint32_t n, char *bytes)
         memcpy(bytes, kv->declared + row * kv->row_bytes, n * kv->row_bytes);
         return;
     }
-    char *tile = kv_tile(kv, row), *at = bytes + (kv->marked ? STATE_MARK_BYTES : 0);
-    for (uint32_t h = 0; h < kv->n_heads; h++) {
-        quire_rows_out rows = {
-            .form = QUIRE_NATIVE, .data = at + h * kv->head_bytes, .token_stride = kv->row_bytes};
-        quire_tile_decode(kv->format, h, tile + h * kv->tile_bytes, kv_tile_row(kv, row), n, &rows);
-    }
+    char *at = bytes + (kv->marked ? STATE_MARK_BYTES : 0);
+    kv_decode(kv, row, n, QUIRE_NATIVE, at, kv->head_bytes, kv->row_bytes);
     for (uint32_t i = 0; i < n; i++) {
         char *one = bytes + i * kv->row_bytes;
         if (kv_is_refused(kv, row + i)) {
@@ -107,12 +103,6 @@ static void take_rows(struct kv *kv, uint64_t row, uint32_t n, const char *bytes
     kv_wrote(kv, row, n);
 }
 
-static quire_form float_form(int type)
-{
-    if (type == host.type[TYPE_F32]) return QUIRE_F32;
-    return type == host.type[TYPE_F16] ? QUIRE_F16 : QUIRE_BF16;
-}
-
 static void refuse_row(struct kv *kv, uint64_t row)
 {
     if (!kv->owner->said_refused)
@@ -141,7 +131,7 @@ static void take_run(struct kv *kv, uint64_t row, uint32_t n, const char *bytes,
     case OWN:
         take_rows(kv, row, n, bytes + (kv->marked ? STATE_MARK_BYTES : 0), QUIRE_NATIVE, kv->head_bytes);
         break;
-    case FLOATS: take_rows(kv, row, n, bytes, float_form(kv->type), kv->row_bytes / kv->n_heads); break;
+    case FLOATS: take_rows(kv, row, n, bytes, kv_float_form(kv->type), kv->row_bytes / kv->n_heads); break;
     case ZEROS:
         for (uint32_t h = 0; h < kv->n_heads; h++)
             quire_tile_clear(kv->format, kv_tile(kv, row) + h * kv->tile_bytes, kv_tile_row(kv, row), n);
@@ -285,18 +275,17 @@ static bool get_values(const struct kv *kv, uint64_t row, uint32_t n, char *byte
                        void *tile)
 {
     size_t head_bytes = kv->row_bytes / kv->n_heads;
+    if (host_is_float(kv->type)) {
+        kv_decode(kv, row, n, kv_float_form(kv->type), bytes, head_bytes, kv->row_bytes);
+        return true;
+    }
     for (uint32_t h = 0; h < kv->n_heads; h++) {
         const char *from = kv_tile(kv, row) + h * kv->tile_bytes;
         quire_rows_out out = {
-            .form = float_form(kv->type), .data = bytes + h * head_bytes, .token_stride = kv->row_bytes};
-        if (host_is_float(kv->type)) {
-            quire_tile_decode(kv->format, h, from, kv_tile_row(kv, row), n, &out);
-            continue;
-        }
+            .form = QUIRE_NATIVE, .data = bytes + h * head_bytes, .token_stride = kv->row_bytes};
         float values[CELLS * 1024];
         quire_rows_out decoded = {.form = QUIRE_F32, .data = values, .token_stride = kv->d * sizeof(float)};
         quire_rows rows = {.form = QUIRE_F32, .data = values, .token_stride = kv->d * sizeof(float)};
-        out.form = QUIRE_NATIVE;
         if (quire_tile_decode(kv->format, h, from, kv_tile_row(kv, row), n, &decoded) ||
             quire_tile_encode(declared, 0, tile, 0, n, &rows, NULL) ||
             quire_tile_decode(declared, 0, tile, 0, n, &out))

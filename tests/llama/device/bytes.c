@@ -187,15 +187,7 @@ static bool is_finite_at(kit_type t, const uint8_t *p)
 /* Bytes that were set come back: random codes, and random scales that are finite. */
 static void run_any(kit_type t)
 {
-    shape s = {.k = t,
-               .v = t,
-               .d_k = 128,
-               .d_v = 128,
-               .heads = 2,
-               .gqa = 1,
-               .cells = 200,
-               .streams = 1,
-               .layers = 1};
+    shape s = shape_of(t, 128, 128, 2, 200, 1);
     kit_label("random bytes, %s", shape_text(&s));
     kit_seed((uint64_t)t + 40);
     cache c;
@@ -230,15 +222,7 @@ void test_bytes_any(void)
 void test_bytes_cleared(void)
 {
     for (int t = F32; t < N_CACHE_TYPES; t++) {
-        shape s = {.k = (kit_type)t,
-                   .v = (kit_type)t,
-                   .d_k = 64,
-                   .d_v = 64,
-                   .heads = 3,
-                   .gqa = 1,
-                   .cells = 300,
-                   .streams = 1,
-                   .layers = 1};
+        shape s = shape_of((kit_type)t, 64, 64, 3, 300, 1);
         kit_label("cleared, %s", shape_text(&s));
         cache c;
         if (cache_open(&c, &s)) {
@@ -271,15 +255,7 @@ void test_bytes_cleared(void)
 void test_bytes_one_bad(void)
 {
     for (int t = F32; t < N_CACHE_TYPES; t++) {
-        shape s = {.k = (kit_type)t,
-                   .v = (kit_type)t,
-                   .d_k = 128,
-                   .d_v = 128,
-                   .heads = 2,
-                   .gqa = 1,
-                   .cells = 200,
-                   .streams = 1,
-                   .layers = 1};
+        shape s = shape_of((kit_type)t, 128, 128, 2, 200, 1);
         kit_label("one bad row among 64, %s", shape_text(&s));
         kit_seed((uint64_t)t + 70);
         cache c;
@@ -317,15 +293,7 @@ void test_bytes_threads(void)
     static const int cell_counts[] = {100, 256, 68};
     for (int t = F32; t < N_CACHE_TYPES; t++) {
         for (int i = 0; i < 3; i++) {
-            shape s = {.k = (kit_type)t,
-                       .v = (kit_type)t,
-                       .d_k = 256,
-                       .d_v = 256,
-                       .heads = 1,
-                       .gqa = 1,
-                       .cells = cell_counts[i],
-                       .streams = 4,
-                       .layers = 1};
+            shape s = shape_of((kit_type)t, 256, 256, 1, cell_counts[i], 4);
             kit_label("threads, %s", shape_text(&s));
             kit_seed((uint64_t)t + 80);
             cache c;

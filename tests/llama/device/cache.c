@@ -8,6 +8,19 @@
 #include <stdio.h>
 #include <string.h>
 
+shape shape_of(kit_type t, int d_k, int d_v, int heads, int cells, int streams)
+{
+    return (shape){.k = t,
+                   .v = t,
+                   .d_k = d_k,
+                   .d_v = d_v,
+                   .heads = heads,
+                   .gqa = 1,
+                   .cells = cells,
+                   .streams = streams,
+                   .layers = 1};
+}
+
 const char *shape_text(const shape *s)
 {
     static char text[160];

@@ -17,6 +17,9 @@ typedef struct shape {
     bool v_in_k; /* no V tensor: V is the first d_v values of each head of K */
 } shape;
 
+/* K and V of one type, a query head for each of theirs, one layer. */
+shape shape_of(kit_type t, int d_k, int d_v, int heads, int cells, int streams);
+
 typedef enum side { K, V } side;
 
 typedef struct cache {

@@ -154,15 +154,7 @@ void test_early(void)
 void test_short_stream(void)
 {
     for (int t = F32; t < N_CACHE_TYPES; t++) {
-        shape s = {.k = (kit_type)t,
-                   .v = (kit_type)t,
-                   .d_k = 64,
-                   .d_v = 64,
-                   .heads = 2,
-                   .gqa = 1,
-                   .cells = 256,
-                   .streams = 2,
-                   .layers = 1};
+        shape s = shape_of((kit_type)t, 64, 64, 2, 256, 2);
         kit_label("a short stream over a full one, %s", shape_text(&s));
         kit_seed(62);
         cache c;

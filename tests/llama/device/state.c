@@ -169,15 +169,7 @@ void test_streams(void)
 void test_copy(void)
 {
     for (int t = F32; t < N_CACHE_TYPES; t++) {
-        shape s = {.k = (kit_type)t,
-                   .v = (kit_type)t,
-                   .d_k = 128,
-                   .d_v = 64,
-                   .heads = 2,
-                   .gqa = 1,
-                   .cells = 200,
-                   .streams = 1,
-                   .layers = 1};
+        shape s = shape_of((kit_type)t, 128, 64, 2, 200, 1);
         kit_label("CPY, %s", shape_text(&s));
         cache c;
         if (cache_open(&c, &s) && fill(&c, 9 + (uint64_t)t)) {
