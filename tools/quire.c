@@ -12,6 +12,9 @@ static const struct {
 } commands[] = {
     {"codecs", "the codecs, their bits per value and what they exchange rows with", cmd_codecs},
     {"bench", "times attention on this machine, beside reading the same bytes and beside ggml", cmd_bench},
+    {"calibrate", "records a profile of a model, which lets K take one bit less", cmd_calibrate},
+    {"eval", "measures what caches cost on real models, with llama.cpp", cmd_eval},
+    {"rows", "what policies do to recorded rows of a real model", cmd_rows},
 };
 
 #define N_COMMANDS (sizeof commands / sizeof commands[0])

@@ -13,6 +13,9 @@ enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
 /* One sub-command per file. argv[0] is the name of the command; the result is the exit code. */
 int cmd_codecs(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_calibrate(int argc, char **argv);
+int cmd_eval(int argc, char **argv);
+int cmd_rows(int argc, char **argv);
 
 /* One sentence on stderr, after "quire <command>: ". Return TOOL_USAGE and TOOL_FAILED. */
 __attribute__((format(printf, 2, 3))) int tool_usage(const char *command, const char *format, ...);

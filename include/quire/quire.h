@@ -238,6 +238,10 @@ QUIRE_API quire_status quire_profile_save(const quire_profile *profile, quire_wr
 QUIRE_API quire_status quire_profile_load(quire_profile **out, quire_read_fn read, void *ctx,
                                           const quire_allocator *allocator);
 QUIRE_API uint64_t quire_profile_digest(const quire_profile *profile); /* 0 until finished */
+/* How far a score would be off if that layer's K were kept in a codec: root of the mean square, in units of the exponent.
+ * Below 0.1 nothing is seen of it, from 0.5 on texts change (docs/fidelity.md). An estimate from the statistics alone. */
+QUIRE_API quire_status quire_profile_score_error(const quire_profile *profile, uint32_t layer,
+                                                 const char *codec, double *out);
 QUIRE_API void quire_profile_destroy(quire_profile *profile);
 
 /* -------------------------------------------------------------------- plan */
@@ -280,7 +284,9 @@ QUIRE_API uint32_t quire_plan_n_groups(const quire_plan *plan);
 /* A page as it lies in memory and in files; of the budget it takes whole OS pages from 256 KiB on. */
 QUIRE_API size_t quire_plan_page_bytes(const quire_plan *plan, uint32_t group);
 QUIRE_API quire_status quire_plan_layer_info(const quire_plan *plan, uint32_t layer, quire_plan_layer *out);
-/* Text for people: policy, a line per run of equal layers, reasons, bytes per token. */
+/* A sentence if the policy is dangerous for the model, judged by the profile, or without one by the bits alone; else NULL. */
+QUIRE_API const char *quire_plan_warning(const quire_plan *plan);
+/* Text for people: policy, a line per run of equal layers, reasons, bytes per token, the warning. */
 QUIRE_API quire_status quire_plan_describe(const quire_plan *plan, quire_write_fn write, void *ctx);
 
 /* -------------------------------------------------------------------- pool */

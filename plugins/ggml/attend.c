@@ -173,7 +173,7 @@ static void record(const struct operand *k, const struct host_tensor *q)
                        (const char *)q->data + (size_t)i * q->nb[1] + (size_t)h * q->nb[2] +
                            (size_t)s * q->nb[3],
                        (size_t)q->ne[0] * sizeof *rows);
-            recorder_q(r, k->kv->layer, rows, 1);
+            recorder_q(r, k->kv->layer, (uint32_t)(q->ne[1] - 1 - i), rows);
         }
     free(rows);
 }

@@ -46,9 +46,10 @@ static bool read_line(const char *path, int number, char *line, char *message, s
     if (equals) *equals = 0;
     char **slot = slot_of(trimmed(key));
     if (!equals || !slot) {
-        snprintf(message, size,
-                 "%s:%d: \"%s\" is not a setting; they are kv, profile, profile_record, chain and log", path,
-                 number, trimmed(key));
+        snprintf(
+            message, size,
+            "%s:%d: \"%s\" is not a setting; they are kv, profile, profile_record, rows_record, chain and log",
+            path, number, trimmed(key));
         return false;
     }
     give(slot, trimmed(equals + 1));

@@ -158,10 +158,11 @@ bool state_copy(struct kv *to, uint64_t to_row, const struct kv *from, uint64_t 
 
 /* -------------------------------------------------------------------- recorder */
 
-struct recorder; /* gathers a profile from the rows that pass by */
+struct recorder; /* writes down the rows that pass by, or what a profile needs of them */
 struct recorder *recorder_create(const quire_geometry *);
-void recorder_k(struct recorder *, uint32_t layer, uint32_t position, const float *k, uint32_t n);
-void recorder_q(struct recorder *, uint32_t layer, const float *q, uint32_t n);
-void recorder_finish(struct recorder *); /* writes the file and frees it */
+void recorder_row(struct recorder *, uint32_t layer, quire_side, uint32_t position, const float *row);
+/* behind: how many tokens of the same batch come after this one. */
+void recorder_q(struct recorder *, uint32_t layer, uint32_t behind, const float *row);
+void recorder_finish(struct recorder *); /* writes the files and frees it; NULL: nothing */
 
 #endif

@@ -269,10 +269,10 @@ static void start_recorder(struct kv_context *c, const struct shapes *s)
 {
     struct kv *kv;
     quire_geometry geometry = geometry_of(s);
-    if (!config.profile_record || !s->n_layers) return;
+    if ((!config.profile_record && !config.rows_record) || !s->n_layers) return;
     EACH_KV (c, kv)
         if (kv->side == QUIRE_K && !host_is_float(kv->type)) {
-            say_trouble("profile: K is declared %s, which llama.cpp rotates; record with -ctk f16",
+            say_trouble("K is declared %s, which llama.cpp rotates; record with -ctk f16",
                         host.ggml_type_name(kv->type));
             return;
         }

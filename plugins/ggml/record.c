@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A profile gathered from the K and Q rows of a run (QUIRE_PROFILE_RECORD). */
+/* What is recorded of a run: a profile of its K and Q rows (QUIRE_PROFILE_RECORD), the rows themselves
+ * (QUIRE_ROWS_RECORD). */
 #include "kv.h"
 #include "config.h"
 
@@ -8,28 +9,82 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ROWS_MAGIC "QUIREROW"
+enum { ROWS_VERSION = 1, ROWS_Q = 2 }; /* kinds of rows: QUIRE_K, QUIRE_V, and this */
+
 struct recorder {
-    quire_profile *profile;
-    uint64_t n_rows; /* of K, all layers */
+    quire_profile *profile; /* or NULL */
+    FILE *rows;             /* or NULL */
+    uint64_t n_rows;        /* of K, all layers */
+    uint32_t n_layers;
+    struct recorded {
+        uint32_t window, n_values[3]; /* of a row of K, V, Q */
+        uint32_t next;                /* position after the last row of K */
+    } layer[];
 };
 
-struct recorder *recorder_create(const quire_geometry *geometry)
+static bool start_rows(struct recorder *r, const quire_geometry *g)
 {
-    struct recorder *r = calloc(1, sizeof *r);
-    if (r && !quire_profile_create(&r->profile, geometry, NULL)) return r;
-    say_trouble("no memory to record a profile");
-    free(r);
-    return NULL;
+    uint32_t head[2] = {ROWS_VERSION, g->n_layers};
+    r->rows = fopen(config.rows_record, "wb");
+    if (!r->rows) {
+        say_trouble("rows: %s: %s", config.rows_record, strerror(errno));
+        return false;
+    }
+    fwrite(ROWS_MAGIC, 1, 8, r->rows);
+    fwrite(head, sizeof head, 1, r->rows);
+    for (uint32_t i = 0; i < g->n_layers; i++) {
+        const quire_layer *l = &g->layers[i];
+        uint32_t shape[5] = {l->n_q_heads, l->n_kv_heads, l->d_k, l->d_v, l->window};
+        fwrite(shape, sizeof shape, 1, r->rows);
+    }
+    return true;
 }
 
-void recorder_k(struct recorder *r, uint32_t layer, uint32_t position, const float *k, uint32_t n)
+struct recorder *recorder_create(const quire_geometry *g)
 {
-    if (!quire_profile_observe_k(r->profile, layer, position, k, n)) r->n_rows += n;
+    struct recorder *r = calloc(1, sizeof *r + g->n_layers * sizeof r->layer[0]);
+    bool right = r && (!config.profile_record || !quire_profile_create(&r->profile, g, NULL));
+    if (!right) say_trouble("no memory to record");
+    if (!right || (config.rows_record && !start_rows(r, g))) {
+        if (r) quire_profile_destroy(r->profile);
+        free(r);
+        return NULL;
+    }
+    r->n_layers = g->n_layers;
+    for (uint32_t i = 0; i < g->n_layers; i++) {
+        const quire_layer *l = &g->layers[i];
+        r->layer[i] = (struct recorded){
+            .window = l->window,
+            .n_values = {l->n_kv_heads * l->d_k, l->n_kv_heads * l->d_v, l->n_q_heads * l->d_k}};
+    }
+    return r;
 }
 
-void recorder_q(struct recorder *r, uint32_t layer, const float *q, uint32_t n)
+/* docs/formats/recorded.md. Cells of window layers are no positions, so these are left out. */
+static void write_row(struct recorder *r, uint32_t layer, uint32_t kind, uint32_t position, const float *row)
 {
-    quire_profile_observe_q(r->profile, layer, q, n);
+    uint32_t head[3] = {layer, kind, position};
+    if (!r->rows || r->layer[layer].window) return;
+    fwrite(head, sizeof head, 1, r->rows);
+    fwrite(row, sizeof *row, r->layer[layer].n_values[kind], r->rows);
+}
+
+void recorder_row(struct recorder *r, uint32_t layer, quire_side side, uint32_t position, const float *row)
+{
+    if (layer >= r->n_layers) return;
+    write_row(r, layer, side, position, row);
+    if (side == QUIRE_V) return;
+    r->layer[layer].next = position + 1;
+    r->n_rows++;
+    if (r->profile) quire_profile_observe_k(r->profile, layer, position, row, 1);
+}
+
+void recorder_q(struct recorder *r, uint32_t layer, uint32_t behind, const float *row)
+{
+    if (layer >= r->n_layers) return;
+    if (r->profile) quire_profile_observe_q(r->profile, layer, row, 1);
+    if (behind < r->layer[layer].next) write_row(r, layer, ROWS_Q, r->layer[layer].next - 1 - behind, row);
 }
 
 static quire_status write_bytes(void *ctx, const void *bytes, size_t n)
@@ -53,9 +108,8 @@ static bool save(const quire_profile *profile, const char *path)
     return right;
 }
 
-void recorder_finish(struct recorder *r)
+static void finish_profile(struct recorder *r)
 {
-    if (!r) return;
     if (quire_profile_finish(r->profile))
         say_trouble("profile: nothing was recorded");
     else if (!save(r->profile, config.profile_record))
@@ -64,5 +118,22 @@ void recorder_finish(struct recorder *r)
         say_info("profile of %llu rows of K written to %s", (unsigned long long)r->n_rows,
                  config.profile_record);
     quire_profile_destroy(r->profile);
+}
+
+static void finish_rows(struct recorder *r)
+{
+    bool right = !ferror(r->rows);
+    if (fclose(r->rows)) right = false;
+    if (right)
+        say_info("rows written to %s", config.rows_record);
+    else
+        say_trouble("rows: %s: not all could be written", config.rows_record);
+}
+
+void recorder_finish(struct recorder *r)
+{
+    if (!r) return;
+    if (r->profile) finish_profile(r);
+    if (r->rows) finish_rows(r);
     free(r);
 }

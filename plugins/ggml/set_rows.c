@@ -77,11 +77,12 @@ static void store_task(void *arg, uint32_t task)
 static void record(const struct store *s)
 {
     struct recorder *r = s->kv->owner->context->recorder;
-    if (!r || s->kv->side != QUIRE_K || s->rows->type != host.type[TYPE_F32]) return;
+    if (!r || s->rows->type != host.type[TYPE_F32]) return;
     for (int64_t i = 0; i < s->rows->ne[1]; i++) {
         uint64_t row = (uint64_t)index_at(s->index, i, 0, 0);
         const char *values = (const char *)s->rows->data + (size_t)i * s->rows->nb[1];
-        recorder_k(r, s->kv->layer, (uint32_t)(row % s->kv->cells), (const float *)(const void *)values, 1);
+        recorder_row(r, s->kv->layer, s->kv->side, (uint32_t)(row % s->kv->cells),
+                     (const float *)(const void *)values);
     }
 }
 

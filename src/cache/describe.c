@@ -175,5 +175,9 @@ quire_status quire_plan_describe(const quire_plan *plan, quire_write_fn write, v
     put_groups(&p, plan);
     put_layers(&p, plan);
     put_total(&p, plan);
+    if (plan->warning[0]) {
+        put(&p, "warning: %s", plan->warning);
+        end_line(&p);
+    }
     return p.status;
 }

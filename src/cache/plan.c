@@ -353,6 +353,7 @@ quire_status quire_plan_create(quire_plan **out, const quire_geometry *geometry,
     plan->allocator = a;
     status = build(&d, plan, n_layers);
     if (status) goto fail;
+    quire_plan_warn(plan, d.profile);
     *out = plan;
     return QUIRE_OK;
 

@@ -37,10 +37,14 @@ struct quire_plan {
     quire_planned_layer *layer;
     quire_group *group; /* in the order in which the windows appear in the model; room for n_layers */
     double bytes_per_token;
+    char warning[200]; /* empty: none */
 };
 
 /* One more owner; quire_plan_destroy() drops one. May be called from any thread. */
 quire_plan *quire_plan_hold(const quire_plan *plan);
+
+/* warning.c: fills in the warning. profile: the caller's, or NULL; it may be one of another model. */
+void quire_plan_warn(quire_plan *plan, const quire_profile *profile);
 
 /* Bytes that one token takes in the ordinary pages of a layer: a whole number, since tiles are multiples of 64. */
 uint64_t quire_planned_bytes(const quire_planned_layer *layer);

@@ -135,6 +135,36 @@ static void exact_statistics(void **state)
     quire_profile_destroy(p);
 }
 
+/* Fewer bits, larger errors; taking means and weights out makes them smaller, and floats hardly err. */
+static void score_errors(void **state)
+{
+    (void)state;
+    static const char *const falling[] = {"r2", "r3", "r4", "r5", "r6", "r8", "f16", "f32"};
+    quire_profile *p = gathered(3, NULL);
+    assert_non_null(p);
+    double last = 1e9, e, calibrated;
+    for (size_t i = 0; i < sizeof falling / sizeof falling[0]; i++) {
+        assert_int_equal(quire_profile_score_error(p, 0, falling[i], &e), QUIRE_OK);
+        assert_true(e < last);
+        last = e;
+    }
+    assert_true(last == 0);
+    assert_int_equal(quire_profile_score_error(p, 1, "r4", &e), QUIRE_OK);
+    assert_int_equal(quire_profile_score_error(p, 1, "c:r4", &calibrated), QUIRE_OK);
+    assert_true(calibrated < e);
+    assert_int_equal(quire_profile_score_error(p, 1, "r4", &last), QUIRE_OK);
+    assert_true(last == e);
+    assert_int_equal(quire_profile_score_error(NULL, 0, "r4", &e), QUIRE_EINVAL);
+    assert_int_equal(quire_profile_score_error(p, LAYERS, "r4", &e), QUIRE_EINVAL);
+    assert_int_equal(quire_profile_score_error(p, 0, "x4", &e), QUIRE_EINVAL);
+    assert_int_equal(quire_profile_score_error(p, 0, NULL, &e), QUIRE_EINVAL);
+    assert_int_equal(quire_profile_score_error(p, 0, "r4", NULL), QUIRE_EINVAL);
+    quire_profile_destroy(p);
+    assert_int_equal(quire_profile_create(&p, &geometry, NULL), QUIRE_OK);
+    assert_int_equal(quire_profile_score_error(p, 0, "r4", &e), QUIRE_EINVAL); /* not finished */
+    quire_profile_destroy(p);
+}
+
 static void misuse(void **state)
 {
     (void)state;
@@ -424,11 +454,12 @@ static void out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(statistics),      cmocka_unit_test(exact_statistics),
-        cmocka_unit_test(misuse),          cmocka_unit_test(save_load_and_hold),
-        cmocka_unit_test(truncated_files), cmocka_unit_test(failing_writes),
-        cmocka_unit_test(damaged_files),   cmocka_unit_test(sealed_rubbish),
-        cmocka_unit_test(hostile_headers), cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(statistics),         cmocka_unit_test(exact_statistics),
+        cmocka_unit_test(score_errors),       cmocka_unit_test(misuse),
+        cmocka_unit_test(save_load_and_hold), cmocka_unit_test(truncated_files),
+        cmocka_unit_test(failing_writes),     cmocka_unit_test(damaged_files),
+        cmocka_unit_test(sealed_rubbish),     cmocka_unit_test(hostile_headers),
+        cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

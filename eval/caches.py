@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT
+"""The caches that are compared: stock llama.cpp's types, and policies of the device."""
+import json
+import subprocess
+
+
+class Cache:
+    """One way to keep K and V. name: "stock q8_0", or a policy."""
+
+    def __init__(self, name):
+        self.name = name
+        self.stock = name.startswith("stock ")
+        pair = name.removeprefix("stock ").split("/")
+        self.k, self.v = pair[0], pair[-1]
+        self.calibrated = self.k.startswith("c:")
+
+    @property
+    def family(self):
+        """Whose format it is: llama.cpp's, MLX's or Quire's own."""
+        if self.stock:
+            return "llama.cpp"
+        if self.k[0] == "a" or self.name.startswith("k"):
+            return "MLX"
+        return "Quire, with a profile" if self.calibrated else "Quire"
+
+    def arguments(self):
+        types = (self.k, self.v) if self.stock else ("f16", "f16")
+        return ["-fa", "on", "-ctk", types[0], "-ctv", types[1]]
+
+    def environment(self, profile=None):
+        if self.stock:
+            return None
+        env = {} if self.name == "f16" else {"QUIRE_KV": self.name}
+        if self.calibrated:
+            env["QUIRE_PROFILE"] = str(profile)
+        return env
+
+
+# Figures over much text.
+HEADLINE = ["stock q8_0", "stock q5_1", "stock q4_0", "stock iq4_nl",
+            "a8g64", "k8v4", "a4g64",
+            "r8", "r8/r4", "r6/r4", "r5/r4", "r5/r3", "r4",
+            "c:r8/r8", "c:r6/r4", "c:r5/r4", "c:r4/r4", "c:r4/r3", "c:r3/r3", "c:r3/r2"]
+# The others, over less.
+MORE = ["stock q5_0", "stock q4_1", "stock q8_0/q4_0",
+        "a8g32", "a6g64", "a6g32", "a5g64", "a5g32", "a4g32", "a4g128", "a3g64", "a3g32", "a2g64", "a2g32",
+        "h:a4g64", "h:a4g32", "q8_0", "q5_1", "q4_0", "iq4_nl", "tq4", "tq3",
+        "r6", "r6/r5", "r8/r6", "r5", "r4/r3", "r3", "r4/r2", "c:r6/r6", "c:r6/r5", "c:r5/r5", "c:r5/r3", "c:r4/r2", "c:r2/r2"]
+# Long contexts, needles, texts that part.
+FEW = ["stock q8_0", "stock q4_0", "a8g64", "a4g64", "r8", "r6/r4", "r5/r3", "c:r5/r4", "c:r4/r4", "c:r4/r3"]
+
+# Where a cache takes ten minutes.
+FEWEST = ["stock q8_0", "stock q4_0", "a4g64", "r8", "r6/r4", "c:r4/r4", "c:r4/r3"]
+
+# Enough to see that no codec family got worse.
+SHORT = ["stock q8_0", "stock q5_1", "stock q4_0", "a4g64", "r8", "r6/r4", "r5/r3", "r4", "c:r5/r4", "c:r4/r3"]
+
+
+def bits(quire, k, v, d):
+    """Bits per value of a pair of codecs at a head size, everything counted, by `quire codecs`."""
+    presets = {"k8v4": ("a8g64", "a4g64"), "k4v4": ("a4g64", "a4g64")}
+    if k in presets:
+        k, v = presets[k]
+    rows = subprocess.run([quire, "codecs", "--json", k, v], check=True, stdout=subprocess.PIPE, text=True).stdout
+    sizes = [json.loads(line)["bits"] for line in rows.splitlines()]
+    return sum(s[str(d)] for s in (sizes[0], sizes[-1])) / 2

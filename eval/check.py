@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Fails when a codec got worse, or a preset does not keep what docs/fidelity.md says of it.
+
+    eval/check.py [--update]     measures the suite "short" (four minutes); --update keeps the new figures as the expected ones
+
+Exit status 77: the model or llama.cpp is not there (eval/run.py --prepare --models smollm2-135m+f32 makes the model).
+"""
+import json
+import os
+import sys
+import tempfile
+
+import llama
+import measure
+from run import SMOL, Results, chosen_of, work_through
+
+EXPECTED = llama.HERE / "expected.json"
+WORSE_ROWS, WORSE_KLD = 1.04, 1.25  # the first has no randomness but the machine's rounding, the second some
+failed = []
+
+
+def expect(ok, what):
+    print(("ok " if ok else "FAILED ") + what, flush=True)
+    if not ok:
+        failed.append(what)
+
+
+def figures_of(results):
+    """{name: figure}: KL by cache, error of attention by codec."""
+    found = {}
+    for row in results.done.values():
+        job, f = row["job"], row["figures"]
+        if job["what"] == "divergence":
+            found[f"KL {job['cache']}"] = f["kld"]
+            found[f"top-1 {job['cache']}"] = f["top1"]
+        else:
+            found.update({f"attention {r['policy']}": r["out"] for r in f["rows"] if "layer" not in r})
+    return found
+
+
+def compare(found, expected):
+    for name, value in sorted(expected.items()):
+        if name.startswith("top-1") or "stock" in name:
+            continue
+        most = value * (WORSE_ROWS if name.startswith("attention") else WORSE_KLD) + 1e-6
+        expect(name in found and found[name] <= most, f"{name}: {found.get(name):.6g}, expected {value:.6g}")
+
+
+def promises(found):
+    expect(found["KL r8"] <= found["KL stock q8_0"], "safe (r8) has no larger KL than stock q8_0")
+    for balanced in ("r6/r4", "c:r5/r4"):
+        expect(found[f"top-1 {balanced}"] >= found["top-1 stock q5_1"] - 0.5,
+               f"balanced ({balanced}) agrees in top-1 as often as stock q5_1")
+    expect(found["KL c:r4/r3"] < found["KL stock q4_0"], "small (c:r4/r3) has a smaller KL than stock q4_0")
+
+
+def main():
+    if not (measure.scratch() / f"{SMOL}.gguf").exists() and os.environ.get("QUIRE_OFFLINE"):
+        raise llama.Absent(f"no {SMOL}.gguf")
+    with tempfile.TemporaryDirectory() as folder:
+        results = Results(folder)
+        if work_through(chosen_of(["short"], [SMOL]), results, 2):
+            return 1
+        found = figures_of(results)
+    if "--update" in sys.argv[1:]:
+        EXPECTED.write_text(json.dumps({k: round(v, 8) for k, v in sorted(found.items())}, indent=1) + "\n")
+        return 0
+    compare(found, json.loads(EXPECTED.read_text()))
+    promises(found)
+    print(f"{len(failed)} failed" if failed else "passed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except llama.Absent as e:
+        print(f"skipped: {e}")
+        sys.exit(77)

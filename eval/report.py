@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Makes docs/fidelity.md and its pictures from the results.
+
+    eval/report.py [--check]     --check: fails if docs/fidelity.md is not what the results give
+"""
+import statistics
+import sys
+from pathlib import Path
+
+import caches
+import llama
+import measure
+from run import GEMMA, LONG, LONGER, RECIPE, SMOL, Results
+from svg import Plot
+
+DOC = llama.ROOT / "docs" / "fidelity.md"
+PICTURES = llama.ROOT / "docs" / "fidelity"
+NAMES = {SMOL: "SmolLM2-135M", GEMMA: "Gemma3-270M"}
+CHUNKS = {SMOL: 16, GEMMA: 4}
+FEWER = {SMOL: 4, GEMMA: 2}
+OTHERS = ("llama.cpp", "MLX")
+
+
+class Evidence:
+    """The results, by what was asked."""
+
+    def __init__(self, results):
+        self.rows = list(results.done.values())
+        self.memo = {}
+
+    def find(self, **job):
+        for row in self.rows:
+            if all(row["job"].get(k) == v for k, v in job.items()):
+                return row["figures"]
+        return None
+
+    def divergence(self, model, cache, ctx=2048, chunks=None, text="wiki", recipe=None):
+        recipe = (recipe or RECIPE[model]) if caches.Cache(cache).calibrated else None
+        return self.find(what="divergence", model=model, cache=cache, ctx=ctx, chunks=chunks or CHUNKS[model],
+                         text=text, recipe=recipe)
+
+    def fewer(self, model, cache):
+        """Over the first chunks only; runs over more chunks tell these too."""
+        whole = self.divergence(model, cache)
+        n = FEWER[model]
+        if whole and len(whole.get("by_chunk", [])) >= n:
+            kld, error, top1, ratio = whole["by_chunk"][n - 1]
+            return {"kld": kld, "kld_error": error, "top1": top1, "ratio": ratio, "kld99": None}
+        return self.divergence(model, cache, chunks=n)
+
+    def bits(self, model, cache):
+        if (model, cache) not in self.memo:
+            c, d = caches.Cache(cache), measure.MODELS[model.partition("+")[0]][0]
+            self.memo[model, cache] = caches.bits(measure.quire(), c.k, c.v, d)
+        return self.memo[model, cache]
+
+
+def number(x, digits=3):
+    if x is None:
+        return ""
+    return f"{x:.{digits}g}" if abs(x) < 1 else f"{x:.{digits}f}".rstrip("0").rstrip(".")
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return lines + ["| " + " | ".join(str(c) for c in row) + " |" for row in rows] + [""]
+
+
+def figures(f):
+    """Cells of a result: KL with its error, 99 %, top-1, perplexity ratio."""
+    if not f:
+        return ["", "", "", ""]
+    kld = number(f["kld"]) + (f" ± {number(f['kld_error'], 1)}" if f.get("kld_error") else "")
+    return [kld, number(f.get("kld99")), f"{f['top1']:.1f}" if f.get("top1") is not None else "",
+            f"{f['ratio']:.4f}" if f.get("ratio") else ""]
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+def headline(e):
+    rows = []
+    names = sorted(["f16", *caches.HEADLINE], key=lambda c: (-e.bits(SMOL, c), c))
+    for c in names:
+        cells = [figures(e.divergence(m, c)) for m in (SMOL, GEMMA)]
+        rows.append([f"`{c}`" if not c.startswith("stock") else c, number(e.bits(SMOL, c)), *cells[0],
+                     number(e.bits(GEMMA, c)), *cells[1]])
+    head = ["cache", "bits", "SmolLM2: mean KL", "99 %", "top-1 %", "PPL ratio", "bits", "Gemma3: mean KL", "99 %",
+            "top-1 %", "PPL ratio"]
+    return table(head, rows)
+
+
+def everything(e):
+    rows = []
+    names = sorted({*caches.HEADLINE, *caches.MORE}, key=lambda c: (-e.bits(SMOL, c), c))
+    for c in names:
+        cells = [figures(e.fewer(m, c)) for m in (SMOL, GEMMA)]
+        if any(cells[0]) or any(cells[1]):
+            rows.append([f"`{c}`" if not c.startswith("stock") else c, number(e.bits(SMOL, c)), cells[0][0], cells[0][2],
+                         number(e.bits(GEMMA, c)), cells[1][0], cells[1][2]])
+    return table(["cache", "bits", "SmolLM2: mean KL", "top-1 %", "bits", "Gemma3: mean KL", "top-1 %"], rows)
+
+
+def points(e, model):
+    """(bits, KL, cache) of every cache measured, over the same text."""
+    found = []
+    for c in {*caches.HEADLINE, *caches.MORE}:
+        f = e.fewer(model, c)
+        if f:
+            found.append((e.bits(model, c), f["kld"], c))
+    return sorted(found)
+
+
+def frontier_plot(e, model, path):
+    plot = Plot(f"{NAMES[model]}: what a bit buys", "bits per value, everything counted",
+                "mean KL divergence to the f16 cache", log_y=True)
+    all_points = points(e, model)
+    for family in ("Quire", "Quire, with a profile", "llama.cpp", "MLX"):
+        mine = [(b, k, c) for b, k, c in all_points if caches.Cache(c).family == family]
+        plot.add(family, [(b, k) for b, k, _ in mine], labels=[c.removeprefix("stock ") for _, _, c in mine])
+    if plot.series:
+        plot.save(path)
+
+
+def frontier_check(e):
+    """For each cache of others: the best of Quire with no more bits."""
+    rows = []
+    for model in (SMOL, GEMMA):
+        all_points = points(e, model)
+        for bits, kld, cache in all_points:
+            if caches.Cache(cache).family not in OTHERS:
+                continue
+            cells = []
+            for families in (("Quire",), ("Quire", "Quire, with a profile")):
+                mine = [(k, c) for b, k, c in all_points if b <= bits and caches.Cache(c).family in families]
+                best = min(mine, default=None)
+                cells.append(f"`{best[1]}` {number(best[0])}" + ("" if best[0] < kld else " **(not lower)**") if best
+                             else "none")
+            rows.append([NAMES[model], cache, number(bits), number(kld), *cells])
+    return table(["model", "cache", "bits", "mean KL", "best of Quire with no more bits", "with a profile"], rows)
+
+
+def long_contexts(e):
+    rows = []
+    for model in (SMOL, GEMMA):
+        for ctx, chunks in LONG[model]:
+            for c in caches.FEW:
+                f = e.divergence(model, c, ctx=ctx, chunks=chunks)
+                if f:
+                    rows.append([NAMES[model], ctx, c, number(e.bits(model, c)), *figures(f)])
+        for tokens in LONGER[model]:
+            for c in caches.FEWEST:
+                f = e.find(what="continuation", model=model, cache=c, tokens=tokens)
+                if f:
+                    rows.append([NAMES[model], tokens, c, number(e.bits(model, c)), *figures(f)])
+    return table(["model", "context", "cache", "bits", "mean KL", "99 %", "top-1 %", "PPL ratio"], rows)
+
+
+def profile_rows(e):
+    rows = []
+    for row in e.rows:
+        job = row["job"]
+        if job["what"] != "divergence" or job["cache"] not in ("r4", "c:r4/r4"):
+            continue
+        rows.append([job["model"].replace("+f32", "").replace("+noise", ", weights moved by 2 %"), job["text"],
+                     job["ctx"], job["chunks"], f"`{job['cache']}`", job.get("recipe", ""),
+                     "of the unmoved weights" if job.get("profile_of") else "", *figures(row["figures"])])
+    rows.sort(key=lambda r: (r[0], r[1], r[2], r[3], r[4], r[5]))
+    return table(["model", "text", "context", "chunks", "cache", "profile", "", "mean KL", "99 %", "top-1 %", "PPL ratio"],
+                 rows)
+
+
+def attention(e):
+    lines = []
+    for model in (SMOL, GEMMA):
+        f = e.find(what="attention", model=model)
+        if not f:
+            continue
+        rows = [[f"`{r['policy']}`", number(r["bits"]), number(r["out"]), number(r["score"]), number(r["k"]),
+                 number(r["v"])] for r in sorted((r for r in f["rows"] if "layer" not in r), key=lambda r: -r["bits"])]
+        lines += [f"### {NAMES[model]}", ""] + table(["codec", "bits", "output", "score", "K", "V"], rows)
+    return lines
+
+
+def layer_plot(e, model, path):
+    f = e.find(what="attention", model=model)
+    if not f:
+        return
+    plot = Plot(f"{NAMES[model]}: error of attention's output by layer", "layer", "relative error", log_y=True)
+    for policy in ("q4_0", "a4g64", "r4", "c:r4/r4", "r5", "r8"):
+        plot.add(policy, [(r["layer"], r["out"]) for r in f["rows"] if r["policy"] == policy and "layer" in r], line=True)
+    plot.save(path)
+
+
+def needle_rows(e):
+    rows = []
+    for model in (SMOL, GEMMA):
+        for tokens in (2048, 4096):
+            base = e.find(what="needles", model=model, cache="f16", tokens=tokens)
+            for c in ["f16", *caches.FEW]:
+                f = e.find(what="needles", model=model, cache=c, tokens=tokens)
+                if not f or not base:
+                    continue
+                could = [n for n, b in zip(f["needles"], base["needles"]) if b["hit"]]
+                by_depth = [statistics.mean(n["logprob"] for n in f["needles"] if n["depth"] == d) for d in measure.DEPTHS]
+                rows.append([NAMES[model], tokens, c, f"{sum(n['hit'] for n in could)} of {len(could)}",
+                             *(f"{x:.2f}" for x in by_depth)])
+    return table(["model", "tokens", "cache", "found, of those f16 finds",
+                  *(f"log-probability at {100 * d:.0f} %" for d in measure.DEPTHS)], rows)
+
+
+def needle_plot(e, model, tokens, path):
+    plot = Plot(f"{NAMES[model]}: log-probability of the needle, {tokens} tokens", "depth in percent",
+                "log-probability of the five digits")
+    for c in ("f16", "stock q8_0", "stock q4_0", "a4g64", "r6/r4", "c:r4/r4", "c:r4/r3"):
+        f = e.find(what="needles", model=model, cache=c, tokens=tokens)
+        if f:
+            plot.add(c, [(100 * d, statistics.mean(n["logprob"] for n in f["needles"] if n["depth"] == d))
+                         for d in measure.DEPTHS], line=True)
+    if plot.series:
+        plot.save(path)
+
+
+def parting(a, b):
+    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), len(a))
+
+
+def greedy_rows(e):
+    rows = []
+    for model in (SMOL, GEMMA):
+        for c in caches.FEW:
+            base = e.find(what="greedy", model=model, cache="stock f16" if c.startswith("stock") else "f16")
+            f = e.find(what="greedy", model=model, cache=c)
+            if f and base:
+                ends = [parting(x, y) for x, y in zip(base["tokens"], f["tokens"])]
+                n = len(base["tokens"][0])
+                rows.append([NAMES[model], c, statistics.median(ends), sum(x == n for x in ends)])
+    return table(["model", "cache", "median tokens until they part (of 100)", "equal to the end, of 20"], rows)
+
+
+# --- document ------------------------------------------------------------------------------------
+
+def document(e):
+    text = (llama.HERE / "fidelity.in.md").read_text()
+    for name, part in (("HEADLINE", headline), ("EVERYTHING", everything), ("FRONTIER", frontier_check),
+                       ("LONG", long_contexts), ("PROFILES", profile_rows), ("ATTENTION", attention),
+                       ("NEEDLES", needle_rows), ("GREEDY", greedy_rows)):
+        text = text.replace(f"<!-- {name} -->\n", "\n".join(part(e)))
+    return text
+
+
+def pictures(e):
+    PICTURES.mkdir(exist_ok=True)
+    for model in (SMOL, GEMMA):
+        short = NAMES[model].split("-")[0].lower()
+        frontier_plot(e, model, PICTURES / f"frontier-{short}.svg")
+        layer_plot(e, model, PICTURES / f"layers-{short}.svg")
+        needle_plot(e, model, 4096 if model == SMOL else 2048, PICTURES / f"needle-{short}.svg")
+
+
+def main():
+    e = Evidence(Results(llama.HERE / "results"))
+    text = document(e)
+    if "--check" in sys.argv[1:]:
+        return 0 if DOC.exists() and DOC.read_text() == text else "docs/fidelity.md is not what eval/report.py makes"
+    DOC.write_text(text)
+    pictures(e)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

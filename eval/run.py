@@ -1,0 +1,276 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Measures what caches cost on real models, with the unmodified llama.cpp, and keeps the results.
+
+    quire eval [--suite NAME,...] [--models NAME,...] [--caches NAME,...] [--jobs 2] [--again] [--list] [--results DIR]
+
+Suites (all of them unless named):
+    headline   perplexity, KL divergence and top-1 agreement over much text, for the policies people choose
+    more       the same over less text for every other cache
+    long       the same at 4K and 8K (SmolLM2), 4K, 16K and 32K (Gemma3)
+    profiles   profiles across texts, lengths and changed weights
+    rows       error of attention on recorded rows, every codec, by layer
+    needles    log-probability of a sentence in a haystack, by depth
+    greedy     where greedy texts part from those of the f16 cache
+    short      a little of everything, for eval/check.py; not part of "all"
+
+A result is a line of results/MODEL.jsonl with the command that makes it again, the commit and the model's hash. What is
+there is not measured again, so a run may be stopped and gone on with at any time. Models, profiles and logits are kept
+beside it in the cache folder (about 20 GB; quire eval --clean removes them).
+"""
+import argparse
+import itertools
+import json
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import caches
+import llama
+import measure
+
+SMOL, GEMMA = "smollm2-135m+f32", "gemma3-270m+f32"
+RECIPE = {SMOL: "calibrate@2048x12", GEMMA: "calibrate@2048x6"}
+LONG = {SMOL: [(4096, 4), (8192, 2)], GEMMA: [(4096, 1)]}
+LONGER = {SMOL: [], GEMMA: [16384, 32000]}  # logits over Gemma3's vocabulary do not fit into memory there
+
+
+def divergence_jobs(model, names, text, ctx, chunks, recipe):
+    return [{"what": "divergence", "model": model, "cache": c, "text": text, "ctx": ctx, "chunks": chunks,
+             **({"recipe": recipe} if caches.Cache(c).calibrated else {})} for c in names]
+
+
+def headline(model):
+    chunks = 16 if model == SMOL else 4
+    return divergence_jobs(model, ["f16", "stock f16", *caches.HEADLINE], "wiki", 2048, chunks, RECIPE[model])
+
+
+def more(model):
+    chunks = 4 if model == SMOL else 2
+    return divergence_jobs(model, caches.MORE + caches.HEADLINE, "wiki", 2048, chunks, RECIPE[model])
+
+
+def long(model):
+    jobs = []
+    for ctx, chunks in LONG[model]:
+        jobs += divergence_jobs(model, caches.FEW, "wiki", ctx, chunks, RECIPE[model])
+    for tokens in LONGER[model]:
+        jobs += [with_profile({"what": "continuation", "model": model, "cache": c, "tokens": tokens, "n": 128}, model)
+                 for c in caches.FEWEST]
+    return jobs
+
+
+def profiles(model):
+    """The same cache with profiles from other texts, lengths and weights."""
+    jobs = []
+    chunks = 4 if model == SMOL else 2
+    for recipe in ("plays@2048x6", "calibrate@512x12", "calibrate@8192x2", "wiki@2048x4"):
+        jobs += divergence_jobs(model, ["c:r4/r4"], "wiki", 2048, chunks, recipe)
+    jobs += divergence_jobs(model, ["r4", "c:r4/r4"], "plays", 2048, chunks, RECIPE[model])
+    ctx, chunks = LONG[model][-1]
+    jobs += divergence_jobs(model, ["r4"], "wiki", ctx, chunks, None)
+    for recipe in ("calibrate@512x12", "calibrate@8192x2"):
+        jobs += divergence_jobs(model, ["c:r4/r4"], "wiki", ctx, chunks, recipe)
+    noisy = model.replace("+f32", "+noise")
+    for job in divergence_jobs(noisy, ["r4", "c:r4/r4", "c:r4/r4"], "wiki", 2048, 2, RECIPE[model]):
+        jobs.append(job)
+    jobs[-1] = {**jobs[-1], "profile_of": model}
+    return jobs
+
+
+def rows(model):
+    return [{"what": "attention", "model": model, "tokens": 2048, "recipe": RECIPE[model]}]
+
+
+def with_profile(job, model):
+    return {**job, "recipe": RECIPE[model]} if caches.Cache(job["cache"]).calibrated else job
+
+
+def needles(model):
+    sizes = [2048, 4096] if model == SMOL else [2048]
+    return [with_profile({"what": "needles", "model": model, "cache": c, "tokens": n}, model)
+            for n in sizes for c in ["f16", *caches.FEW]]
+
+
+def greedy(model):
+    return [with_profile({"what": "greedy", "model": model, "cache": c, "n": 100}, model)
+            for c in ["f16", "stock f16", *caches.FEW]]
+
+
+def short(model):
+    if model != SMOL:
+        return []
+    recipe = "calibrate@512x8"
+    return divergence_jobs(model, caches.SHORT, "wiki", 512, 4, recipe) + [
+        {"what": "attention", "model": model, "tokens": 512, "recipe": recipe}]
+
+
+SUITES = {f.__name__: f for f in (headline, rows, more, profiles, greedy, needles, long, short)}
+
+
+# --- results -------------------------------------------------------------------------------------
+
+def key(job):
+    return json.dumps(job, sort_keys=True)
+
+
+class Results:
+    """Lines of JSON by model; a later line replaces an earlier one of the same job."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock = threading.Lock()
+        self.done = {}
+        for path in sorted(self.folder.glob("*.jsonl")):
+            for line in path.read_text().splitlines():
+                row = json.loads(line)
+                self.done[key(row["job"])] = row
+
+    def add(self, job, figures, seconds):
+        row = {"job": job, "figures": figures, "seconds": round(seconds), "commit": commit(), "command": command(job),
+               "model_sha256": model_hash(job["model"])}
+        with self.lock:
+            self.done[key(job)] = row
+            with open(self.folder / f"{job['model'].partition('+')[0]}.jsonl", "a") as f:
+                f.write(json.dumps(row) + "\n")
+
+
+def command(job):
+    return "quire eval --job '" + json.dumps(job) + "'"
+
+
+_hashes = {}
+
+
+def commit():
+    if "commit" not in _hashes:
+        done = subprocess.run(["git", "-C", str(llama.ROOT), "describe", "--always", "--dirty"], stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, text=True)
+        _hashes["commit"] = done.stdout.strip() or "unknown"
+    return _hashes["commit"]
+
+
+def model_hash(name):
+    """Of the file that scripts/get-models fetched."""
+    base = name.partition("+")[0]
+    if base not in _hashes:
+        _hashes[base] = measure.sha256(llama.model(base))
+    return _hashes[base]
+
+
+# --- running -------------------------------------------------------------------------------------
+
+def perform(job):
+    arguments = {k: v for k, v in job.items() if k not in ("what", "model")}
+    arguments.setdefault("recipe", None)
+    return getattr(measure, job["what"])(job["model"], **arguments)
+
+
+def describe(job):
+    return " ".join(str(v) for k, v in job.items() if k not in ("model", "recipe"))
+
+
+def work(todo, results, progress):
+    while True:
+        try:
+            job = todo.get_nowait()
+        except queue.Empty:
+            return
+        start = time.monotonic()
+        try:
+            figures = perform(job)
+        except (llama.Broken, llama.Absent, subprocess.CalledProcessError) as e:
+            progress.failed(job, e)
+            continue
+        results.add(job, figures, time.monotonic() - start)
+        progress.one(job, figures)
+
+
+class Progress:
+    def __init__(self, total):
+        self.total, self.n, self.bad, self.start, self.lock = total, 0, 0, time.monotonic(), threading.Lock()
+
+    def line(self, text):
+        with self.lock:
+            self.n += 1
+            used = time.monotonic() - self.start
+            left = used / self.n * (self.total - self.n)
+            print(f"[{self.n}/{self.total}, {left / 60:.0f} min left] {text}", flush=True)
+
+    def one(self, job, figures):
+        short = ", ".join(f"{k} {figures[k]:.5g}" for k in ("kld", "kld99", "top1", "ratio") if k in figures)
+        self.line(f"{job['model']} {describe(job)}: {short or 'done'}")
+
+    def failed(self, job, why):
+        self.bad += 1
+        self.line(f"{job['model']} {describe(job)}: FAILED: {str(why)[:600]}")
+
+
+def arguments():
+    p = argparse.ArgumentParser(prog="quire eval", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--suite", default=",".join(s for s in SUITES if s != "short"))
+    p.add_argument("--models", default=f"{SMOL},{GEMMA}")
+    p.add_argument("--caches", default="", help="only these")
+    p.add_argument("--jobs", type=int, default=2, help="programs at a time, each with one thread")
+    p.add_argument("--job", default="", help="one job as JSON")
+    p.add_argument("--again", action="store_true", help="measure what is there already")
+    p.add_argument("--list", action="store_true", help="print the jobs that are left")
+    p.add_argument("--results", default=str(llama.HERE / "results"))
+    p.add_argument("--prepare", action="store_true", help="only make the models")
+    p.add_argument("--clean", action="store_true", help="remove models, profiles and logits that were kept")
+    return p.parse_args()
+
+
+def chosen_of(suites, models):
+    jobs = itertools.chain(*(SUITES[s](m) for s, m in itertools.product(suites, models)))
+    return list({key(j): j for j in jobs}.values())
+
+
+def chosen(a):
+    if a.job:
+        return [json.loads(a.job)]
+    jobs = chosen_of(a.suite.split(","), a.models.split(","))
+    return [j for j in jobs if not a.caches or j.get("cache") in a.caches.split(",")]
+
+
+def work_through(jobs, results, n_at_once):
+    """How many failed."""
+    llama.threads = "1" if n_at_once > 1 else "2"
+    todo, progress = queue.Queue(), Progress(len(jobs))
+    for job in jobs:
+        todo.put(job)
+    team = [threading.Thread(target=work, args=(todo, results, progress), daemon=True) for _ in range(n_at_once)]
+    for t in team:
+        t.start()
+    for t in team:
+        t.join()
+    return progress.bad
+
+
+def main():
+    a = arguments()
+    if a.clean:
+        shutil.rmtree(measure.scratch())
+        return 0
+    if a.prepare:
+        for name in a.models.split(","):
+            measure.model(name)
+        return 0
+    results = Results(a.results)
+    jobs = [j for j in chosen(a) if a.again or a.job or key(j) not in results.done]
+    if a.list:
+        print("\n".join(f"{j['model']} {describe(j)}" for j in jobs))
+        return 0
+    return 1 if work_through(jobs, results, a.jobs) else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except llama.Absent as e:
+        sys.exit(f"quire eval: {e}")

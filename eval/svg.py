@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+"""A small plotter: points and lines on one pair of axes, as SVG."""
+import math
+from xml.sax.saxutils import escape
+
+COLOURS = ["#0b6e99", "#d1495b", "#e6a117", "#3c8d53", "#7a5195", "#555555", "#b07aa1", "#76b7b2"]
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 520, 72, 190, 44, 52
+
+
+class Plot:
+    """log_y: powers of ten on the vertical axis."""
+
+    def __init__(self, title, x_title, y_title, log_y=False):
+        self.title, self.x_title, self.y_title, self.log_y = title, x_title, y_title, log_y
+        self.series = []
+
+    def add(self, name, points, line=False, labels=None):
+        """points: list of (x, y); labels: text beside each, or None."""
+        points = [(x, y) for x, y in points if not self.log_y or y > 0]
+        if points:
+            self.series.append((name, points, line, labels or [None] * len(points)))
+
+    def _scale(self):
+        xs = [x for _, points, _, _ in self.series for x, _ in points]
+        ys = [self._y(y) for _, points, _, _ in self.series for _, y in points]
+        pad = lambda a, b: (a - 0.04 * ((b - a) or 1), b + 0.06 * ((b - a) or 1))
+        return pad(min(xs), max(xs)), pad(min(ys), max(ys))
+
+    def _y(self, y):
+        return math.log10(y) if self.log_y else y
+
+    def save(self, path):
+        (x0, x1), (y0, y1) = self._scale()
+        at_x = lambda x: LEFT + (x - x0) / (x1 - x0) * (WIDTH - LEFT - RIGHT)
+        at_y = lambda y: HEIGHT - BOTTOM - (y - y0) / (y1 - y0) * (HEIGHT - TOP - BOTTOM)
+        out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
+               f'height="{HEIGHT}" font-family="sans-serif" font-size="12" fill="#222">',
+               f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
+               f'<text x="{LEFT}" y="24" font-size="15" font-weight="bold">{escape(self.title)}</text>']
+        for value, text in x_ticks(x0, x1):
+            out.append(f'<line x1="{at_x(value):.1f}" x2="{at_x(value):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#e4e4e4"/>')
+            out.append(f'<text x="{at_x(value):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{text}</text>')
+        for value, text in log_ticks(y0, y1) if self.log_y else x_ticks(y0, y1):
+            out.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at_y(value):.1f}" y2="{at_y(value):.1f}" stroke="#e4e4e4"/>')
+            out.append(f'<text x="{LEFT - 8}" y="{at_y(value) + 4:.1f}" text-anchor="end">{text}</text>')
+        out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 12}" text-anchor="middle">{escape(self.x_title)}</text>')
+        out.append(f'<text x="18" y="{(TOP + HEIGHT - BOTTOM) / 2}" text-anchor="middle" '
+                   f'transform="rotate(-90 18 {(TOP + HEIGHT - BOTTOM) / 2})">{escape(self.y_title)}</text>')
+        placed = []
+        for i, (name, points, line, labels) in enumerate(self.series):
+            colour = COLOURS[i % len(COLOURS)]
+            spots = [(at_x(x), at_y(self._y(y))) for x, y in points]
+            if line:
+                out.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.8" points="'
+                           + " ".join(f"{x:.1f},{y:.1f}" for x, y in spots) + '"/>')
+            for (x, y), label in zip(spots, labels):
+                out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{3 if line else 4.5}" fill="{colour}"/>')
+                if label:
+                    out.append(place(label, x, y, colour, placed))
+            y = TOP + 12 + 20 * i
+            out.append(f'<circle cx="{WIDTH - RIGHT + 18}" cy="{y - 4}" r="5" fill="{colour}"/>'
+                       f'<text x="{WIDTH - RIGHT + 30}" y="{y}">{escape(name)}</text>')
+        out.append("</svg>\n")
+        with open(path, "w") as f:
+            f.write("\n".join(out))
+
+
+def place(label, x, y, colour, placed):
+    """A label beside its point, moved until it covers no other."""
+    width = 6.2 * len(label)
+    for dx, dy in ((7, 4), (7, -6), (7, 14), (-7 - width, 4), (-7 - width, -6), (-7 - width, 14), (7, 24), (7, -16)):
+        box = (x + dx, y + dy - 10, x + dx + width, y + dy + 2)
+        if all(box[2] < b[0] or box[0] > b[2] or box[3] < b[1] or box[1] > b[3] for b in placed):
+            break
+    placed.append(box)
+    return f'<text x="{x + dx:.1f}" y="{y + dy:.1f}" font-size="10.5" fill="{colour}">{escape(label)}</text>'
+
+
+def x_ticks(low, high):
+    step = 10 ** math.floor(math.log10((high - low) / 4))
+    for factor in (1, 2, 2.5, 5, 10):
+        if (high - low) / (step * factor) <= 9:
+            step *= factor
+            break
+    n = math.ceil(low / step)
+    while n * step <= high:
+        yield n * step, f"{n * step:g}"
+        n += 1
+
+
+def log_ticks(low, high):
+    for e in range(math.floor(low), math.ceil(high) + 1):
+        for m in (1, 2, 5):
+            value = e + math.log10(m)
+            if low <= value <= high:
+                yield value, f"{m * 10.0 ** e:g}"

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+/* child: runs another program, looks at what it writes, and shows how far it is. */
+#ifndef QUIRE_TOOLS_CHILD_H
+#define QUIRE_TOOLS_CHILD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* A variable of the child's environment; value NULL: unset. */
+typedef struct child_variable {
+    const char *name, *value;
+} child_variable;
+
+typedef struct child {
+    const char *const *argv;         /* ends with NULL */
+    const child_variable *variables; /* ends with a NULL name */
+    /* For every piece of its output, stdout and stderr together; may be NULL. */
+    void (*output)(void *ctx, const char *text, size_t n);
+    void *ctx;
+} child;
+
+/* Its exit status, 128 + the signal that ended it, or -1: it could not be started. */
+int child_run(const child *c);
+
+/* One line on a terminal: what, a bar, rate and time left. Nothing if stderr is none, or within the first 2 seconds. */
+typedef struct progress {
+    const char *what, *unit;
+    double start, total; /* seconds; units */
+    bool shown;
+} progress;
+
+void progress_start(progress *p, const char *what, const char *unit, double total);
+void progress_show(progress *p, double done);
+void progress_end(progress *p); /* wipes the line */
+
+#endif

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: MIT */
+/* quire calibrate: a profile of a model, recorded by the device inside an unmodified llama-perplexity. */
+#define _POSIX_C_SOURCE 200809L
+#include <quire/quire.h>
+
+#include "child.h"
+#include "place.h"
+#include "tool.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct calibrate {
+    const char *model, *llama, *text, *out;
+    uint64_t ctx, chunks, check, threads;
+    bool json;
+    char program[PLACE_SIZE], plugin[PLACE_SIZE], profile[PLACE_SIZE];
+    char learn[64], judge[64], logits[64]; /* temporary files */
+} calibrate;
+
+/* ----------------------------------------------------------------- options */
+
+static const char *set_model(void *ctx, const char *word)
+{
+    calibrate *c = ctx;
+    if (c->model) return "one model at a time; this is one too many:";
+    c->model = word;
+    return NULL;
+}
+
+static const char *set_llama(void *ctx, const char *value)
+{
+    ((calibrate *)ctx)->llama = value;
+    return NULL;
+}
+
+static const char *set_text(void *ctx, const char *value)
+{
+    ((calibrate *)ctx)->text = value;
+    return NULL;
+}
+
+static const char *set_out(void *ctx, const char *value)
+{
+    ((calibrate *)ctx)->out = value;
+    return NULL;
+}
+
+static const char *set_json(void *ctx, const char *value)
+{
+    (void)value;
+    ((calibrate *)ctx)->json = true;
+    return NULL;
+}
+
+static const char *number(uint64_t *to, const char *value, uint64_t min, uint64_t max, const char *want)
+{
+    const char *end;
+    return tool_number(value, 0, min, max, to, &end) ? NULL : want;
+}
+
+static const char *set_ctx(void *ctx, const char *value)
+{
+    return number(&((calibrate *)ctx)->ctx, value, 64, 1u << 20, "a number from 64 to 1M");
+}
+
+static const char *set_chunks(void *ctx, const char *value)
+{
+    return number(&((calibrate *)ctx)->chunks, value, 1, 4096, "a number from 1 to 4096");
+}
+
+static const char *set_check(void *ctx, const char *value)
+{
+    return number(&((calibrate *)ctx)->check, value, 0, 64, "a number from 0 to 64");
+}
+
+static const char *set_threads(void *ctx, const char *value)
+{
+    return number(&((calibrate *)ctx)->threads, value, 1, 1024, "a number from 1 to 1024");
+}
+
+static const tool_option options[] = {
+    {"--llama", "DIR", "where llama-perplexity is (PATH)", set_llama},
+    {"--text", "FILE", "of the kind that will be served, 100 KB or more (the shipped text)", set_text},
+    {"--out", "FILE", "the profile (MODEL.quire-profile, beside the model)", set_out},
+    {"--ctx", "N", "tokens per piece of text; the longer the contexts served, the larger (2048)", set_ctx},
+    {"--chunks", "N", "pieces to learn from (12)", set_chunks},
+    {"--check", "N", "pieces to measure the gain on, 512 tokens each; 0: none (4)", set_check},
+    {"--threads", "N", "(2)", set_threads},
+    {"--json", NULL, "the result as one object", set_json},
+};
+
+static const tool_command command = {
+    .name = "calibrate",
+    .usage = "[OPTIONS] MODEL.gguf",
+    .about =
+        "Records a profile of a model's keys and queries, which c: codecs and the presets use to keep K in one bit\n"
+        "less at the same loss. An unmodified llama-perplexity runs over the text with Quire's device loaded. Then\n"
+        "measures what was gained, on another part of the text.",
+    .examples =
+        "  quire calibrate model.gguf\n"
+        "  quire calibrate --llama ~/llama.cpp/build/bin --ctx 8192 --chunks 4 model.gguf\n"
+        "  QUIRE_KV=balanced QUIRE_PROFILE=model.quire-profile GGML_BACKEND_PATH=.../libggml-quire.so llama-server ...\n",
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+    .set_name = set_model,
+};
+
+/* ------------------------------------------------------------------- texts */
+
+static bool make_file(char *path, size_t size, const char *what)
+{
+    const char *dir = getenv("TMPDIR");
+    if (snprintf(path, size, "%s/quire-%s-XXXXXX", dir && strlen(dir) < 40 ? dir : "/tmp", what) >= (int)size)
+        return false;
+    int fd = mkstemp(path);
+    if (fd < 0) {
+        path[0] = 0;
+        return false;
+    }
+    close(fd);
+    return true;
+}
+
+/* Copies bytes [from, to) of a file. */
+static bool copy_part(FILE *in, const char *path, long from, long to)
+{
+    char block[65536];
+    FILE *out = fopen(path, "wb");
+    bool right = out && !fseek(in, from, SEEK_SET);
+    while (right && from < to) {
+        size_t want = to - from < (long)sizeof block ? (size_t)(to - from) : sizeof block;
+        size_t n = fread(block, 1, want, in);
+        right = n && fwrite(block, 1, n, out) == n;
+        from += (long)n;
+    }
+    if (out && fclose(out)) right = false;
+    return right;
+}
+
+/* The first four fifths to learn from, the rest to judge by. */
+static bool split_text(calibrate *c, const char *path)
+{
+    FILE *in = fopen(path, "rb");
+    if (!in) return false;
+    bool right = !fseek(in, 0, SEEK_END);
+    long size = right ? ftell(in) : -1;
+    right = size > 0 && make_file(c->learn, sizeof c->learn, "learn") &&
+            make_file(c->judge, sizeof c->judge, "judge") && copy_part(in, c->learn, 0, size / 5 * 4) &&
+            copy_part(in, c->judge, size / 5 * 4, size);
+    fclose(in);
+    return right;
+}
+
+/* -------------------------------------------------------------- perplexity */
+
+/* What llama-perplexity writes: "[7]12.34," after each chunk, and a table at the end. The tail is kept for messages. */
+typedef struct listener {
+    progress bar;
+    char tail[8192];
+    size_t n;
+    int chunk;
+} listener;
+
+static void listen(void *ctx, const char *text, size_t n)
+{
+    listener *l = ctx;
+    size_t room = sizeof l->tail - 1, keep;
+    if (n > room) {
+        text += n - room;
+        n = room;
+    }
+    keep = l->n + n > room ? room - n : l->n;
+    memmove(l->tail, l->tail + l->n - keep, keep);
+    memcpy(l->tail + keep, text, n);
+    l->n = keep + n;
+    l->tail[l->n] = 0;
+    for (const char *at = strchr(l->tail, '['); at; at = strchr(at + 1, '[')) {
+        char *end;
+        long chunk = strtol(at + 1, &end, 10);
+        if (*end == ']' && chunk == l->chunk + 1) l->chunk++;
+    }
+    progress_show(&l->bar, l->chunk);
+}
+
+typedef struct job {
+    const char *what, *text, *policy, *profile, *record; /* NULL: not given */
+    bool save, compare;                                  /* logits */
+    uint64_t ctx, chunks;
+} job;
+
+static bool perform(const calibrate *c, const job *j, listener *l)
+{
+    char ctx[32], chunks[32], threads[32];
+    snprintf(ctx, sizeof ctx, "%llu", (unsigned long long)j->ctx);
+    snprintf(chunks, sizeof chunks, "%llu", (unsigned long long)j->chunks);
+    snprintf(threads, sizeof threads, "%llu", (unsigned long long)c->threads);
+    const char *argv[24] = {c->program, "-m",    c->model, "-f",  j->text, "-c",  ctx,   "--chunks", chunks,
+                            "-t",       threads, "-ctk",   "f16", "-ctv",  "f16", "-fa", "on"};
+    int n = 17;
+    if (j->compare) argv[n++] = "--kl-divergence";
+    if (j->save || j->compare) argv[n++] = "--kl-divergence-base", argv[n++] = c->logits;
+    argv[n] = NULL;
+    child_variable variables[] = {{"GGML_BACKEND_PATH", c->plugin},
+                                  {"QUIRE_KV", j->policy},
+                                  {"QUIRE_PROFILE", j->profile},
+                                  {"QUIRE_PROFILE_RECORD", j->record},
+                                  {"QUIRE_CONFIG", NULL},
+                                  {"QUIRE_LOG", "1"},
+                                  {NULL, NULL}};
+    *l = (listener){.chunk = 0};
+    progress_start(&l->bar, j->what, "pieces", j->compare ? 0 : (double)j->chunks);
+    child run = {.argv = argv, .variables = variables, .output = listen, .ctx = l};
+    int status = child_run(&run);
+    progress_end(&l->bar);
+    if (!status) return true;
+    const char *end = l->n > 600 ? l->tail + l->n - 600 : l->tail;
+    tool_failed("calibrate", "%s ended with %d; its last words:\n%s", c->program, status, end);
+    return false;
+}
+
+static double figure(const listener *l, const char *name)
+{
+    const char *at = strstr(l->tail, name);
+    return at ? strtod(at + strlen(name), NULL) : -1;
+}
+
+/* --------------------------------------------------------------------- gain */
+
+static quire_status read_bytes(void *ctx, void *bytes, size_t n)
+{
+    return fread(bytes, 1, n, ctx) == n ? QUIRE_OK : QUIRE_EIO;
+}
+
+/* Root of the mean square over the layers, and the worst of them. */
+static void score_errors(const quire_profile *profile, const char *codec, double *mean, double *worst)
+{
+    double e;
+    uint32_t n = 0;
+    *mean = *worst = 0;
+    while (!quire_profile_score_error(profile, n, codec, &e)) {
+        *mean += e * e;
+        if (e > *worst) *worst = e;
+        n++;
+    }
+    *mean = n ? sqrt(*mean / n) : 0;
+}
+
+static int tell_estimate(const calibrate *c)
+{
+    static const char *const pairs[][2] = {
+        {"r3", "c:r3"}, {"r4", "c:r4"}, {"r5", "c:r5"}, {"r6", "c:r6"}, {"r8", "c:r8"}};
+    quire_profile *profile = NULL;
+    FILE *in = fopen(c->profile, "rb");
+    quire_status status = in ? quire_profile_load(&profile, read_bytes, in, NULL) : QUIRE_EIO;
+    if (in) fclose(in);
+    if (status) return tool_failed("calibrate", "%s: %s", c->profile, quire_status_text(status));
+    if (c->json)
+        printf("{\"profile\":"), tool_json_string(stdout, c->profile), printf(",\"score_error\":{");
+    else
+        printf("profile: %s\n\nhow far scores would be off (estimated; all layers, worst layer):\n",
+               c->profile);
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        double mean[2], worst[2];
+        for (int j = 0; j < 2; j++) score_errors(profile, pairs[i][j], &mean[j], &worst[j]);
+        if (c->json)
+            printf("%s\"%s\":%.4g,\"%s\":%.4g", i ? "," : "", pairs[i][0], mean[0], pairs[i][1], mean[1]);
+        else
+            printf("  %-4s %7.4f %7.4f    with the profile %7.4f %7.4f\n", pairs[i][0], mean[0], worst[0],
+                   mean[1], worst[1]);
+    }
+    if (c->json) printf("}");
+    quire_profile_destroy(profile);
+    return TOOL_OK;
+}
+
+static int tell_measured(calibrate *c)
+{
+    static const char *const policies[] = {"r4", "c:r4/r4", "balanced", "small"};
+    listener l;
+    job base = {.what = "measuring", .text = c->judge, .save = true, .ctx = 512, .chunks = c->check};
+    if (!make_file(c->logits, sizeof c->logits, "logits"))
+        return tool_failed("calibrate", "no temporary file");
+    if (!perform(c, &base, &l)) return TOOL_FAILED;
+    printf(c->json ? ",\"measured\":{" : "\nmeasured on %llu x 512 tokens it has not seen, against f16:\n",
+           (unsigned long long)c->check);
+    for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {
+        job j = base;
+        j.save = false;
+        j.compare = true;
+        j.policy = policies[i];
+        j.profile = strcmp(policies[i], "r4") ? c->profile : NULL;
+        if (!perform(c, &j, &l)) return TOOL_FAILED;
+        double kld = figure(&l, "Mean    KLD:"), top = figure(&l, "Same top p:");
+        if (c->json)
+            printf("%s\"%s\":{\"kld\":%g,\"top1\":%g}", i ? "," : "", policies[i], kld, top);
+        else
+            printf("  %-9s mean KL %.5f, the same likeliest token %.1f %%\n", policies[i], kld, top);
+        fflush(stdout);
+    }
+    if (c->json) printf("}");
+    return TOOL_OK;
+}
+
+/* --------------------------------------------------------------------- main */
+
+static bool name_profile(calibrate *c)
+{
+    size_t n = strlen(c->model);
+    if (c->out) return snprintf(c->profile, sizeof c->profile, "%s", c->out) < (int)sizeof c->profile;
+    if (n > 5 && !strcmp(c->model + n - 5, ".gguf")) n -= 5;
+    return snprintf(c->profile, sizeof c->profile, "%.*s.quire-profile", (int)n, c->model) <
+           (int)sizeof c->profile;
+}
+
+static int run(calibrate *c)
+{
+    char text[PLACE_SIZE];
+    listener l;
+    if (access(c->model, R_OK)) return tool_failed("calibrate", "%s: %s", c->model, strerror(errno));
+    if (!place_program(c->program, c->llama, "llama-perplexity"))
+        return tool_failed("calibrate", "llama-perplexity is not in %s; --llama DIR says where it is",
+                           c->llama ? c->llama : "PATH");
+    if (!place_plugin(c->plugin))
+        return tool_failed("calibrate",
+                           "libggml-quire.so is not beside this program; QUIRE_PLUGIN says where it is");
+    if (!c->text && !place_shared(text, "eval/text/calibrate.txt"))
+        return tool_failed("calibrate", "the shipped text is not there; --text FILE gives another");
+    if (!name_profile(c)) return tool_failed("calibrate", "the name of the profile is too long");
+    if (!split_text(c, c->text ? c->text : text))
+        return tool_failed("calibrate", "%s: %s", c->text ? c->text : text, strerror(errno));
+    job record = {
+        .what = "recording", .text = c->learn, .record = c->profile, .ctx = c->ctx, .chunks = c->chunks};
+    remove(c->profile);
+    if (!perform(c, &record, &l)) return TOOL_FAILED;
+    if (access(c->profile, R_OK))
+        return tool_failed("calibrate",
+                           "the host did not use the device, so nothing was recorded; docs/llama.cpp.md "
+                           "tells why that can be");
+    int code = tell_estimate(c);
+    if (code == TOOL_OK && c->check) code = tell_measured(c);
+    if (c->json) printf("}\n");
+    return code;
+}
+
+int cmd_calibrate(int argc, char **argv)
+{
+    calibrate c = {.ctx = 2048, .chunks = 12, .check = 4, .threads = 2};
+    int code = tool_parse(&command, argc, argv, &c);
+    if (code >= 0) return code;
+    if (!c.model) return tool_usage("calibrate", "it needs a model; quire calibrate --help");
+    code = run(&c);
+    const char *files[] = {c.learn, c.judge, c.logits};
+    for (size_t i = 0; i < 3; i++)
+        if (*files[i]) remove(files[i]);
+    return code;
+}
