@@ -84,17 +84,19 @@ def model(name):
 
 
 def profile(name, recipe):
-    """recipe: TEXT@CTXxCHUNKS, for example calibrate@2048x8."""
+    """recipe: TEXT@CTXxCHUNKS, for example calibrate@2048x8; TEXT@CTXxCHUNKS-LENGTH is made for contexts of that length."""
     text, _, size = recipe.partition("@")
+    size, _, length = size.partition("-")
     ctx, _, chunks = size.partition("x")
-    return record(scratch() / f"{name}.{recipe}.profile", "QUIRE_PROFILE_RECORD", name, text, ctx, chunks)
+    return record(scratch() / f"{name}.{recipe}.profile", "QUIRE_PROFILE_RECORD", name, text, ctx, chunks,
+                  {"QUIRE_PROFILE_LENGTH": length} if length else {})
 
 
-def record(path, variable, name, text, ctx, chunks):
+def record(path, variable, name, text, ctx, chunks, env=None):
     """What the device writes down of a run of llama-perplexity."""
     return once(path, lambda part: llama.run(
         "llama-perplexity", ["-m", model(name), "-f", TEXTS / f"{text}.txt", "-c", ctx, "--chunks", chunks, "-t",
-                             llama.threads, "--no-warmup"], env={variable: part}, timeout=HOURS))
+                             llama.threads, "--no-warmup"], env={variable: part, **(env or {})}, timeout=HOURS))
 
 
 def logits(name, text, ctx, chunks, stock):

@@ -86,7 +86,7 @@ quire_profile *bench_profile(const bench_shape *s)
     uint64_t state = s->seed + 99;
     for (uint32_t t = 0; t < PROFILE_TOKENS; t++) {
         bench_gauss(&state, q, (size_t)s->n_q_heads * s->d);
-        if (quire_profile_observe_q(profile, 0, q, 1)) goto fail;
+        if (quire_profile_observe_q(profile, 0, 0, q, 1)) goto fail;
     }
     if (quire_profile_finish(profile)) goto fail;
     goto done;

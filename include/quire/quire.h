@@ -227,10 +227,24 @@ typedef struct quire_profile quire_profile;
 
 QUIRE_API quire_status quire_profile_create(quire_profile **out, const quire_geometry *geometry,
                                             const quire_allocator *allocator);
+/*
+ * Means of channels that RoPE turns slowly depend on the position. If the profile is told the angles before it sees rows of
+ * a layer, it can be made for more positions than it saw: pair i is turned by frequencies[i] times the position.
+ */
+typedef struct quire_rope {
+    uint32_t n_pairs;     /* at most d_k / 2 */
+    uint32_t interleaved; /* 1: channels 2i and 2i + 1 are a pair; 0: i and i + n_pairs */
+    const float *frequencies;
+} quire_rope;
+
+QUIRE_API quire_status quire_profile_set_rope(quire_profile *profile, uint32_t layer, const quire_rope *rope);
+/* Contexts of up to n_tokens will be served. 0, and layers without angles: the positions that are shown. */
+QUIRE_API quire_status quire_profile_set_length(quire_profile *profile, uint32_t n_tokens);
 /* k: [n_tokens][n_kv_heads][d_k], after RoPE; first: position of the first token. */
 QUIRE_API quire_status quire_profile_observe_k(quire_profile *profile, uint32_t layer, uint32_t first,
                                                const float *k, uint32_t n_tokens);
-QUIRE_API quire_status quire_profile_observe_q(quire_profile *profile, uint32_t layer, const float *q,
+QUIRE_API quire_status quire_profile_observe_q(quire_profile *profile, uint32_t layer, uint32_t first,
+                                               const float *q,
                                                uint32_t n_tokens); /* [n_tokens][n_q_heads][d_k] */
 /* Turns what was seen into the profile; it cannot observe any more after that. */
 QUIRE_API quire_status quire_profile_finish(quire_profile *profile);

@@ -48,7 +48,7 @@ static bool read_line(const char *path, int number, char *line, char *message, s
     if (!equals || !slot) {
         snprintf(
             message, size,
-            "%s:%d: \"%s\" is not a setting; they are kv, profile, profile_record, rows_record, chain and log",
+            "%s:%d: \"%s\" is not a setting; they are kv, profile, profile_record, profile_length, rows_record, chain and log",
             path, number, trimmed(key));
         return false;
     }

@@ -13,6 +13,7 @@
     X(kv, "QUIRE_KV")           /* policy; without one the declared types keep their meaning */ \
     X(profile, "QUIRE_PROFILE") /* profile for c: codecs */                                     \
     X(profile_record, "QUIRE_PROFILE_RECORD") /* record a profile into this file */             \
+    X(profile_length, "QUIRE_PROFILE_LENGTH") /* for contexts of up to so many tokens */        \
     X(rows_record, "QUIRE_ROWS_RECORD")       /* record K, V and Q rows into this file */       \
     X(chain, "QUIRE_CHAIN")                   /* one more backend to load */                    \
     X(log, "QUIRE_LOG")                       /* 1: what is told goes to stderr, not to the log of the host */

@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@ struct recorder {
     struct recorded {
         uint32_t window, n_values[3]; /* of a row of K, V, Q */
         uint32_t next;                /* position after the last row of K */
+        bool begun;
     } layer[];
 };
 
@@ -52,6 +54,8 @@ struct recorder *recorder_create(const quire_geometry *g)
         return NULL;
     }
     r->n_layers = g->n_layers;
+    if (r->profile && config.profile_length)
+        quire_profile_set_length(r->profile, (uint32_t)strtoul(config.profile_length, NULL, 10));
     for (uint32_t i = 0; i < g->n_layers; i++) {
         const quire_layer *l = &g->layers[i];
         r->layer[i] = (struct recorded){
@@ -60,6 +64,56 @@ struct recorder *recorder_create(const quire_geometry *g)
     }
     return r;
 }
+
+/* ------------------------------------------------------------------------ rope */
+
+/* What turned these rows by their positions, if that was the last thing done to them. */
+static const struct host_tensor *rope_of(const struct host_tensor *rows)
+{
+    while (rows && (rows->op == host.op.VIEW || rows->op == host.op.RESHAPE || rows->op == host.op.PERMUTE ||
+                    rows->op == host.op.CONT))
+        rows = rows->src[0];
+    return rows && rows->op == host.op.ROPE ? rows : NULL;
+}
+
+enum {
+    ROPE_N_DIMS = 1,
+    ROPE_MODE = 2,
+    ROPE_BASE = 5,
+    ROPE_SCALE = 6,
+    ROPE_EXTRAPOLATION = 7
+}; /* op_params */
+enum { MODE_NEIGHBOURS = 0, MODE_HALVES = 2 };
+
+/* Angles of the plain kinds; others (several position streams, YaRN) are left out, and the profile is then one of the
+ * positions it saw. */
+static void learn_rope(struct recorder *r, uint32_t layer, const struct host_tensor *op)
+{
+    float frequencies[512];
+    const struct host_tensor *factors = op->src[2];
+    int32_t n = op->op_params[ROPE_N_DIMS] / 2, mode = op->op_params[ROPE_MODE];
+    if (n < 1 || n > 512 || (mode != MODE_NEIGHBOURS && mode != MODE_HALVES)) return;
+    if (host_float_param(op, ROPE_EXTRAPOLATION) != 0) return;
+    if (factors && (factors->type != host.type[TYPE_F32] || factors->ne[0] < n || !factors->data)) return;
+    for (int32_t i = 0; i < n; i++) {
+        float x =
+            host_float_param(op, ROPE_SCALE) * powf(host_float_param(op, ROPE_BASE), -(float)i / (float)n);
+        frequencies[i] = factors ? x / ((const float *)factors->data)[i] : x;
+    }
+    quire_rope rope = {
+        .n_pairs = (uint32_t)n, .interleaved = mode == MODE_NEIGHBOURS, .frequencies = frequencies};
+    quire_profile_set_rope(r->profile, layer, &rope);
+}
+
+void recorder_begin(struct recorder *r, uint32_t layer, const struct host_tensor *k)
+{
+    if (layer >= r->n_layers || r->layer[layer].begun) return;
+    r->layer[layer].begun = true;
+    const struct host_tensor *rope = r->profile ? rope_of(k) : NULL;
+    if (rope) learn_rope(r, layer, rope);
+}
+
+/* ------------------------------------------------------------------------ rows */
 
 /* docs/formats/recorded.md. Cells of window layers are no positions, so these are left out. */
 static void write_row(struct recorder *r, uint32_t layer, uint32_t kind, uint32_t position, const float *row)
@@ -82,9 +136,10 @@ void recorder_row(struct recorder *r, uint32_t layer, quire_side side, uint32_t 
 
 void recorder_q(struct recorder *r, uint32_t layer, uint32_t behind, const float *row)
 {
-    if (layer >= r->n_layers) return;
-    if (r->profile) quire_profile_observe_q(r->profile, layer, row, 1);
-    if (behind < r->layer[layer].next) write_row(r, layer, ROWS_Q, r->layer[layer].next - 1 - behind, row);
+    if (layer >= r->n_layers || behind >= r->layer[layer].next) return;
+    uint32_t position = r->layer[layer].next - 1 - behind;
+    if (r->profile) quire_profile_observe_q(r->profile, layer, position, row, 1);
+    write_row(r, layer, ROWS_Q, position, row);
 }
 
 static quire_status write_bytes(void *ctx, const void *bytes, size_t n)

@@ -78,6 +78,7 @@ static void record(const struct store *s)
 {
     struct recorder *r = s->kv->owner->context->recorder;
     if (!r || s->rows->type != host.type[TYPE_F32]) return;
+    if (s->kv->side == QUIRE_K) recorder_begin(r, s->kv->layer, s->rows);
     for (int64_t i = 0; i < s->rows->ne[1]; i++) {
         uint64_t row = (uint64_t)index_at(s->index, i, 0, 0);
         const char *values = (const char *)s->rows->data + (size_t)i * s->rows->nb[1];

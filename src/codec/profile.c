@@ -29,7 +29,9 @@ static void drop_sums(quire_profile *p)
     for (uint32_t i = 0; i < p->n_layers; i++) {
         quire_profile_layer *l = &p->layers[i];
         quire_free(&p->allocator, l->sums, (size_t)l->n_kv_heads * l->d_k * sizeof *l->sums);
+        quire_free(&p->allocator, l->frequencies, (size_t)(l->d_k / 2) * sizeof *l->frequencies);
         l->sums = NULL;
+        l->frequencies = NULL;
     }
 }
 
@@ -74,7 +76,9 @@ quire_status quire_profile_create(quire_profile **out, const quire_geometry *geo
         l->d_k = shape.d_k;
         /* The vectors too: finish() then needs no memory. */
         l->sums = quire_alloc(&p->allocator, quire_bytes((size_t)l->n_kv_heads * l->d_k, sizeof *l->sums));
-        if (!l->sums || !add_vectors(p, l)) goto fail;
+        if (l->d_k > 1)
+            l->frequencies = quire_alloc(&p->allocator, quire_bytes(l->d_k / 2, sizeof *l->frequencies));
+        if (!l->sums || (l->d_k > 1 && !l->frequencies) || !add_vectors(p, l)) goto fail;
     }
     *out = p;
     return QUIRE_OK;
@@ -84,6 +88,32 @@ fail:
 }
 
 /* ---------------------------------------------------------------- gathering */
+
+static bool saw_anything(const quire_profile_layer *l)
+{
+    for (size_t i = 0; i < (size_t)l->n_kv_heads * l->d_k; i++)
+        if (l->sums[i].n_k || l->sums[i].n_q) return true;
+    return false;
+}
+
+quire_status quire_profile_set_length(quire_profile *profile, uint32_t n_tokens)
+{
+    if (!profile || profile->finished) return QUIRE_EINVAL;
+    profile->length = n_tokens;
+    return QUIRE_OK;
+}
+
+quire_status quire_profile_set_rope(quire_profile *profile, uint32_t layer, const quire_rope *rope)
+{
+    if (!profile || profile->finished || layer >= profile->n_layers || !rope) return QUIRE_EINVAL;
+    quire_profile_layer *l = &profile->layers[layer];
+    if (rope->n_pairs > l->d_k / 2 || (rope->n_pairs && !rope->frequencies)) return QUIRE_EINVAL;
+    if (saw_anything(l)) return QUIRE_EBUSY;
+    for (uint32_t i = 0; i < rope->n_pairs; i++) l->frequencies[i] = rope->frequencies[i];
+    l->n_pairs = rope->n_pairs;
+    l->interleaved = rope->interleaved != 0;
+    return QUIRE_OK;
+}
 
 static bool can_observe(const quire_profile *p, uint32_t layer, const float *rows, uint32_t n_tokens)
 {
@@ -102,6 +132,9 @@ QUIRE_APART static void add_k(quire_profile_layer *l, uint32_t first, const floa
             l->sums[i].kk += x * x;
             l->sums[i].n_k++;
         }
+        for (uint32_t h = 0; h < l->n_kv_heads; h++)
+            quire_rope_observe(l, l->sums + (size_t)h * l->d_k, k + t * n + (size_t)h * l->d_k, first + t,
+                               false);
     }
 }
 
@@ -115,7 +148,7 @@ quire_status quire_profile_observe_k(quire_profile *profile, uint32_t layer, uin
     return QUIRE_OK;
 }
 
-QUIRE_APART static void add_q(quire_profile_layer *l, const float *q, uint32_t n_tokens)
+QUIRE_APART static void add_q(quire_profile_layer *l, uint32_t first, const float *q, uint32_t n_tokens)
 {
     uint32_t heads_per_kv = l->n_q_heads / l->n_kv_heads;
     for (uint32_t t = 0; t < n_tokens; t++) {
@@ -127,16 +160,17 @@ QUIRE_APART static void add_q(quire_profile_layer *l, const float *q, uint32_t n
                 sums[i].qq += x * x;
                 sums[i].n_q++;
             }
+            quire_rope_observe(l, sums, q, first + t, true);
         }
     }
 }
 
-quire_status quire_profile_observe_q(quire_profile *profile, uint32_t layer, const float *q,
+quire_status quire_profile_observe_q(quire_profile *profile, uint32_t layer, uint32_t first, const float *q,
                                      uint32_t n_tokens)
 {
     if (!can_observe(profile, layer, q, n_tokens)) return QUIRE_EINVAL;
     uint32_t mode = quire_float_mode_enter();
-    add_q(&profile->layers[layer], q, n_tokens);
+    add_q(&profile->layers[layer], first, q, n_tokens);
     quire_float_mode_leave(mode);
     return QUIRE_OK;
 }
@@ -184,7 +218,8 @@ quire_status quire_profile_finish(quire_profile *profile)
     for (uint32_t i = 0; i < profile->n_layers; i++) {
         quire_profile_layer *l = &profile->layers[i];
         for (uint32_t h = 0; h < l->n_kv_heads; h++) {
-            const quire_channel_sums *sums = l->sums + (size_t)h * l->d_k;
+            quire_channel_sums *sums = l->sums + (size_t)h * l->d_k;
+            quire_rope_spread(l, sums, FIRST_POSITION, profile->length);
             float *v = l->vectors + (size_t)h * 3 * l->d_k;
             for (uint32_t c = 0; c < l->d_k; c++)
                 finish_channel(&sums[c], &v[c], &v[l->d_k + c], &v[2 * l->d_k + c]);

@@ -13,14 +13,24 @@
 /* Floats of all vectors together: 1 GiB, far above any model. */
 #define QUIRE_PROFILE_MAX_FLOATS (1u << 28)
 
+/* Sums over the two channels of a pair that RoPE turns, turned back to position 0. */
+typedef struct quire_turned_sums {
+    double a, b, aa, bb, ab;
+    uint64_t n;
+} quire_turned_sums;
+
 /* What was seen of one channel of one KV head. */
 typedef struct quire_channel_sums {
     double k, kk, qq;
     uint64_t n_k, n_q;
+    quire_turned_sums k_turned, q_turned; /* at the first channel of a pair */
 } quire_channel_sums;
 
 typedef struct quire_profile_layer {
     uint32_t n_q_heads, n_kv_heads, d_k;
+    uint32_t n_pairs;         /* that RoPE turns; 0: not known */
+    bool interleaved;         /* pairs are neighbours; else the second halves lie n_pairs on */
+    float *frequencies;       /* room for d_k / 2 while gathering */
     quire_channel_sums *sums; /* [n_kv_heads][d_k] while gathering */
     float *vectors;           /* [n_kv_heads][3][d_k]: mean, weight, q_rms */
     uint32_t n_vectors;       /* floats that vectors has room for */
@@ -31,6 +41,7 @@ struct quire_profile {
     quire_allocator allocator;
     uint32_t n_layers;
     bool finished;
+    uint32_t length; /* positions that will be served; 0: those that were seen */
     uint64_t digest;
     quire_profile_layer *layers;
 };
@@ -40,6 +51,17 @@ static inline uint64_t quire_profile_floats(const quire_profile_layer *layer)
 {
     return (uint64_t)layer->n_kv_heads * layer->d_k * 3;
 }
+
+/* --- profile_rope.c */
+
+/* The channels of a pair. */
+void quire_rope_pair(const quire_profile_layer *layer, uint32_t pair, uint32_t *a, uint32_t *b);
+/* One row of one head. */
+void quire_rope_observe(const quire_profile_layer *layer, quire_channel_sums *sums, const float *x,
+                        uint32_t position, bool is_q);
+/* Makes the sums of one head those of the positions from first up to end. Nothing, if the angles cannot be right. */
+void quire_rope_spread(const quire_profile_layer *layer, quire_channel_sums *sums, uint32_t first,
+                       uint32_t end);
 
 /* A profile of n_layers layers without shapes. NULL: no memory. */
 quire_profile *quire_profile_new(uint32_t n_layers, const quire_allocator *allocator);

@@ -68,7 +68,7 @@ quire_profile *kit_profile(const quire_geometry *geometry, uint64_t seed, const 
         for (size_t c = 0; c < N * n_k; c++) x[c] = x[c] * (1 + (float)(c % 3)) + (float)(c % 5) - 2;
         KIT_REQUIRE(!quire_profile_observe_k(profile, i, 8, x, N));
         for (uint32_t t = 0; t < N; t++) kit_row(seed + 1, i, QUIRE_K, t, x + t * n_q, n_q);
-        KIT_REQUIRE(!quire_profile_observe_q(profile, i, x, N));
+        KIT_REQUIRE(!quire_profile_observe_q(profile, i, 0, x, N));
         free(x);
     }
     KIT_REQUIRE(!quire_profile_finish(profile));

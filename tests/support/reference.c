@@ -82,7 +82,7 @@ quire_profile *ref_profile(const quire_geometry *geometry)
         ref_k_rows(&state, k, TOKENS, shape.n_kv_heads, shape.d_k);
         ref_q_rows(&state, q, TOKENS, shape.n_q_heads, shape.d_k);
         REF_OK(quire_profile_observe_k(profile, i, 4, k, TOKENS));
-        REF_OK(quire_profile_observe_q(profile, i, q, TOKENS));
+        REF_OK(quire_profile_observe_q(profile, i, 0, q, TOKENS));
         free(k);
         free(q);
     }

@@ -314,7 +314,7 @@ static quire_status profile_whole(scene *s)
     kit_row(4, 0, QUIRE_K, 0, x, 4 * 32);
     quire_status status = quire_profile_create(&profile, &s->geometry, &s->allocator);
     if (!status) status = quire_profile_observe_k(profile, 0, 4, x, 1);
-    if (!status) status = quire_profile_observe_q(profile, 0, x, 1);
+    if (!status) status = quire_profile_observe_q(profile, 0, 0, x, 1);
     if (!status) status = quire_profile_finish(profile);
     if (!status) status = quire_profile_save(profile, kit_write, &bytes);
     kit_bytes_free(&bytes);

@@ -85,7 +85,7 @@ static quire_profile *make_profile(const quire_geometry *geometry, uint32_t seed
             rows[i] = (float)(seed >> 16) / 65536.0f;
         }
         assert_int_equal(quire_profile_observe_k(profile, layer, 8, rows, 8), QUIRE_OK);
-        assert_int_equal(quire_profile_observe_q(profile, layer, rows, 8), QUIRE_OK);
+        assert_int_equal(quire_profile_observe_q(profile, layer, 0, rows, 8), QUIRE_OK);
     }
     if (finish) assert_int_equal(quire_profile_finish(profile), QUIRE_OK);
     return profile;

@@ -55,7 +55,7 @@ static void observe_layer(quire_profile *p, uint32_t layer, uint64_t seed)
         for (uint32_t i = 0; i < 2 * nq; i++) q[i] = (float)(1 + i % nq / l->d_k) * random_normal(&seed);
         if (t == 50) k[0] = NAN, k[1] = INFINITY, q[2] = -INFINITY;
         assert_int_equal(quire_profile_observe_k(p, layer, t, k, 2), QUIRE_OK);
-        assert_int_equal(quire_profile_observe_q(p, layer, q, 2), QUIRE_OK);
+        assert_int_equal(quire_profile_observe_q(p, layer, t, q, 2), QUIRE_OK);
     }
 }
 
@@ -113,7 +113,7 @@ static void exact_statistics(void **state)
     quire_profile *p = NULL;
     assert_int_equal(quire_profile_create(&p, &one, NULL), QUIRE_OK);
     assert_int_equal(quire_profile_observe_k(p, 0, 3, k, 3), QUIRE_OK);
-    assert_int_equal(quire_profile_observe_q(p, 0, q, 1), QUIRE_OK);
+    assert_int_equal(quire_profile_observe_q(p, 0, 4, q, 1), QUIRE_OK);
     assert_int_equal(quire_profile_finish(p), QUIRE_OK);
     quire_calibration c = quire_profile_head(p, 0, 0);
     assert_true(c.mean[0] == 2 && c.mean[1] == 5 && c.mean[2] == 0);
@@ -127,7 +127,7 @@ static void exact_statistics(void **state)
     const float large[] = {1e6f, -1e6f, 0};
     assert_int_equal(quire_profile_create(&p, &one, NULL), QUIRE_OK);
     assert_int_equal(quire_profile_observe_k(p, 0, UINT32_MAX, large, 1), QUIRE_OK);
-    assert_int_equal(quire_profile_observe_q(p, 0, q, 1), QUIRE_OK);
+    assert_int_equal(quire_profile_observe_q(p, 0, 4, q, 1), QUIRE_OK);
     assert_int_equal(quire_profile_finish(p), QUIRE_OK);
     c = quire_profile_head(p, 0, 0);
     assert_true(c.mean[0] == 65504 && c.mean[1] == -65504 && c.mean[2] == 0);
@@ -186,13 +186,13 @@ static void misuse(void **state)
     assert_int_equal(quire_profile_create(&p, &geometry, NULL), QUIRE_OK);
     assert_int_equal(quire_profile_observe_k(p, LAYERS, 0, rows, 1), QUIRE_EINVAL);
     assert_int_equal(quire_profile_observe_k(p, 0, 0, NULL, 1), QUIRE_EINVAL);
-    assert_int_equal(quire_profile_observe_q(p, LAYERS, rows, 1), QUIRE_EINVAL);
+    assert_int_equal(quire_profile_observe_q(p, LAYERS, 4, rows, 1), QUIRE_EINVAL);
     assert_int_equal(quire_profile_observe_k(NULL, 0, 0, rows, 1), QUIRE_EINVAL);
     assert_int_equal(quire_profile_observe_k(p, 0, 0, NULL, 0), QUIRE_OK);
     assert_int_equal(quire_profile_finish(p), QUIRE_EINVAL); /* nothing seen */
     assert_int_equal(quire_profile_observe_k(p, 0, 3, rows, 1),
                      QUIRE_OK); /* a position that does not count */
-    assert_int_equal(quire_profile_observe_q(p, 0, (float[4 * D0]){0}, 1), QUIRE_OK);
+    assert_int_equal(quire_profile_observe_q(p, 0, 4, (float[4 * D0]){0}, 1), QUIRE_OK);
     assert_int_equal(quire_profile_finish(p), QUIRE_EINVAL);
     assert_false(quire_profile_fits(p, 0, 2, D0));
     memory m = {.fail_at = SIZE_MAX};
@@ -201,7 +201,7 @@ static void misuse(void **state)
     assert_int_equal(quire_profile_finish(p), QUIRE_OK);
     assert_int_equal(quire_profile_finish(p), QUIRE_EINVAL);
     assert_int_equal(quire_profile_observe_k(p, 0, 4, rows, 1), QUIRE_EINVAL);
-    assert_int_equal(quire_profile_observe_q(p, 0, rows, 1), QUIRE_EINVAL);
+    assert_int_equal(quire_profile_observe_q(p, 0, 4, rows, 1), QUIRE_EINVAL);
     assert_int_equal(quire_profile_digest(NULL), 0);
     quire_profile_destroy(p);
     quire_profile_destroy(NULL);
