@@ -34,7 +34,7 @@ import llama
 import measure
 
 SMOL, GEMMA = "smollm2-135m+f32", "gemma3-270m+f32"
-RECIPE = {SMOL: "calibrate@2048x12", GEMMA: "calibrate@2048x6"}
+RECIPE = {SMOL: "calibrate@2048x12-8192", GEMMA: "calibrate@2048x6-8192"}
 LONG = {SMOL: [(4096, 4), (8192, 2)], GEMMA: [(4096, 1)]}
 LONGER = {SMOL: [], GEMMA: [16384, 32000]}  # logits over Gemma3's vocabulary do not fit into memory there
 
@@ -68,12 +68,13 @@ def profiles(model):
     """The same cache with profiles from other texts, lengths and weights."""
     jobs = []
     chunks = 4 if model == SMOL else 2
-    for recipe in ("plays@2048x6", "calibrate@512x12", "calibrate@8192x2", "wiki@2048x4"):
+    for recipe in ("plays@2048x6-8192", "calibrate@512x12-8192", "calibrate@2048x12", "calibrate@2048x12-32768", "calibrate@8192x2",
+                   "wiki@2048x4"):
         jobs += divergence_jobs(model, ["c:r4/r4"], "wiki", 2048, chunks, recipe)
     jobs += divergence_jobs(model, ["r4", "c:r4/r4"], "plays", 2048, chunks, RECIPE[model])
     ctx, chunks = LONG[model][-1]
     jobs += divergence_jobs(model, ["r4"], "wiki", ctx, chunks, None)
-    for recipe in ("calibrate@512x12", "calibrate@8192x2"):
+    for recipe in ("calibrate@2048x12", "calibrate@8192x2"):
         jobs += divergence_jobs(model, ["c:r4/r4"], "wiki", ctx, chunks, recipe)
     noisy = model.replace("+f32", "+noise")
     for job in divergence_jobs(noisy, ["r4", "c:r4/r4", "c:r4/r4"], "wiki", 2048, 2, RECIPE[model]):
@@ -104,7 +105,7 @@ def greedy(model):
 def short(model):
     if model != SMOL:
         return []
-    recipe = "calibrate@512x8"
+    recipe = "calibrate@512x8-8192"
     return divergence_jobs(model, caches.SHORT, "wiki", 512, 4, recipe) + [
         {"what": "attention", "model": model, "tokens": 512, "recipe": recipe}]
 

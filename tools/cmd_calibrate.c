@@ -15,7 +15,7 @@
 
 typedef struct calibrate {
     const char *model, *llama, *text, *out;
-    uint64_t ctx, chunks, check, threads;
+    uint64_t ctx, chunks, length, check, threads;
     bool json;
     char program[PLACE_SIZE], plugin[PLACE_SIZE], profile[PLACE_SIZE];
     char learn[64], judge[64], logits[64]; /* temporary files */
@@ -72,6 +72,11 @@ static const char *set_chunks(void *ctx, const char *value)
     return number(&((calibrate *)ctx)->chunks, value, 1, 4096, "a number from 1 to 4096");
 }
 
+static const char *set_length(void *ctx, const char *value)
+{
+    return number(&((calibrate *)ctx)->length, value, 64, 1u << 24, "a number from 64 to 16M");
+}
+
 static const char *set_check(void *ctx, const char *value)
 {
     return number(&((calibrate *)ctx)->check, value, 0, 64, "a number from 0 to 64");
@@ -86,7 +91,8 @@ static const tool_option options[] = {
     {"--llama", "DIR", "where llama-perplexity is (PATH)", set_llama},
     {"--text", "FILE", "of the kind that will be served, 100 KB or more (the shipped text)", set_text},
     {"--out", "FILE", "the profile (MODEL.quire-profile, beside the model)", set_out},
-    {"--ctx", "N", "tokens per piece of text; the longer the contexts served, the larger (2048)", set_ctx},
+    {"--length", "N", "the longest contexts that will be served (8192)", set_length},
+    {"--ctx", "N", "tokens per piece of text (2048)", set_ctx},
     {"--chunks", "N", "pieces to learn from (12)", set_chunks},
     {"--check", "N", "pieces to measure the gain on, 512 tokens each; 0: none (4)", set_check},
     {"--threads", "N", "(2)", set_threads},
@@ -102,7 +108,7 @@ static const tool_command command = {
         "measures what was gained, on another part of the text.",
     .examples =
         "  quire calibrate model.gguf\n"
-        "  quire calibrate --llama ~/llama.cpp/build/bin --ctx 8192 --chunks 4 model.gguf\n"
+        "  quire calibrate --llama ~/llama.cpp/build/bin --length 32768 model.gguf\n"
         "  QUIRE_KV=balanced QUIRE_PROFILE=model.quire-profile GGML_BACKEND_PATH=.../libggml-quire.so llama-server ...\n",
     .options = options,
     .n_options = sizeof options / sizeof options[0],
@@ -188,7 +194,8 @@ static void listen(void *ctx, const char *text, size_t n)
 
 typedef struct job {
     const char *what, *text, *policy, *profile, *record; /* NULL: not given */
-    bool save, compare;                                  /* logits */
+    const char *length;
+    bool save, compare; /* logits */
     uint64_t ctx, chunks;
 } job;
 
@@ -208,6 +215,8 @@ static bool perform(const calibrate *c, const job *j, listener *l)
                                   {"QUIRE_KV", j->policy},
                                   {"QUIRE_PROFILE", j->profile},
                                   {"QUIRE_PROFILE_RECORD", j->record},
+                                  {"QUIRE_PROFILE_LENGTH", j->length},
+                                  {"QUIRE_ROWS_RECORD", NULL},
                                   {"QUIRE_CONFIG", NULL},
                                   {"QUIRE_LOG", "1"},
                                   {NULL, NULL}};
@@ -332,8 +341,14 @@ static int run(calibrate *c)
     if (!name_profile(c)) return tool_failed("calibrate", "the name of the profile is too long");
     if (!split_text(c, c->text ? c->text : text))
         return tool_failed("calibrate", "%s: %s", c->text ? c->text : text, strerror(errno));
-    job record = {
-        .what = "recording", .text = c->learn, .record = c->profile, .ctx = c->ctx, .chunks = c->chunks};
+    char length[32];
+    snprintf(length, sizeof length, "%llu", (unsigned long long)c->length);
+    job record = {.what = "recording",
+                  .text = c->learn,
+                  .record = c->profile,
+                  .length = length,
+                  .ctx = c->ctx,
+                  .chunks = c->chunks};
     remove(c->profile);
     if (!perform(c, &record, &l)) return TOOL_FAILED;
     if (access(c->profile, R_OK))
@@ -348,7 +363,7 @@ static int run(calibrate *c)
 
 int cmd_calibrate(int argc, char **argv)
 {
-    calibrate c = {.ctx = 2048, .chunks = 12, .check = 4, .threads = 2};
+    calibrate c = {.ctx = 2048, .chunks = 12, .length = 8192, .check = 4, .threads = 2};
     int code = tool_parse(&command, argc, argv, &c);
     if (code >= 0) return code;
     if (!c.model) return tool_usage("calibrate", "it needs a model; quire calibrate --help");

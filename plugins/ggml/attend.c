@@ -160,10 +160,13 @@ static void fill_slopes(float *slope, uint32_t n_heads, float max_bias)
         slope[h] = h < whole ? powf(even, (float)(h + 1)) : powf(odd, (float)(2 * (h - whole) + 1));
 }
 
-static void record(const struct operand *k, const struct host_tensor *q)
+/* Queries as they would be if scores were divided by sqrt(d): some models scale them before. */
+static void record(const struct operand *k, const struct host_tensor *op)
 {
+    const struct host_tensor *q = op->src[0];
     struct recorder *r = k->kv ? k->kv->owner->context->recorder : NULL;
     if (!r) return;
+    float factor = host_float_param(op, 0) * sqrtf((float)q->ne[0]);
     size_t row = (size_t)(q->ne[0] * q->ne[2]);
     float *rows = malloc(row * sizeof *rows);
     for (int64_t s = 0; rows && s < q->ne[3]; s++)
@@ -173,6 +176,7 @@ static void record(const struct operand *k, const struct host_tensor *q)
                        (const char *)q->data + (size_t)i * q->nb[1] + (size_t)h * q->nb[2] +
                            (size_t)s * q->nb[3],
                        (size_t)q->ne[0] * sizeof *rows);
+            for (size_t j = 0; j < row; j++) rows[j] *= factor;
             recorder_q(r, k->kv->layer, (uint32_t)(q->ne[1] - 1 - i), rows);
         }
     free(rows);
@@ -272,7 +276,7 @@ int attend_run(struct worker *w, struct host_tensor *op)
     status = open_operand(&v, op->src[2], QUIRE_V);
     if (!status && (sees_refused(&k, op->src[3]) || sees_refused(&v, op->src[3]))) status = HOST_FAILED;
     if (!status) status = attend(w, op, &k, &v, v_in_k);
-    if (!status) record(&k, op->src[0]);
+    if (!status) record(&k, op);
     close_operand(&k);
     close_operand(&v);
     return status;
