@@ -105,7 +105,7 @@ def greedy(model):
 def short(model):
     if model != SMOL:
         return []
-    recipe = "calibrate@512x8-8192"
+    recipe = "calibrate@512x8"
     return divergence_jobs(model, caches.SHORT, "wiki", 512, 4, recipe) + [
         {"what": "attention", "model": model, "tokens": 512, "recipe": recipe}]
 
