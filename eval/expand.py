@@ -7,7 +7,6 @@ With quantized weights llama.cpp also rounds activations to 8 bits, and any chan
 of about 0.004 on these models that has nothing to do with the cache. NOISE (0.02) adds that much of each matrix's own
 size in random numbers: a stand-in for a fine-tune of the same base. Needs the packages gguf and numpy.
 """
-import os
 import struct
 import sys
 
@@ -33,8 +32,7 @@ def expand(source, out, noise=0.0):
     rng = np.random.default_rng(1)
     with open(source, "rb") as f:
         head = f.read(head_end(reader))
-    part = f"{out}.{os.getpid()}.part"
-    with open(part, "wb") as f:
+    with open(out, "wb") as f:
         f.write(head)
         offset = 0
         for t in reader.tensors:
@@ -47,7 +45,6 @@ def expand(source, out, noise=0.0):
                 values = values + np.float32(noise * values.std()) * rng.standard_normal(values.size, np.float32)
             f.write(values.tobytes())
             f.write(bytes(-4 * values.size % ALIGN))
-    os.replace(part, out)
 
 
 if __name__ == "__main__":

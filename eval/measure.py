@@ -114,10 +114,15 @@ def rows(name, tokens):
 
 # --- measurements --------------------------------------------------------------------------------
 
+def cache_of(name, cache, recipe):
+    """A cache by its name, and the environment in which the device keeps it."""
+    c = Cache(cache)
+    return c, c.environment(profile(name, recipe) if c.calibrated else None)
+
+
 def divergence(name, cache, text, ctx, chunks, recipe, profile_of=None):
     """Perplexity and KL divergence of the next token's distribution."""
-    c = Cache(cache)
-    env = c.environment(profile(profile_of or name, recipe) if c.calibrated else None)
+    c, env = cache_of(profile_of or name, cache, recipe)
     figures = llama.perplexity(model(name), c.arguments(), plugin=not c.stock, env=env, ctx=ctx, chunks=chunks,
                                base=logits(name, text, ctx, chunks, c.stock), text=TEXTS / f"{text}.txt",
                                timeout=HOURS)
@@ -127,8 +132,7 @@ def divergence(name, cache, text, ctx, chunks, recipe, profile_of=None):
 
 def continued(name, cache, tokens, n, recipe):
     """The likeliest tokens, and the true one, after a long text and after each of its next n tokens."""
-    c = Cache(cache)
-    env = c.environment(profile(name, recipe) if c.calibrated else None)
+    c, env = cache_of(name, cache, recipe)
     with llama.Server(model(name), "-c", tokens + n + 64, "-np", 1, *c.arguments(), plugin=not c.stock, env=env) as s:
         ids = s.tokens((TEXTS / "wiki.txt").read_text())[:tokens + n]
         if len(ids) < tokens + n:
@@ -200,8 +204,7 @@ def forced(server, prompt, answer):
 
 def needles(name, cache, tokens, recipe):
     """Log-probability of the needle at several depths, and whether it is found without help."""
-    c = Cache(cache)
-    env = c.environment(profile(name, recipe) if c.calibrated else None)
+    c, env = cache_of(name, cache, recipe)
     found = []
     with llama.Server(model(name), "-c", tokens + 256, "-np", 1, *c.arguments(), plugin=not c.stock, env=env) as s:
         for number in NUMBERS:
@@ -215,8 +218,7 @@ def needles(name, cache, tokens, recipe):
 
 def greedy(name, cache, n, recipe):
     """Texts that go on from 20 prompts, greedily."""
-    c = Cache(cache)
-    env = c.environment(profile(name, recipe) if c.calibrated else None)
+    c, env = cache_of(name, cache, recipe)
     text = (TEXTS / "moby.txt").read_text()
     with llama.Server(model(name), "-c", 2048, "-np", 1, *c.arguments(), plugin=not c.stock, env=env) as s:
         tokens = [s.completion(text[8000 * i:8000 * i + 1500], n, cache=False, ignore_eos=True).tokens for i in range(20)]

@@ -239,11 +239,6 @@ static double figure(const listener *l, const char *name)
 
 /* --------------------------------------------------------------------- gain */
 
-static quire_status read_bytes(void *ctx, void *bytes, size_t n)
-{
-    return fread(bytes, 1, n, ctx) == n ? QUIRE_OK : QUIRE_EIO;
-}
-
 /* Root of the mean square over the layers, and the worst of them. */
 static void score_errors(const quire_profile *profile, const char *codec, double *mean, double *worst)
 {
@@ -263,9 +258,7 @@ static int tell_estimate(const calibrate *c)
     static const char *const pairs[][2] = {
         {"r3", "c:r3"}, {"r4", "c:r4"}, {"r5", "c:r5"}, {"r6", "c:r6"}, {"r8", "c:r8"}};
     quire_profile *profile = NULL;
-    FILE *in = fopen(c->profile, "rb");
-    quire_status status = in ? quire_profile_load(&profile, read_bytes, in, NULL) : QUIRE_EIO;
-    if (in) fclose(in);
+    quire_status status = tool_load_profile(&profile, c->profile);
     if (status) return tool_failed("calibrate", "%s: %s", c->profile, quire_status_text(status));
     if (c->json)
         printf("{\"profile\":"), tool_json_string(stdout, c->profile), printf(",\"score_error\":{");

@@ -123,20 +123,6 @@ static void all_policies(rows_options *o)
     }
 }
 
-static quire_status read_bytes(void *ctx, void *bytes, size_t n)
-{
-    return fread(bytes, 1, n, ctx) == n ? QUIRE_OK : QUIRE_EIO;
-}
-
-static quire_profile *load_profile(const char *path)
-{
-    quire_profile *profile = NULL;
-    FILE *in = fopen(path, "rb");
-    if (in && quire_profile_load(&profile, read_bytes, in, NULL)) profile = NULL;
-    if (in) fclose(in);
-    return profile;
-}
-
 /* ------------------------------------------------------------------ output */
 
 static double ratio(double error, double all)
@@ -179,6 +165,7 @@ typedef struct rows_run {
     quire_profile *profile;
     quire_workspace *workspace;
     FILE *write;
+    float **exact; /* by layer: its attention without a codec, NULL until it is needed */
 } rows_run;
 
 static quire_plan *make_plan(const rows_run *r, const char *policy, char *message, size_t size)
@@ -192,6 +179,22 @@ static quire_plan *make_plan(const rows_run *r, const char *policy, char *messag
     if (layers && quire_plan_create(&plan, &geometry, policy, &with)) plan = NULL;
     free(layers);
     return plan;
+}
+
+static quire_status exact_of(const rows_run *r, rows_case *c, size_t n_out)
+{
+    float **kept = &r->exact[c->layer];
+    if (!*kept) {
+        float *out = malloc(n_out * sizeof *out);
+        quire_status status = out ? rows_exact(c, out) : QUIRE_ENOMEM;
+        if (status) {
+            free(out);
+            return status;
+        }
+        *kept = out;
+    }
+    c->exact = *kept;
+    return QUIRE_OK;
 }
 
 static quire_status measure_layer(const rows_run *r, const quire_plan *plan, uint32_t layer, bool write,
@@ -208,8 +211,10 @@ static quire_status measure_layer(const rows_run *r, const quire_plan *plan, uin
                    .every = (uint32_t)r->o.every,
                    .workspace = r->workspace};
     size_t n_out = (size_t)rows_n_queries(&c) * l->n_q_heads * l->d_v;
+    quire_status status = exact_of(r, &c, n_out);
+    if (status) return status;
     float *out = write ? malloc(n_out * sizeof *out) : NULL;
-    quire_status status = write && !out ? QUIRE_ENOMEM : rows_measure(&c, e, out);
+    status = write && !out ? QUIRE_ENOMEM : rows_measure(&c, e, out);
     if (out && !status && fwrite(out, sizeof *out, n_out, r->write) != n_out) status = QUIRE_EIO;
     free(out);
     *bits = (quire_codec_bits(info.k, l->d_k) * l->d_k + quire_codec_bits(info.v, l->d_v) * l->d_v) /
@@ -248,9 +253,11 @@ static int run(rows_run *r)
     char message[512];
     if (!rows_file_read(&r->file, r->o.path, (uint32_t)r->o.tokens, message, sizeof message))
         return tool_failed("rows", "%s", message);
-    if (r->o.profile && !(r->profile = load_profile(r->o.profile)))
+    if (r->o.profile && tool_load_profile(&r->profile, r->o.profile))
         return tool_failed("rows", "%s: not a profile that can be read", r->o.profile);
-    if (quire_workspace_create(&r->workspace, NULL, NULL)) return tool_failed("rows", "no memory");
+    r->exact = calloc(r->file.n_layers, sizeof *r->exact);
+    if (!r->exact || quire_workspace_create(&r->workspace, NULL, NULL))
+        return tool_failed("rows", "no memory");
     if (r->o.write && !(r->write = fopen(r->o.write, "wb")))
         return tool_failed("rows", "%s: %s", r->o.write, strerror(errno));
     if (r->o.n_policies == 1 && !strcmp(r->o.policies[0], "all")) all_policies(&r->o);
@@ -274,6 +281,8 @@ int cmd_rows(int argc, char **argv)
     code = run(&r);
     quire_workspace_destroy(r.workspace);
     quire_profile_destroy(r.profile);
+    for (uint32_t i = 0; r.exact && i < r.file.n_layers; i++) free(r.exact[i]);
+    free(r.exact);
     rows_file_free(&r.file);
     return code;
 }

@@ -145,23 +145,34 @@ static void add_scores(const rows_case *c, rows_error *e, const float *k, uint32
     e->n_scores += n;
 }
 
+static quire_status attend_coded(const rows_case *c, const char *k_codec, const char *v_codec, coded *k,
+                                 coded *v, float *out)
+{
+    quire_status status = code(c, k, QUIRE_K, k_codec);
+    if (!status) status = code(c, v, QUIRE_V, v_codec);
+    if (!status) status = attend(c, k, v, out);
+    return status;
+}
+
+quire_status rows_exact(const rows_case *c, float *out)
+{
+    coded k = {0}, v = {0};
+    quire_status status = attend_coded(c, "f32", "f32", &k, &v, out);
+    coded_free(&k);
+    coded_free(&v);
+    return status;
+}
+
 quire_status rows_measure(const rows_case *c, rows_error *e, float *out)
 {
     const rows_layer *l = &c->file->layers[c->layer];
     size_t n_tokens = c->file->n_tokens,
            n_out = (size_t)rows_n_queries(c) * l->shape.n_q_heads * l->shape.d_v;
-    coded k = {0}, v = {0}, k0 = {0}, v0 = {0};
-    float *exact = malloc(n_out * sizeof *exact), *own = out ? NULL : malloc(n_out * sizeof *own);
-    float *result = out ? out : own;
-    quire_status status = exact && result ? QUIRE_OK : QUIRE_ENOMEM;
-    if (!status) status = code(c, &k, QUIRE_K, c->k);
-    if (!status) status = code(c, &v, QUIRE_V, c->v);
-    if (!status) status = code(c, &k0, QUIRE_K, "f32");
-    if (!status) status = code(c, &v0, QUIRE_V, "f32");
-    if (!status) status = attend(c, &k, &v, result);
-    if (!status) status = attend(c, &k0, &v0, exact);
+    coded k = {0}, v = {0};
+    float *own = out ? NULL : malloc(n_out * sizeof *own), *result = out ? out : own;
+    quire_status status = result ? attend_coded(c, c->k, c->v, &k, &v, result) : QUIRE_ENOMEM;
     if (!status) {
-        add_squares(&e->out, &e->out_all, result, exact, n_out);
+        add_squares(&e->out, &e->out_all, result, c->exact, n_out);
         add_squares(&e->k, &e->k_all, k.values, l->values[ROWS_K], n_tokens * rows_width(&l->shape, ROWS_K));
         add_squares(&e->v, &e->v_all, v.values, l->values[ROWS_V], n_tokens * rows_width(&l->shape, ROWS_V));
         for (uint32_t i = 0; i < rows_n_queries(c); i++)
@@ -169,9 +180,6 @@ quire_status rows_measure(const rows_case *c, rows_error *e, float *out)
     }
     coded_free(&k);
     coded_free(&v);
-    coded_free(&k0);
-    coded_free(&v0);
-    free(exact);
     free(own);
     return status;
 }

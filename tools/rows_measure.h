@@ -20,10 +20,13 @@ typedef struct rows_case {
     const char *k, *v;            /* codecs */
     const quire_profile *profile; /* or NULL */
     uint32_t every;               /* of the tokens, every how many asks */
+    const float *exact;           /* what rows_exact() gave */
     quire_workspace *workspace;
 } rows_case;
 
 uint32_t rows_n_queries(const rows_case *c);
+/* Attention over the rows as they are, the same for all codecs: [n_queries][n_q_heads][d_v]. k and v are not looked at. */
+quire_status rows_exact(const rows_case *c, float *out);
 /* Adds to *e. out: [n_queries][n_q_heads][d_v] of the coded rows, or NULL. */
 quire_status rows_measure(const rows_case *c, rows_error *e, float *out);
 

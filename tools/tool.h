@@ -3,6 +3,8 @@
 #ifndef QUIRE_TOOLS_TOOL_H
 #define QUIRE_TOOLS_TOOL_H
 
+#include <quire/quire.h>
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -51,6 +53,9 @@ bool tool_real(const char *text, double min, double max, double *out);
 
 /* Copies what comes before the next comma into word and moves *text past it; false at the end or if it does not fit. */
 bool tool_word(const char **text, char *word, size_t size);
+
+/* EIO: the file cannot be read. */
+quire_status tool_load_profile(quire_profile **out, const char *path);
 
 /* A string between quotes, as JSON wants it. */
 void tool_json_string(FILE *file, const char *text);

@@ -253,7 +253,7 @@ QUIRE_API quire_status quire_profile_load(quire_profile **out, quire_read_fn rea
                                           const quire_allocator *allocator);
 QUIRE_API uint64_t quire_profile_digest(const quire_profile *profile); /* 0 until finished */
 /* How far a score would be off if that layer's K were kept in a codec: root of the mean square, in units of the exponent.
- * Below 0.1 nothing is seen of it, from 0.5 on texts change (docs/fidelity.md). An estimate from the statistics alone. */
+ * Below 0.1 nothing is seen of it, from 0.35 on texts change (docs/fidelity.md). An estimate from the statistics alone. */
 QUIRE_API quire_status quire_profile_score_error(const quire_profile *profile, uint32_t layer,
                                                  const char *codec, double *out);
 QUIRE_API void quire_profile_destroy(quire_profile *profile);
