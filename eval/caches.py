@@ -56,11 +56,20 @@ FEWEST = ["stock q8_0", "stock q4_0", "a4g64", "r8", "r6/r4", "c:r4/r4", "c:r4/r
 SHORT = ["stock q8_0", "stock q5_1", "stock q4_0", "a4g64", "r8", "r6/r4", "r5/r3", "r4", "c:r5/r4", "c:r4/r3"]
 
 
+def codecs(quire, *arguments):
+    """Objects that `quire codecs` prints."""
+    rows = subprocess.run([quire, "codecs", "--json", *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return [json.loads(line) for line in rows.splitlines()]
+
+
+def presets(quire):
+    return codecs(quire, "--presets")
+
+
 def bits(quire, k, v, d):
-    """Bits per value of a pair of codecs at a head size, everything counted, by `quire codecs`."""
-    presets = {"k8v4": ("a8g64", "a4g64"), "k4v4": ("a4g64", "a4g64")}
-    if k in presets:
-        k, v = presets[k]
-    rows = subprocess.run([quire, "codecs", "--json", k, v], check=True, stdout=subprocess.PIPE, text=True).stdout
-    sizes = [json.loads(line)["bits"] for line in rows.splitlines()]
+    """Bits per value of a pair of codecs at a head size, everything counted."""
+    for preset in presets(quire):
+        if k == preset["name"]:
+            k, v = preset["without"].split("/")
+    sizes = [codec["bits"] for codec in codecs(quire, k, v)]
     return sum(s[str(d)] for s in (sizes[0], sizes[-1])) / 2

@@ -177,6 +177,11 @@ static void test_codecs(void **state)
     r = run("codecs --json r4 q8_0");
     assert_int_equal(r->code, 0);
     assert_int_equal(each_line(r->text, NULL), 2);
+    r = run("codecs --presets --json");
+    assert_int_equal(r->code, 0);
+    assert_non_null(strstr(r->text, "\"name\":\"balanced\""));
+    assert_int_equal(each_line(r->text, NULL), quire_preset_count());
+    assert_int_equal(run("codecs --presets r4 2>/dev/null")->code, 2);
 }
 
 /* The form is fixed: other programs read it. */
