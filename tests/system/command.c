@@ -135,8 +135,8 @@ static void test_help(void **state)
     assert_int_equal(r->code, 0);
     assert_non_null(strstr(r->text, "codecs"));
     assert_non_null(strstr(r->text, "examples:"));
-    static const char *const lines[] = {"codecs --help", "bench --help", "help bench",
-                                        "bench --context 1K -h"};
+    static const char *const lines[] = {"codecs --help",         "bench --help", "help bench",
+                                        "bench --context 1K -h", "rows --help",  "calibrate --help"};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         r = run(lines[i]);
         assert_int_equal(r->code, 0);
@@ -302,6 +302,13 @@ static void test_wrong_lines(void **state)
         {"bench --markdown /nowhere/rows.jsonl", "/nowhere", 1},
         {"bench --markdown /proc/self/comm", "line 1", 1},
         {"bench --context 2048M --sequences 64 --codecs f16", "memory", 1},
+        {"rows", "a file", 2},
+        {"rows --nonsense x", "--nonsense", 2},
+        {"rows /nowhere", "/nowhere", 1},
+        {"rows /proc/self/comm", "not a file of recorded rows", 1},
+        {"calibrate", "a model", 2},
+        {"calibrate --length 1 x.gguf", "--length", 2},
+        {"calibrate /nowhere.gguf", "/nowhere.gguf", 1},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         char line[256];
