@@ -223,7 +223,7 @@ def layer_plot(e, model, path):
 def needle_rows(e):
     rows = []
     for model in (SMOL, GEMMA):
-        for tokens in (2048, 4096):
+        for tokens in (4096, 2048):
             base = e.find(what="needles", model=model, cache="f16", tokens=tokens)
             for c in ["f16", *caches.FEW]:
                 f = e.find(what="needles", model=model, cache=c, tokens=tokens)
