@@ -177,23 +177,42 @@ static void memory_is_bounded(void **state)
 
 /* -------------------------------------------------------------------- files */
 
-/* A profile of one mean as version 1 had it. */
-static void write_version_1(const quire_calibration *c, uint32_t d, kit_bytes *to)
+/* A file of one layer and head with the right hash. Version 1 has one mean and does not say so. */
+static void write_file(const quire_calibration *c, uint32_t d, uint32_t version, uint32_t n_means,
+                       kit_bytes *to)
 {
-    uint8_t head[24] = "QUIREPRF", tail[8];
+    uint8_t head[28] = "QUIREPRF", tail[8];
     quire_hash h;
-    quire_store32(head + 8, 1);
+    quire_store32(head + 8, version);
     quire_store32(head + 12, 1);
     quire_store32(head + 16, 1);
     quire_store32(head + 20, d);
-    kit_write(to, head, sizeof head);
-    kit_write(to, c->mean, d * sizeof(float));
+    quire_store32(head + 24, n_means);
+    kit_write(to, head, version == 1 ? 24 : 28);
+    kit_write(to, c->mean, (size_t)n_means * d * sizeof(float));
     kit_write(to, c->weight, d * sizeof(float));
     kit_write(to, c->q_rms, d * sizeof(float));
     quire_hash_begin(&h);
     quire_hash_add(&h, to->data, to->n);
     quire_store64(tail, quire_hash_end(&h));
     kit_write(to, tail, sizeof tail);
+}
+
+static void wrong_numbers_of_means(void **state)
+{
+    (void)state;
+    static const float mean[40] = {1, 2}, ones[] = {1, 1};
+    quire_calibration c = {.mean = mean, .weight = ones, .q_rms = ones};
+    for (uint32_t n = 0; n < 20; n++) {
+        kit_bytes bytes = {0};
+        quire_profile *p = NULL;
+        write_file(&c, 2, 2, n, &bytes);
+        assert_int_equal(quire_profile_load(&p, kit_read, &bytes, NULL),
+                         n < 1 || n > 15 ? QUIRE_EFORMAT : QUIRE_OK);
+        if (p) assert_int_equal(quire_profile_head(p, 0, 0).n_means, n);
+        quire_profile_destroy(p);
+        kit_bytes_free(&bytes);
+    }
 }
 
 /* Attention on rows coded with a profile, against softmax in double over the decoded rows. Gives how many means they use. */
@@ -249,7 +268,7 @@ static void version_1_is_read(void **state)
     quire_profile *p = profile_of(&one_head, 50, 50), *old = NULL, *again = NULL;
     quire_calibration c = quire_profile_head(p, 0, 0);
     kit_bytes bytes = {0}, saved = {0};
-    write_version_1(&c, D, &bytes);
+    write_file(&c, D, 1, 1, &bytes);
     REF_OK(quire_profile_load(&old, kit_read, &bytes, NULL));
     assert_int_equal(bytes.at, bytes.n);
     quire_calibration one = quire_profile_head(old, 0, 0);
@@ -308,7 +327,7 @@ int main(void)
         cmocka_unit_test(clusters_are_found), cmocka_unit_test(same_everywhere),
         cmocka_unit_test(few_rows),           cmocka_unit_test(late_rows_count),
         cmocka_unit_test(memory_is_bounded),  cmocka_unit_test(version_1_is_read),
-        cmocka_unit_test(many_means_at_once),
+        cmocka_unit_test(many_means_at_once), cmocka_unit_test(wrong_numbers_of_means),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
