@@ -88,7 +88,7 @@ static quire_status check_tile(quire_checked_job *c, const quire_attend_job *job
     if (job->n_kv_heads > tile->k_format->n_heads || job->n_kv_heads > value->n_heads) return QUIRE_EINVAL;
     if (!add_format(c->k, &c->n_k, tile->k_format) || !add_format(c->v, &c->n_v, value))
         return QUIRE_EUNSUPPORTED;
-    size_t floats = quire_acc_floats(value) + QUIRE_SIDE_LANES;
+    size_t floats = quire_acc_floats(value) + QUIRE_MEAN_SLOTS;
     if (floats > c->v_stride) c->v_stride = (uint32_t)floats;
     return QUIRE_OK;
 }
@@ -187,7 +187,7 @@ static void lay_out_queries(carver *m, const needs *n, quire_queries *q)
         .fine = (int8_t *)carve(m, whole, plane),
         .sum = (int32_t *)carve(m, 2 * rows * n->n_parts, sizeof(int32_t)),
         .unit = (float *)carve(m, rows, sizeof(float)),
-        .mean_score = (float *)carve(m, rows, sizeof(float)),
+        .mean_score = (float *)carve(m, rows * QUIRE_MEAN_SLOTS, sizeof(float)),
         .coarse = (float *)carve(m, rows, sizeof(float)),
     };
     if (m->base) *q = laid;

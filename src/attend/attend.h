@@ -35,7 +35,7 @@ typedef struct quire_checked_job {
     uint32_t n_k, n_v;
     const quire_format *k[QUIRE_MAX_FORMATS]; /* distinct formats, in order of their fingerprints */
     const quire_format *v[QUIRE_MAX_FORMATS];
-    uint32_t v_stride; /* floats of one accumulator: the most that any of v[] needs, then 16 for the mean */
+    uint32_t v_stride; /* floats of one accumulator: the most that any of v[] needs, then QUIRE_MEAN_SLOTS */
     size_t q_stride, q_head_stride, out_stride, out_head_stride;
     float scale;
     const quire_kernels *kernels;
@@ -52,7 +52,7 @@ typedef struct quire_block {
 /*
  * Running softmax of the rows of a block. Scores are in units of log 2. Row i: max[i], sum[i] (while a split runs: 16
  * lanes), and per V format an accumulator at acc + (i * n_v + f) * v_stride: values, what the kernels keep beside
- * them, and in the last 16 floats the weight of rows with their mean taken out.
+ * them, and in the last QUIRE_MEAN_SLOTS floats the weights of rows by the mean that was taken out of them.
  */
 typedef struct quire_state {
     float *max, *sum, *lanes, *acc;

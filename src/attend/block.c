@@ -62,7 +62,8 @@ void quire_block_prepare(const quire_block *b, quire_scratch *s)
         q->copies = 1;
         for (uint32_t i = 0; i < b->n_rows; i++) {
             const float *x = query_of(b, i, &query, &q_head);
-            quire_prepare_query(&format->coder, &cal, x, q->row + (size_t)i * d, &q->mean_score[i]);
+            quire_prepare_query(&format->coder, &cal, x, q->row + (size_t)i * d,
+                                q->mean_score + (size_t)i * QUIRE_MEAN_SLOTS);
         }
         job->kernels->load(format, q);
         /* An error of r / 256, evenly spread over (-1/2, 1/2) in each of d channels, times values of this size. */
@@ -340,16 +341,16 @@ static void add_terms(const visit *v, strip *st)
     }
 }
 
-/* V in K: the weight of the rows whose mean was taken out. */
+/* V in K: the weights of the rows by the mean that was taken out of them. */
 static void weigh_means(const visit *v, const strip *st, float *acc)
 {
     const quire_format *f = v->k.format;
     const quire_checked_job *job = v->block->job;
     for (uint32_t t = 0; t < QUIRE_TILE_ROWS; t++) {
-        if (quire_load16(v->k.tile + f->code_bytes + t * 2) & 0x8000u) continue;
-        for (uint32_t i = 0; i < st->n; i++)
+        uint32_t mean = quire_load16(v->k.tile + f->code_bytes + t * 2) & QUIRE_MEAN_BITS;
+        for (uint32_t i = 0; mean && i < st->n; i++)
             if (st->visible[i] >> t & 1)
-                acc[i * acc_stride(job) + job->v_stride - LANES] +=
+                acc[i * acc_stride(job) + job->v_stride - QUIRE_MEAN_SLOTS + mean] +=
                     st->factor[i] * st->scores[i * QUIRE_TILE_ROWS + t];
     }
 }
@@ -503,9 +504,12 @@ void quire_block_finish(const quire_block *b, const quire_attend_options *o, con
             float factor = partial ? 1.0f : quire_final_factor(total->max[i], total->sum[i], sink);
             const float *acc = total->acc + ((size_t)i * job->n_v + f) * job->v_stride;
             const quire_coder *coder = &job->v[f]->coder;
+            float mean_sum[QUIRE_MEAN_SLOTS];
             for (uint32_t c = 0; c < coder->d; c++) s->row[c] = acc[c] * factor;
+            for (uint32_t m = 0; m < QUIRE_MEAN_SLOTS; m++)
+                mean_sum[m] = acc[job->v_stride - QUIRE_MEAN_SLOTS + m] * factor;
             quire_calibration cal = quire_format_head(job->v[f], b->head);
-            quire_finish_value(coder, &cal, s->row, acc[job->v_stride - LANES] * factor);
+            quire_finish_value(coder, &cal, s->row, mean_sum);
             for (uint32_t c = 0; c < d_v; c++) out[c] += s->row[c];
         }
         size_t at = (size_t)query * job->job->n_q_heads + q_head;

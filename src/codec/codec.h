@@ -54,10 +54,23 @@ typedef struct quire_codec {
 
 const quire_codec *quire_codec_get(const char *name); /* NULL if unknown */
 
-/* Means and weights of one KV head's K channels, d values each; all NULL without a profile. */
+#define QUIRE_MAX_MEANS 15u
+#define QUIRE_MEAN_SLOTS (QUIRE_MAX_MEANS + 1) /* of tables by the number of a mean; slot 0 is for none */
+/* The last bits of a calibrated row's scale: the number of the mean that was taken out, from 1 on; 0: none. */
+#define QUIRE_MEAN_BITS 0xfu
+
+/* Means and weights of one KV head's K channels; all NULL without a profile. */
 typedef struct quire_calibration {
-    const float *mean, *weight, *q_rms;
+    const float *mean;           /* [n_means][d] */
+    const float *weight, *q_rms; /* [d] */
+    uint32_t n_means;            /* 1 to QUIRE_MAX_MEANS */
 } quire_calibration;
+
+/* Mean number i, or NULL: none, or one that the profile does not have (bytes may come from anywhere). */
+static inline const float *quire_mean_at(const quire_calibration *cal, uint32_t d, uint32_t i)
+{
+    return i && i <= cal->n_means ? cal->mean + (size_t)(i - 1) * d : NULL;
+}
 
 /* A codec bound to a side and a head size. */
 struct quire_coder {
@@ -95,18 +108,21 @@ void quire_decode_row(const quire_coder *coder, const quire_calibration *cal, co
 
 /* Codes to values, still rotated and calibrated: what score and mix work on. y has d values. */
 void quire_expand_row(const quire_coder *coder, const quire_coded_row *row, float *y);
-/* Whether the mean was taken out of this row (it is centred); false without calibration. */
-bool quire_row_is_centred(const quire_coder *coder, const quire_coded_row *row);
+/* The number of the mean that was taken out of this row; 0: none, as always without calibration. */
+uint32_t quire_row_mean(const quire_coder *coder, const quire_coded_row *row);
+/* The mean nearest to a row of d values, as calibrated codecs measure it. *distance, unless NULL: squared. */
+uint32_t quire_nearest_mean(const quire_calibration *cal, const float *x, uint32_t d, float *distance);
 
 /*
- * The other halves of expand: score = query . y (+ *mean_score if the row is centred), and
- * value = finish(sum of p * y, sum of p over centred rows).
+ * The other halves of expand: score = query . y + mean_score[mean of the row], and value = finish(sum of p * y, sums of p
+ * by the mean of the row). Both tables have QUIRE_MEAN_SLOTS; mean_score[0] is 0, mean_sum[0] is not read.
  * quire_prepare_query: q and out have d values and may be the same.
  * quire_finish_value: acc has d values, in place; with V in K the first d_v of them are the result.
  */
 void quire_prepare_query(const quire_coder *coder, const quire_calibration *cal, const float *q, float *out,
                          float *mean_score);
-void quire_finish_value(const quire_coder *coder, const quire_calibration *cal, float *acc, float mean_sum);
+void quire_finish_value(const quire_coder *coder, const quire_calibration *cal, float *acc,
+                        const float *mean_sum);
 
 /* In place. Rotation and its inverse; d values. */
 void quire_rotate(const quire_coder *coder, float *x);

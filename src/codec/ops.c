@@ -18,8 +18,9 @@ static const quire_codec_ops ops_c = {
     .refit = quire_refit_c,
     .dot = quire_dot_c,
     .weigh = quire_weigh_c,
+    .distance = quire_distance_c,
     .unweigh = quire_unweigh_c,
-    .weighted = quire_weighted_c,
+    .add_mean = quire_add_mean_c,
     .expand = quire_expand_c,
 };
 

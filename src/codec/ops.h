@@ -50,10 +50,12 @@ typedef float quire_dot_fn(const float *a, const float *b, uint32_t n);
 
 /* y = weight * (x - mean); mean NULL: none is taken out. */
 typedef void quire_weigh_fn(const float *x, const float *mean, const float *weight, uint32_t d, float *y);
-/* x = x / weight + mean * mean_part */
-typedef void quire_unweigh_fn(float *x, const float *mean, float mean_part, const float *weight, uint32_t d);
-/* The squared length of weight * (y - x). */
-typedef float quire_weighted_fn(const float *x, const float *y, const float *weight, uint32_t d);
+/* The squared length of that. */
+typedef float quire_distance_fn(const float *x, const float *mean, const float *weight, uint32_t d);
+/* x = x / weight */
+typedef void quire_unweigh_fn(float *x, const float *weight, uint32_t d);
+/* x = x + mean * part */
+typedef void quire_add_mean_fn(float *x, const float *mean, float part, uint32_t d);
 
 /* Codes to values: quire_expand_row(). */
 typedef void quire_expand_fn(const quire_coder *coder, const quire_coded_row *row, float *y);
@@ -68,8 +70,9 @@ typedef struct quire_codec_ops {
     quire_refit_fn *refit;
     quire_dot_fn *dot;
     quire_weigh_fn *weigh;
+    quire_distance_fn *distance;
     quire_unweigh_fn *unweigh;
-    quire_weighted_fn *weighted;
+    quire_add_mean_fn *add_mean;
     quire_expand_fn *expand;
 } quire_codec_ops;
 
@@ -85,8 +88,9 @@ quire_assign_fn quire_assign_c;     /* row.c */
 quire_refit_fn quire_refit_c;       /* row.c */
 quire_dot_fn quire_dot_c;           /* row.c */
 quire_weigh_fn quire_weigh_c;       /* calibrate.c */
+quire_distance_fn quire_distance_c; /* calibrate.c */
 quire_unweigh_fn quire_unweigh_c;   /* calibrate.c */
-quire_weighted_fn quire_weighted_c; /* calibrate.c */
+quire_add_mean_fn quire_add_mean_c; /* calibrate.c */
 
 #if defined(QUIRE_X86)
 extern const quire_codec_ops quire_codec_ops_avx2, quire_codec_ops_avx512;

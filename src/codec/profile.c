@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* profile: means and weights of a model's K channels, gathered from rows. */
+/* profile: weights and means of a model's K channels, gathered from rows. */
 #include "codec/profile.h"
 
 #include "core/float_mode.h"
@@ -33,6 +33,7 @@ static void drop_sums(quire_profile *p)
         l->sums = NULL;
         l->frequencies = NULL;
     }
+    quire_samples_destroy(p);
 }
 
 void quire_profile_destroy(quire_profile *profile)
@@ -62,7 +63,7 @@ quire_status quire_profile_create(quire_profile **out, const quire_geometry *geo
     uint64_t floats = 0;
     for (uint32_t i = 0; i < n_layers; i++) {
         quire_layer shape = quire_geometry_layer(geometry, i);
-        floats += (uint64_t)shape.n_kv_heads * shape.d_k * 3;
+        floats += (uint64_t)shape.n_kv_heads * shape.d_k * (QUIRE_MAX_MEANS + 2);
     }
     if (floats > QUIRE_PROFILE_MAX_FLOATS) return QUIRE_EINVAL;
 
@@ -74,12 +75,14 @@ quire_status quire_profile_create(quire_profile **out, const quire_geometry *geo
         l->n_q_heads = shape.n_q_heads;
         l->n_kv_heads = shape.n_kv_heads;
         l->d_k = shape.d_k;
+        l->n_means = QUIRE_MAX_MEANS;
         /* The vectors too: finish() then needs no memory. */
         l->sums = quire_alloc(&p->allocator, quire_bytes((size_t)l->n_kv_heads * l->d_k, sizeof *l->sums));
         if (l->d_k > 1)
             l->frequencies = quire_alloc(&p->allocator, quire_bytes(l->d_k / 2, sizeof *l->frequencies));
         if (!l->sums || (l->d_k > 1 && !l->frequencies) || !add_vectors(p, l)) goto fail;
     }
+    if (!quire_samples_create(p)) goto fail;
     *out = p;
     return QUIRE_OK;
 fail:
@@ -120,7 +123,8 @@ static bool can_observe(const quire_profile *p, uint32_t layer, const float *row
     return p && !p->finished && layer < p->n_layers && (rows || !n_tokens);
 }
 
-QUIRE_APART static void add_k(quire_profile_layer *l, uint32_t first, const float *k, uint32_t n_tokens)
+QUIRE_APART static void add_k(const quire_profile *p, quire_profile_layer *l, uint32_t first, const float *k,
+                              uint32_t n_tokens)
 {
     size_t n = (size_t)l->n_kv_heads * l->d_k;
     for (uint32_t t = 0; t < n_tokens; t++) {
@@ -135,6 +139,7 @@ QUIRE_APART static void add_k(quire_profile_layer *l, uint32_t first, const floa
         for (uint32_t h = 0; h < l->n_kv_heads; h++)
             quire_rope_observe(l, l->sums + (size_t)h * l->d_k, k + t * n + (size_t)h * l->d_k, first + t,
                                false);
+        quire_sample_add(p, l, first + t, k + t * n);
     }
 }
 
@@ -143,7 +148,7 @@ quire_status quire_profile_observe_k(quire_profile *profile, uint32_t layer, uin
 {
     if (!can_observe(profile, layer, k, n_tokens)) return QUIRE_EINVAL;
     uint32_t mode = quire_float_mode_enter();
-    add_k(&profile->layers[layer], first, k, n_tokens);
+    add_k(profile, &profile->layers[layer], first, k, n_tokens);
     quire_float_mode_leave(mode);
     return QUIRE_OK;
 }
@@ -175,14 +180,8 @@ quire_status quire_profile_observe_q(quire_profile *profile, uint32_t layer, uin
     return QUIRE_OK;
 }
 
-static double within(double x, double lo, double hi)
-{
-    return x < lo ? lo : x > hi ? hi : x;
-}
-
 /* A channel of which K or Q was not seen is left as it is. */
-QUIRE_APART static void finish_channel(const quire_channel_sums *sums, float *mean, float *weight,
-                                       float *q_rms)
+static void finish_channel(const quire_channel_sums *sums, float *mean, float *weight, float *q_rms)
 {
     *mean = 0;
     *weight = 1;
@@ -192,8 +191,8 @@ QUIRE_APART static void finish_channel(const quire_channel_sums *sums, float *me
     double variance = sums->kk / (double)sums->n_k - m * m;
     double sd = sqrt(variance > 1e-12 ? variance : 1e-12);
     double rms = sqrt(sums->qq / (double)sums->n_q + 1e-12);
-    *mean = (float)within(m, (double)-QUIRE_F16_MAX, (double)QUIRE_F16_MAX);
-    *weight = (float)within(sqrt(rms / sd), (double)QUIRE_WEIGHT_MIN, (double)QUIRE_WEIGHT_MAX);
+    *mean = (float)quire_within(m, (double)-QUIRE_F16_MAX, (double)QUIRE_F16_MAX);
+    *weight = (float)quire_within(sqrt(rms / sd), (double)QUIRE_WEIGHT_MIN, (double)QUIRE_WEIGHT_MAX);
     *q_rms = (float)rms;
 }
 
@@ -207,6 +206,21 @@ static bool saw_both(const quire_profile_layer *l)
     return k && q;
 }
 
+/* One mean from the sums, which weights are made with; then more of them, if there are rows to find them in. */
+QUIRE_APART static void finish_layer(const quire_profile *p, quire_profile_layer *l)
+{
+    uint32_t d = l->d_k, n_means = saw_both(l) ? quire_sample_means(p, l) : 0;
+    l->n_means = n_means ? n_means : 1;
+    for (uint32_t h = 0; h < l->n_kv_heads; h++) {
+        quire_channel_sums *sums = l->sums + (size_t)h * d;
+        bool moved = quire_rope_spread(l, sums, FIRST_POSITION, p->length);
+        float *mean = quire_profile_vectors(l, h), *weight = mean + (size_t)l->n_means * d,
+              *q_rms = weight + d;
+        for (uint32_t c = 0; c < d; c++) finish_channel(&sums[c], &mean[c], &weight[c], &q_rms[c]);
+        if (n_means) quire_means_find(p, l, h, FIRST_POSITION, moved ? p->length : 0);
+    }
+}
+
 quire_status quire_profile_finish(quire_profile *profile)
 {
     if (!profile || profile->finished) return QUIRE_EINVAL;
@@ -215,16 +229,7 @@ quire_status quire_profile_finish(quire_profile *profile)
     if (!seen) return QUIRE_EINVAL;
 
     uint32_t mode = quire_float_mode_enter();
-    for (uint32_t i = 0; i < profile->n_layers; i++) {
-        quire_profile_layer *l = &profile->layers[i];
-        for (uint32_t h = 0; h < l->n_kv_heads; h++) {
-            quire_channel_sums *sums = l->sums + (size_t)h * l->d_k;
-            quire_rope_spread(l, sums, FIRST_POSITION, profile->length);
-            float *v = l->vectors + (size_t)h * 3 * l->d_k;
-            for (uint32_t c = 0; c < l->d_k; c++)
-                finish_channel(&sums[c], &v[c], &v[l->d_k + c], &v[2 * l->d_k + c]);
-        }
-    }
+    for (uint32_t i = 0; i < profile->n_layers; i++) finish_layer(profile, &profile->layers[i]);
     quire_float_mode_leave(mode);
     drop_sums(profile);
     profile->finished = true;
@@ -254,8 +259,8 @@ quire_calibration quire_profile_head(const quire_profile *profile, uint32_t laye
 {
     if (!profile) return (quire_calibration){0};
     const quire_profile_layer *l = &profile->layers[layer];
-    const float *v = l->vectors + (size_t)head * 3 * l->d_k;
-    return (quire_calibration){.mean = v, .weight = v + l->d_k, .q_rms = v + 2 * l->d_k};
+    const float *v = quire_profile_vectors(l, head), *weight = v + (size_t)l->n_means * l->d_k;
+    return (quire_calibration){.mean = v, .weight = weight, .q_rms = weight + l->d_k, .n_means = l->n_means};
 }
 
 quire_profile *quire_profile_hold(const quire_profile *profile)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* profile: what a profile is made of; profile.c gathers it, profile_file.c keeps it. */
+/* profile: what a profile is made of; profile.c gathers it, profile_means.c finds its means, profile_file.c keeps it. */
 #ifndef QUIRE_CODEC_PROFILE_H
 #define QUIRE_CODEC_PROFILE_H
 
@@ -26,15 +26,36 @@ typedef struct quire_channel_sums {
     quire_turned_sums k_turned, q_turned; /* at the first channel of a pair */
 } quire_channel_sums;
 
+/*
+ * Some of the rows of a layer, every one of them as likely as any other, while gathering. Which ones depends on their order
+ * alone.
+ */
+typedef struct quire_sample {
+    uint64_t n_seen, random;
+    uint32_t *position; /* [room] */
+    uint16_t *k;        /* [room][n_kv_heads][d_k], f16 */
+} quire_sample;
+
 typedef struct quire_profile_layer {
     uint32_t n_q_heads, n_kv_heads, d_k;
     uint32_t n_pairs;         /* that RoPE turns; 0: not known */
     bool interleaved;         /* pairs are neighbours; else the second halves lie n_pairs on */
     float *frequencies;       /* room for d_k / 2 while gathering */
     quire_channel_sums *sums; /* [n_kv_heads][d_k] while gathering */
-    float *vectors;           /* [n_kv_heads][3][d_k]: mean, weight, q_rms */
-    uint32_t n_vectors;       /* floats that vectors has room for */
+    quire_sample sample;
+    uint32_t n_means;   /* 1 to QUIRE_MAX_MEANS; while gathering that many, for which vectors has room */
+    uint32_t n_vectors; /* floats that vectors has room for */
+    float *vectors;     /* [n_kv_heads][n_means + 2][d_k]: means, weight, q_rms */
 } quire_profile_layer;
+
+/* Memory to find the means of one head in, while gathering. */
+typedef struct quire_means_work {
+    uint32_t room;   /* rows that a sample has room for */
+    uint32_t d;      /* of the largest head */
+    float *rows;     /* [room][d_k] */
+    float *distance; /* [room] to the nearest mean, squared */
+    double *sums;    /* [QUIRE_MEAN_SLOTS][d_k] */
+} quire_means_work;
 
 struct quire_profile {
     atomic_uint refs;
@@ -44,12 +65,32 @@ struct quire_profile {
     uint32_t length; /* positions that will be served; 0: those that were seen */
     uint64_t digest;
     quire_profile_layer *layers;
+    quire_means_work work;
 };
 
-/* Floats in the vectors of a layer. */
+/* Floats in the vectors of a layer, and those of one head. */
 static inline uint64_t quire_profile_floats(const quire_profile_layer *layer)
 {
-    return (uint64_t)layer->n_kv_heads * layer->d_k * 3;
+    return (uint64_t)layer->n_kv_heads * layer->d_k * (layer->n_means + 2);
+}
+
+static inline float *quire_profile_vectors(const quire_profile_layer *layer, uint32_t head)
+{
+    return layer->vectors + (size_t)head * layer->d_k * (layer->n_means + 2);
+}
+
+static inline double quire_within(double x, double lo, double hi)
+{
+    return x < lo ? lo : x > hi ? hi : x;
+}
+
+/* splitmix64: the same everywhere. */
+static inline uint64_t quire_random(uint64_t *state)
+{
+    uint64_t z = *state += 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
 }
 
 /* --- profile_rope.c */
@@ -59,9 +100,29 @@ void quire_rope_pair(const quire_profile_layer *layer, uint32_t pair, uint32_t *
 /* One row of one head. */
 void quire_rope_observe(const quire_profile_layer *layer, quire_channel_sums *sums, const float *x,
                         uint32_t position, bool is_q);
-/* Makes the sums of one head those of the positions from first up to end. Nothing, if the angles cannot be right. */
-void quire_rope_spread(const quire_profile_layer *layer, quire_channel_sums *sums, uint32_t first,
+/* Makes the sums of one head those of the positions from first up to end. False, and nothing: the angles are not known or
+ * cannot be right. */
+bool quire_rope_spread(const quire_profile_layer *layer, quire_channel_sums *sums, uint32_t first,
                        uint32_t end);
+/* Turns a row of one head from its position to one of those from first up to end: row i of many to another than its
+ * neighbours, and all together evenly. */
+void quire_rope_move(const quire_profile_layer *layer, float *x, uint32_t position, uint32_t i,
+                     uint32_t first, uint32_t end);
+
+/* --- profile_means.c */
+
+/* Memory for the samples of all layers, whose shapes are known, and for finding means. Bounded: few rows of many channels. */
+bool quire_samples_create(quire_profile *profile);
+void quire_samples_destroy(quire_profile *profile);
+/* One token; rows that are not finite are left out. */
+void quire_sample_add(const quire_profile *profile, quire_profile_layer *layer, uint32_t position,
+                      const float *k);
+/* How many means the sample is good for; 0: it is empty. */
+uint32_t quire_sample_means(const quire_profile *profile, const quire_profile_layer *layer);
+/* Writes the means of one head; its weights are known. The rows are brought to the positions from first up to end; end 0: they
+ * stay where they are. */
+void quire_means_find(const quire_profile *profile, const quire_profile_layer *layer, uint32_t head,
+                      uint32_t first, uint32_t end);
 
 /* A profile of n_layers layers without shapes. NULL: no memory. */
 quire_profile *quire_profile_new(uint32_t n_layers, const quire_allocator *allocator);

@@ -6,33 +6,49 @@
 
 #include <math.h>
 
-enum { ROWS = 32 }; /* made-up rows per head: the result varies by 2 % */
+enum { ROWS = 32 }; /* made-up rows per head, at least: the result varies by 2 % */
 
 /* Sum of four uniform numbers, brought to variance 1: near enough to a normal one, and the same everywhere. */
 static float bell(uint64_t *state)
 {
-    uint64_t z = *state += 0x9E3779B97F4A7C15u;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    z ^= z >> 31;
+    uint64_t z = quire_random(state);
     int32_t sum = 0;
     for (int i = 0; i < 4; i++) sum += (int32_t)(z >> 16 * i & 0xFFFF);
     return ((float)sum - 131070.0f) / 37837.0f;
+}
+
+/*
+ * How far the rows of a mean spread around it: the weight tells the spread of all rows, and that of the means is a part of it.
+ * Half of it remains at least; means count alike here, however many rows they have.
+ */
+static void find_spreads(const quire_calibration *cal, uint32_t d, float *spread)
+{
+    for (uint32_t i = 0; i < d; i++) {
+        double all = (double)cal->q_rms[i] / ((double)cal->weight[i] * (double)cal->weight[i]);
+        double sum = 0, squares = 0, n = (double)cal->n_means;
+        for (uint32_t m = 1; m <= cal->n_means; m++) {
+            double x = (double)quire_mean_at(cal, d, m)[i];
+            sum += x;
+            squares += x * x;
+        }
+        double rest = all * all - (squares / n - sum / n * (sum / n));
+        spread[i] = (float)sqrt(rest > all * all / 4 ? rest : all * all / 4);
+    }
 }
 
 /* Rows with the head's means and spreads, coded and decoded; errors weigh as much as queries are large there. */
 QUIRE_APART static double head_error(const quire_coder *coder, const quire_calibration *cal, uint64_t seed)
 {
     bool calibrated = coder->codec->info.flags & QUIRE_CODEC_CALIBRATED;
-    quire_calibration none = {NULL, NULL, NULL};
+    quire_calibration none = {0};
     quire_coded_row row;
-    float x[QUIRE_MAX_D], y[QUIRE_MAX_D];
+    float x[QUIRE_MAX_D], y[QUIRE_MAX_D], spread[QUIRE_MAX_D];
+    uint32_t rows = (ROWS + cal->n_means - 1) / cal->n_means * cal->n_means;
     double sum = 0;
-    for (int r = 0; r < ROWS; r++) {
-        for (uint32_t i = 0; i < coder->d; i++) {
-            float spread = cal->q_rms[i] / (cal->weight[i] * cal->weight[i]);
-            x[i] = cal->mean[i] + spread * bell(&seed);
-        }
+    find_spreads(cal, coder->d, spread);
+    for (uint32_t r = 0; r < rows; r++) {
+        const float *mean = quire_mean_at(cal, coder->d, 1 + r % cal->n_means);
+        for (uint32_t i = 0; i < coder->d; i++) x[i] = mean[i] + spread[i] * bell(&seed);
         quire_encode_row(coder, calibrated ? cal : &none, x, &row, NULL);
         quire_decode_row(coder, calibrated ? cal : &none, &row, y);
         for (uint32_t i = 0; i < coder->d; i++) {
@@ -40,7 +56,7 @@ QUIRE_APART static double head_error(const quire_coder *coder, const quire_calib
             sum += e * e;
         }
     }
-    return sum / ROWS / coder->d;
+    return sum / rows / coder->d;
 }
 
 quire_status quire_profile_score_error(const quire_profile *profile, uint32_t layer, const char *codec,

@@ -9,12 +9,14 @@
 /*
  * Little-endian throughout:
  *   "QUIREPRF", u32 version, u32 n_layers
- *   per layer   u32 n_kv_heads, u32 d_k, f32 [n_kv_heads][3][d_k]: mean, weight, q_rms
+ *   per layer   u32 n_kv_heads, u32 d_k, u32 n_means, f32 [n_kv_heads][n_means + 2][d_k]: means, weight, q_rms
  *   u64 hash of all bytes before it; the digest of the profile is the same number
+ * Version 1 has no n_means and always one mean. It is read; its digest is that of the same profile in version 2.
  */
 static const uint8_t magic[8] = {'Q', 'U', 'I', 'R', 'E', 'P', 'R', 'F'};
 
-#define VERSION 1u
+#define VERSION 2u
+#define VERSION_OF_ONE_MEAN 1u
 /* Floats that are moved at once. A file that promises more than it has costs no more memory than this and half of
  * what was really there. */
 #define CHUNK 4096u
@@ -38,7 +40,8 @@ static bool put_layer(sink *s, const quire_profile_layer *l)
     uint8_t bytes[CHUNK * 4];
     quire_store32(bytes, l->n_kv_heads);
     quire_store32(bytes + 4, l->d_k);
-    if (!put(s, bytes, 8)) return false;
+    quire_store32(bytes + 8, l->n_means);
+    if (!put(s, bytes, 12)) return false;
     size_t total = (size_t)quire_profile_floats(l);
     for (size_t at = 0, n; at < total; at += n) {
         n = total - at < CHUNK ? total - at : CHUNK;
@@ -92,6 +95,7 @@ typedef struct source {
     quire_hash hash;
     quire_read_fn read;
     void *ctx;
+    uint32_t version;
 } source;
 
 static quire_status get(source *s, void *bytes, size_t n)
@@ -105,9 +109,11 @@ static bool good_vectors(const quire_profile_layer *l)
 {
     uint32_t d = l->d_k;
     for (uint32_t h = 0; h < l->n_kv_heads; h++) {
-        const float *mean = l->vectors + (size_t)h * 3 * d, *weight = mean + d, *q_rms = weight + d;
-        for (uint32_t i = 0; i < d; i++) {
+        const float *mean = quire_profile_vectors(l, h), *weight = mean + (size_t)l->n_means * d,
+                    *q_rms = weight + d;
+        for (uint32_t i = 0; i < l->n_means * d; i++)
             if (!(fabsf(mean[i]) <= QUIRE_F16_MAX)) return false;
+        for (uint32_t i = 0; i < d; i++) {
             if (!(weight[i] >= QUIRE_WEIGHT_MIN && weight[i] <= QUIRE_WEIGHT_MAX)) return false;
             if (!(q_rms[i] >= 0 && isfinite(q_rms[i]))) return false;
         }
@@ -115,16 +121,26 @@ static bool good_vectors(const quire_profile_layer *l)
     return true;
 }
 
-static quire_status get_layer(source *s, const quire_allocator *a, quire_profile_layer *l, uint64_t *floats)
+static quire_status get_shape(source *s, quire_profile_layer *l)
 {
-    uint8_t bytes[CHUNK * 4];
-    quire_status status = get(s, bytes, 8);
+    uint8_t bytes[12];
+    bool one_mean = s->version == VERSION_OF_ONE_MEAN;
+    quire_status status = get(s, bytes, one_mean ? 8 : 12);
     if (status != QUIRE_OK) return status;
     l->n_kv_heads = quire_load32(bytes);
     l->d_k = quire_load32(bytes + 4);
+    l->n_means = one_mean ? 1 : quire_load32(bytes + 8);
     l->n_q_heads = l->n_kv_heads;
     if (l->n_kv_heads < 1 || l->n_kv_heads > QUIRE_MAX_HEADS || l->d_k < 1 || l->d_k > QUIRE_MAX_D)
         return QUIRE_EFORMAT;
+    return l->n_means < 1 || l->n_means > QUIRE_MAX_MEANS ? QUIRE_EFORMAT : QUIRE_OK;
+}
+
+static quire_status get_layer(source *s, const quire_allocator *a, quire_profile_layer *l, uint64_t *floats)
+{
+    uint8_t bytes[CHUNK * 4];
+    quire_status status = get_shape(s, l);
+    if (status != QUIRE_OK) return status;
     *floats += quire_profile_floats(l);
     if (*floats > QUIRE_PROFILE_MAX_FLOATS) return QUIRE_EFORMAT;
 
@@ -158,7 +174,8 @@ quire_status quire_profile_load(quire_profile **out, quire_read_fn read, void *c
     quire_status status = get(&s, head, sizeof head);
     if (status != QUIRE_OK) return status;
     if (memcmp(head, magic, sizeof magic)) return QUIRE_EFORMAT;
-    if (quire_load32(head + 8) != VERSION) return QUIRE_EVERSION;
+    s.version = quire_load32(head + 8);
+    if (s.version != VERSION && s.version != VERSION_OF_ONE_MEAN) return QUIRE_EVERSION;
     uint32_t n_layers = quire_load32(head + 12);
     if (n_layers < 1 || n_layers > QUIRE_MAX_LAYERS) return QUIRE_EFORMAT;
 
@@ -173,6 +190,7 @@ quire_status quire_profile_load(quire_profile **out, quire_read_fn read, void *c
         return status;
     }
     p->finished = true;
+    if (s.version != VERSION) p->digest = quire_profile_compute_digest(p);
     *out = p;
     return QUIRE_OK;
 }

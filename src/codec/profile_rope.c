@@ -5,7 +5,7 @@
  * RoPE turns pairs of channels by an angle that grows with the position. The mean of a slowly turning pair therefore
  * depends on the positions it was taken from, and a profile of short texts would be wrong for long ones. Turned back,
  * means and second moments do not depend on the position; turned forward again and averaged over the positions to be
- * served they are those that calibration needs.
+ * served they are those that calibration needs. Single rows are turned to positions to be served.
  */
 #include "codec/profile.h"
 
@@ -77,9 +77,9 @@ static bool is_plausible(const quire_profile_layer *l, const quire_channel_sums 
     return turned >= 0.9 * plain;
 }
 
-void quire_rope_spread(const quire_profile_layer *l, quire_channel_sums *sums, uint32_t first, uint32_t end)
+bool quire_rope_spread(const quire_profile_layer *l, quire_channel_sums *sums, uint32_t first, uint32_t end)
 {
-    if (!l->n_pairs || end <= first || !is_plausible(l, sums)) return;
+    if (!l->n_pairs || end <= first || !is_plausible(l, sums)) return false;
     for (uint32_t i = 0; i < l->n_pairs; i++) {
         uint32_t at[2];
         double k[2], kk[2], q[2], qq[2];
@@ -93,5 +93,22 @@ void quire_rope_spread(const quire_profile_layer *l, quire_channel_sums *sums, u
             c->kk = kk[j];
             c->qq = qq[j];
         }
+    }
+    return true;
+}
+
+void quire_rope_move(const quire_profile_layer *l, float *x, uint32_t position, uint32_t i, uint32_t first,
+                     uint32_t end)
+{
+    /* Multiples of the golden ratio: rows beside each other are often of one text, and should not stay together. */
+    uint32_t share = i * 2654435769u;
+    double to = (double)first + (double)((uint64_t)share * (end - first) >> 32);
+    for (uint32_t p = 0; p < l->n_pairs; p++) {
+        uint32_t ia, ib;
+        quire_rope_pair(l, p, &ia, &ib);
+        double angle = (double)l->frequencies[p] * (to - (double)position), c = cos(angle), s = sin(angle);
+        double a = (double)x[ia], b = (double)x[ib];
+        x[ia] = (float)(c * a - s * b);
+        x[ib] = (float)(s * a + c * b);
     }
 }

@@ -48,28 +48,30 @@
         .unpack = quire_unpack_ggml,                                                      \
     },
 
-#define ROW_FORM(NAME, TEXT, FLAGS, BITS, VALUES, ZERO, ENTRIES, ENCODE) \
-    {                                                                    \
-        .info = {.name = NAME,                                           \
-                 .summary = TEXT ", " #BITS " bits, one scale per row",  \
-                 .bits = BITS,                                           \
-                 .flags = QUIRE_CODEC_ROTATED | (FLAGS)},                \
-        .values = QUIRE_VALUES_##VALUES,                                 \
-        .zero = ZERO,                                                    \
-        .table = ENTRIES,                                                \
-        .rotation = QUIRE_ROTATION_SIGNED,                               \
-        .revision = 1,                                                   \
-        .encode = ENCODE,                                                \
+#define ROW_FORM(NAME, TEXT, FLAGS, REVISION, BITS, VALUES, ZERO, ENTRIES, ENCODE) \
+    {                                                                              \
+        .info = {.name = NAME,                                                     \
+                 .summary = TEXT ", " #BITS " bits, one scale per row",            \
+                 .bits = BITS,                                                     \
+                 .flags = QUIRE_CODEC_ROTATED | (FLAGS)},                          \
+        .values = QUIRE_VALUES_##VALUES,                                           \
+        .zero = ZERO,                                                              \
+        .table = ENTRIES,                                                          \
+        .rotation = QUIRE_ROTATION_SIGNED,                                         \
+        .revision = REVISION,                                                      \
+        .encode = ENCODE,                                                          \
     },
 
 #define NONE(...)
 #define AFFINE(...) AFFINE_FORM("", "", QUIRE_CODEC_MLX, QUIRE_ROTATION_NONE, __VA_ARGS__)
 #define GGML(...) GGML_FORM("", "", QUIRE_CODEC_GGML, QUIRE_ROTATION_NONE, __VA_ARGS__)
-#define ROW(BITS, ...) ROW_FORM("r" #BITS, "rotated row, scale found by search", 0, BITS, __VA_ARGS__)
+#define ROW(BITS, ...) ROW_FORM("r" #BITS, "rotated row, scale found by search", 0, 1, BITS, __VA_ARGS__)
 #define TURBO(BITS, ENTRIES) \
-    ROW_FORM("tq" #BITS, "TurboQuant with norm correction", 0, BITS, TABLE, 0, ENTRIES, quire_encode_tq)
+    ROW_FORM("tq" #BITS, "TurboQuant with norm correction", 0, 1, BITS, TABLE, 0, ENTRIES, quire_encode_tq)
 
-#define C_ROW(BITS, ...) ROW_FORM("c:r" #BITS, "calibrated K row", QUIRE_CODEC_CALIBRATED, BITS, __VA_ARGS__)
+/* Revision 2: the nearest of several means instead of one, its number in the scale. */
+#define C_ROW(BITS, ...) \
+    ROW_FORM("c:r" #BITS, "calibrated K row", QUIRE_CODEC_CALIBRATED, 2, BITS, __VA_ARGS__)
 
 /* The bytes are those of the plain codec, but of rotated values: to take them for MLX's or ggml's own would
  * change what they mean, so these carry neither flag. */

@@ -81,13 +81,18 @@ const float *quire_rotated(const quire_coder *coder, const float *x, float *y);
 /* calibrate.c: the encoding of "c:" codecs; cal has all its vectors. */
 void quire_encode_calibrated(const quire_coder *coder, const quire_calibration *cal, const float *x,
                              quire_coded_row *row, quire_counts *counts);
-/* In place, after quire_unrotate(): x / weight + mean * mean_part. */
-void quire_uncalibrate(const quire_coder *coder, const quire_calibration *cal, float *x, float mean_part);
+/* In place, after quire_unrotate(): the weights and one mean. */
+void quire_uncalibrate(const quire_coder *coder, const quire_calibration *cal, uint32_t mean, float *x);
 
-/* The bits of a scale that are a number; of calibrated codecs the sign is a flag. */
+static inline bool quire_codec_is_calibrated(const quire_codec *codec)
+{
+    return codec->info.flags & QUIRE_CODEC_CALIBRATED;
+}
+
+/* The bits of a scale that are a number. */
 static inline uint16_t quire_scale_mask(const quire_codec *codec)
 {
-    return codec->info.flags & QUIRE_CODEC_CALIBRATED ? 0x7fff : 0xffff;
+    return quire_codec_is_calibrated(codec) ? (uint16_t)~QUIRE_MEAN_BITS : 0xffff;
 }
 
 /* row_ops.c: the codes or values after the last one become 0. */
@@ -96,7 +101,7 @@ void quire_row_pad(const quire_coder *coder, quire_coded_row *row);
 /* Whether this coder's rows are calibrated by cal. */
 static inline bool quire_is_calibrated(const quire_coder *coder, const quire_calibration *cal)
 {
-    return (coder->codec->info.flags & QUIRE_CODEC_CALIBRATED) && cal && cal->weight;
+    return quire_codec_is_calibrated(coder->codec) && cal && cal->weight;
 }
 
 #define QUIRE_F16_SIGN 0x8000u
@@ -108,6 +113,16 @@ static inline uint16_t quire_store_scale(float s, quire_counts *counts)
     if (quire_f16_is_finite(h)) return h;
     counts->saturated++;
     return (uint16_t)((h & QUIRE_F16_SIGN) | 0x7bff);
+}
+
+/* The scale of a row, not below 0, as an r codec stores it. Calibrated ones have six bits of mantissa; the bits of the mean
+ * are left 0. */
+static inline uint16_t quire_store_row_scale(const quire_codec *codec, float s, quire_counts *counts)
+{
+    uint32_t h = quire_store_scale(s, counts);
+    if (!quire_codec_is_calibrated(codec)) return (uint16_t)h;
+    h = (h + 7 + (h >> 4 & 1)) & ~QUIRE_MEAN_BITS; /* to nearest even */
+    return h < 0x7c00 ? (uint16_t)h : 0x7bf0;
 }
 
 /* Values of group g. */

@@ -133,13 +133,12 @@ static void zero_row(const quire_coder *coder, quire_coded_row *row)
     row->scale[0] = 0;
 }
 
-/* Stores the scale; a row without a usable one becomes zero. */
-static void finish(const quire_coder *coder, quire_coded_row *row, float s, quire_counts *counts)
+/* Stores the scale and gives its value; a row without a usable one becomes zero. */
+static float finish(const quire_coder *coder, quire_coded_row *row, float s, quire_counts *counts)
 {
-    if (usable(s))
-        row->scale[0] = quire_store_scale(s, counts);
-    else
-        zero_row(coder, row);
+    row->scale[0] = usable(s) ? quire_store_row_scale(coder->codec, s, counts) : 0;
+    if (!usable(s)) zero_row(coder, row);
+    return quire_f16_to_f32(row->scale[0]);
 }
 
 void quire_encode_r(const quire_coder *coder, const float *x, quire_coded_row *row, quire_counts *counts)
@@ -155,7 +154,14 @@ void quire_encode_r(const quire_coder *coder, const float *x, quire_coded_row *r
     /* Least squares shrinks coarse rows (2 bits: by an eighth), and the shrinking does not average out. So V, and K
      * with few bits, take the scale that keeps x.y = x.x. */
     bool shrink = coder->side == QUIRE_K && coder->codec->info.bits >= 4;
-    finish(coder, row, shrink ? least_squares(dots) : from.energy / dots.xc, counts);
+    float fit = shrink ? least_squares(dots) : from.energy / dots.xc;
+    float stored = finish(coder, row, fit, counts);
+    if (!usable(fit) || !quire_codec_is_calibrated(coder->codec)) return;
+    /* Half of a step of such a scale is 1/128 of it, more than 6 bits of code bear. So the codes follow the scale. */
+    if (stored > 0)
+        from.ops->assign(&w, shrink ? stored : s * (stored / fit), row->code);
+    else
+        zero_row(coder, row);
 }
 
 /* TurboQuant: no search; the scale gives the row its length back. */
@@ -177,7 +183,7 @@ void quire_encode_r8_c(const quire_coder *coder, const float *x, quire_coded_row
     float most = 0;
     for (uint32_t i = 0; i < coder->d; i++)
         if (fabsf(x[i]) > most) most = fabsf(x[i]);
-    row->scale[0] = quire_store_scale(most / 127.0f, counts);
+    row->scale[0] = quire_store_row_scale(coder->codec, most / 127.0f, counts);
     float s = quire_f16_to_f32(row->scale[0]);
     for (uint32_t i = 0; i < coder->d; i++) {
         float q = s > 0 ? rintf(x[i] / s) : 0;

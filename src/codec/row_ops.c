@@ -53,7 +53,6 @@ void quire_encode_values(const quire_coder *coder, const quire_calibration *cal,
         quire_encode_calibrated(coder, cal, x, row, counts);
     } else {
         coder->codec->encode(coder, quire_rotated(coder, x, y), row, counts);
-        if (coder->codec->info.flags & QUIRE_CODEC_CALIBRATED) row->scale[0] |= QUIRE_F16_SIGN;
     }
     quire_row_pad(coder, row);
 }
@@ -115,6 +114,5 @@ void quire_decode_row(const quire_coder *coder, const quire_calibration *cal, co
 {
     quire_expand_row(coder, row, x);
     quire_unrotate(coder, x);
-    if (quire_is_calibrated(coder, cal))
-        quire_uncalibrate(coder, cal, x, quire_row_is_centred(coder, row) ? 1 : 0);
+    if (quire_is_calibrated(coder, cal)) quire_uncalibrate(coder, cal, quire_row_mean(coder, row), x);
 }

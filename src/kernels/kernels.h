@@ -77,12 +77,13 @@ typedef struct quire_queries {
     uint32_t
         copies; /* AMX with groups of 32: rows come twice, without the odd groups and without the even ones */
     float *row; /* [n][d] */
-    int8_t *plane;     /* [2 n][copies][plane_stride], in memory for whole strips */
-    int8_t *fine;      /* [n][copies][plane_stride] */
-    int32_t *sum;      /* [n][n_parts][2]: of z and of r, by part */
-    float *unit;       /* [n] a score is unit times what score() gives; 1 without planes */
-    float *mean_score; /* [n] what centred rows have more, in the same unit */
-    float *coarse;     /* [n] tiles whose values are at most this large do not need r */
+    int8_t *plane; /* [2 n][copies][plane_stride], in memory for whole strips */
+    int8_t *fine;  /* [n][copies][plane_stride] */
+    int32_t *sum;  /* [n][n_parts][2]: of z and of r, by part */
+    float *unit;   /* [n] a score is unit times what score() gives; 1 without planes */
+    float *
+        mean_score; /* [n][QUIRE_MEAN_SLOTS] what rows of K have more, by their mean, in the same unit; calibrated only */
+    float *coarse; /* [n] tiles whose values are at most this large do not need r */
 } quire_queries;
 
 /* A tile to read. */
@@ -102,7 +103,7 @@ typedef struct quire_softmax {
     bool between; /* products of integers came before and come after */
 } quire_softmax;
 
-/* load: fills planes, sums and units from the rows. mean_score comes in as a score and leaves in units. */
+/* load: fills planes, sums and units from the rows. mean_score comes in as scores and leaves in units. */
 typedef void quire_load_fn(const quire_format *format, quire_queries *q);
 
 /*

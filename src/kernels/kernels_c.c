@@ -16,10 +16,11 @@ static void score_c(const quire_source *k, const quire_queries *q, uint32_t firs
     (void)partial;
     float *y = (float *)scratch;
     for (uint32_t t = 0; t < QUIRE_TILE_ROWS; t++) {
-        bool centred = quire_tile_expand(k->format, k->tile, t, y);
+        uint32_t mean = quire_tile_expand(k->format, k->tile, t, y);
         for (uint32_t i = 0; i < n; i++) {
             float s = quire_lane_dot(q->row + (size_t)(first + i) * q->d, y, q->d);
-            scores[i * QUIRE_TILE_ROWS + t] = centred ? s + q->mean_score[first + i] : s;
+            scores[i * QUIRE_TILE_ROWS + t] =
+                mean ? s + q->mean_score[(size_t)(first + i) * QUIRE_MEAN_SLOTS + mean] : s;
         }
     }
 }

@@ -90,6 +90,7 @@ LANES_FN int32_t sum_of(const int32_t *x, uint32_t from, uint32_t to)
 LANES_CALL void load_queries(const quire_format *format, quire_queries *q)
 {
     uint32_t part = quire_part_size(&format->coder), n = q->plane_stride;
+    bool calibrated = format->coder.codec->info.flags & QUIRE_CODEC_CALIBRATED;
     if (!format->coder.n_groups) {
         for (uint32_t i = 0; i < q->n; i++) q->unit[i] = 1;
         return;
@@ -109,7 +110,8 @@ LANES_CALL void load_queries(const quire_format *format, quire_queries *q)
             sum[1] = sum_of(r, p * part, end);
         }
         q->unit[i] = step;
-        q->mean_score[i] /= step;
+        float *mean_score = q->mean_score + (size_t)i * QUIRE_MEAN_SLOTS;
+        for (uint32_t m = 0; calibrated && m < QUIRE_MEAN_SLOTS; m++) mean_score[m] /= step;
     }
 }
 
@@ -136,14 +138,15 @@ LANES_FN void open_k(k_sink *to, const quire_source *k, const key_scales *scales
     }
 }
 
-/* Calibrated rows that have their mean taken out. */
+/* What the means that were taken out of calibrated rows give. */
 LANES_FN void add_means(const quire_source *k, const float *mean_score, uint32_t n, float *scores)
 {
-    for (uint32_t j = 0; j < 4; j++) {
-        vm centred = vm_not_negative(vf_half(k->tile + k->format->code_bytes + j * 32));
-        for (uint32_t i = 0; i < n; i++) {
+    vi mean[4];
+    for (uint32_t j = 0; j < 4; j++) mean[j] = vi_mean_bits(k->tile + k->format->code_bytes + j * 32);
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t j = 0; j < 4; j++) {
             float *at = scores + i * QUIRE_TILE_ROWS + j * 16;
-            vf_store(at, vf_add(vf_load(at), vf_keep(centred, vf_set1(mean_score[i]))));
+            vf_store(at, vf_add(vf_load(at), vf_pick(mean_score + (size_t)i * QUIRE_MEAN_SLOTS, mean[j])));
         }
     }
 }
@@ -174,7 +177,7 @@ LANES_FN void score_planes(const quire_source *k, const quire_queries *q, uint32
         dot_k(k, p * part, to, q, first, n, &sink, scratch, bits, table);
     }
     if (k->format->coder.codec->info.flags & QUIRE_CODEC_CALIBRATED)
-        add_means(k, q->mean_score + first, n, scores);
+        add_means(k, q->mean_score + (size_t)first * QUIRE_MEAN_SLOTS, n, scores);
 }
 
 /* ------------------------------------------------------------------ softmax */

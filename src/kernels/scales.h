@@ -3,6 +3,12 @@
 #ifndef QUIRE_KERNELS_SCALES_H
 #define QUIRE_KERNELS_SCALES_H
 
+/* 16 scales as numbers: without the bits of the mean, where a codec has them. */
+LANES_FN vf scales_at(const uint8_t *p, const bool calibrated)
+{
+    return calibrated ? vf_half_without_mean(p) : vf_half(p);
+}
+
 /* One part of K. */
 typedef struct key_scales {
     float scale[QUIRE_TILE_ROWS], bias[QUIRE_TILE_ROWS];
@@ -12,12 +18,10 @@ typedef struct key_scales {
 LANES_FN void load_key_scales(const quire_source *k, uint32_t part, key_scales *to, const bool has_bias)
 {
     const quire_format *f = k->format;
+    bool calibrated = !has_bias && f->coder.codec->info.flags & QUIRE_CODEC_CALIBRATED;
     size_t group = part * quire_part_size(&f->coder) / f->coder.group * QUIRE_TILE_ROWS * 2;
     for (uint32_t j = 0; j < 4; j++) {
-        vf scale = vf_half(k->tile + f->code_bytes + group + j * 32);
-        if (f->coder.codec->info.flags & QUIRE_CODEC_CALIBRATED)
-            scale = vf_abs(scale); /* the sign is a flag */
-        vf_store(to->scale + j * 16, scale);
+        vf_store(to->scale + j * 16, scales_at(k->tile + f->code_bytes + group + j * 32, calibrated));
         if (has_bias) vf_store(to->bias + j * 16, vf_half(k->tile + f->bias_offset + group + j * 32));
     }
 }
@@ -27,13 +31,14 @@ LANES_FN float largest_value(const quire_source *k)
 {
     const quire_format *f = k->format;
     const quire_codec *codec = f->coder.codec;
+    bool calibrated = codec->info.flags & QUIRE_CODEC_CALIBRATED;
     uint32_t top = (1u << codec->info.bits) - 1;
     float span = codec->values == QUIRE_VALUES_TABLE ? 127.0f
                  : codec->has_bias                   ? (float)top
                                                      : (float)((top + 1) / 2);
     vf most = vf_set1(0);
     for (size_t at = 0; at < (size_t)f->coder.n_groups * QUIRE_TILE_ROWS * 2; at += 32) {
-        vf far = vf_mul(vf_half(k->tile + f->code_bytes + at), vf_set1(span));
+        vf far = vf_mul(scales_at(k->tile + f->code_bytes + at, calibrated), vf_set1(span));
         if (codec->has_bias) {
             vf bias = vf_half(k->tile + f->bias_offset + at);
             most = vf_max(vf_abs(bias), most);
@@ -59,15 +64,14 @@ LANES_FN void load_scales(const quire_source *v, uint32_t group, uint64_t visibl
 {
     const quire_format *f = v->format;
     const quire_codec *codec = f->coder.codec;
-    bool calibrated = codec->info.flags & QUIRE_CODEC_CALIBRATED;
+    bool calibrated = !has_bias && codec->info.flags & QUIRE_CODEC_CALIBRATED;
     int32_t zero = codec->values == QUIRE_VALUES_TABLE ? 128 : codec->zero;
     vf limit = vf_set1(codec->info.bits == 8 ? 256 : 64); /* code + shift is a byte in the second case */
     size_t at = (size_t)group * QUIRE_TILE_ROWS * 2;
     vf most = vf_set1(1e-30f);
     for (uint32_t j = 0; j < 4; j++) {
-        vf scale = vf_half(v->tile + f->code_bytes + at + j * 32), bias = vf_set1(0);
+        vf scale = scales_at(v->tile + f->code_bytes + at + j * 32, calibrated), bias = vf_set1(0);
         if (has_bias) bias = vf_half(v->tile + f->bias_offset + at + j * 32);
-        if (calibrated) scale = vf_abs(scale);
         if (visible != ~(uint64_t)0) {
             scale = vf_keep(vm_of_bits(visible >> j * 16), scale);
             bias = vf_keep(vm_of_bits(visible >> j * 16), bias);

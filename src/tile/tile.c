@@ -135,12 +135,12 @@ void quire_tile_get(const quire_format *f, const void *tile, uint32_t t, quire_c
     }
 }
 
-bool quire_tile_expand(const quire_format *f, const void *tile, uint32_t t, float *y)
+uint32_t quire_tile_expand(const quire_format *f, const void *tile, uint32_t t, float *y)
 {
     quire_coded_row row;
     quire_tile_get(f, tile, t, &row);
     quire_expand_row(&f->coder, &row, y);
-    return quire_row_is_centred(&f->coder, &row);
+    return quire_row_mean(&f->coder, &row);
 }
 
 void quire_tile_clear(const quire_format *f, void *tile, uint32_t row, uint32_t n)

@@ -40,8 +40,8 @@ static inline bool quire_tile_is_aligned(const void *tile)
 void quire_tile_put(const quire_format *format, void *tile, uint32_t t, const quire_coded_row *row);
 void quire_tile_get(const quire_format *format, const void *tile, uint32_t t, quire_coded_row *row);
 
-/* Values of row t as the codec expands them (rotated, calibrated): d floats to y. True: it is centred. */
-bool quire_tile_expand(const quire_format *format, const void *tile, uint32_t t, float *y);
+/* Values of row t as the codec expands them (rotated, calibrated): d floats to y. The number of its mean; 0: none. */
+uint32_t quire_tile_expand(const quire_format *format, const void *tile, uint32_t t, float *y);
 
 /* Whether every scale and value is finite, unused rows and padding included: kernels may read those. */
 bool quire_tile_finite(const quire_format *format, const void *tile);

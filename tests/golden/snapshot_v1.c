@@ -30,7 +30,7 @@ static const frozen files[] = {
     {"q8_0_q4_0", "q8_0/q4_0", 1, 64, 32, 0, 0, 0, 0, 100, 0, 0x42d923d24f6dbf40, 0x4482ad47f0323298},
     {"f16_ring", "f16", 1, 16, 16, 0, 40, 4, 0, 300, 0, 0xaf2da53fc1262a03, 0x8fe86509f5bc4507},
     {"c_r4_window", "c:r4/tq2,window=a3g32/r6,sinks=4:bf16", 2, 16, 32, 70, 0, 0, 0, 150, 0,
-     0x5a4f50e8709a3a7c, 0x89acfe58de59590b},
+     0x10815a7375cfa2a0, 0xedaa6d77221a8070},
 };
 #define N_FILES (sizeof files / sizeof *files)
 

@@ -145,8 +145,8 @@ static void extreme_calibration(void **state)
             for (uint32_t j = 0; j < D; j++) {
                 c.weight[j] = w == 3 ? weights[j % 2] : weights[w % 2];
                 c.q_rms[j] = errors[w / 2];
-                c.mean[j] = j % 3 ? 65504.0f : -65504.0f;
             }
+            for (uint32_t j = 0; j < COUNT(c.mean); j++) c.mean[j] = j % 3 ? 65504.0f : -65504.0f;
             hostile_rows(&coder, cal);
         }
     }

@@ -58,21 +58,28 @@ static inline bool make_coder(quire_coder *coder, uint32_t index, quire_side sid
     return false;
 }
 
-/* A calibration unlike any identity: unequal weights, means as large as the rows. */
+/* A calibration unlike any identity: unequal weights, means as large as the rows. For every d up to the largest. */
 typedef struct test_calibration {
-    float mean[QUIRE_MAX_D], weight[QUIRE_MAX_D], q_rms[QUIRE_MAX_D];
+    float mean[QUIRE_MAX_MEANS * QUIRE_MAX_D], weight[QUIRE_MAX_D], q_rms[QUIRE_MAX_D];
     quire_calibration view;
 } test_calibration;
 
 static inline const quire_calibration *make_calibration(test_calibration *c, uint64_t seed)
 {
+    for (uint32_t i = 0; i < COUNT(c->mean); i++) c->mean[i] = 3 * random_normal(&seed);
     for (uint32_t i = 0; i < QUIRE_MAX_D; i++) {
-        c->mean[i] = 3 * random_normal(&seed);
         c->weight[i] = (float)exp2(4 * random_uniform(&seed) - 2);
         c->q_rms[i] = (float)exp2(4 * random_uniform(&seed) - 2);
     }
-    c->view = (quire_calibration){c->mean, c->weight, c->q_rms};
+    c->view = (quire_calibration){c->mean, c->weight, c->q_rms, QUIRE_MAX_MEANS};
     return &c->view;
+}
+
+/* Row number r lies around mean r % 16, of which 0 is none. */
+static inline void add_mean(const quire_calibration *cal, uint32_t d, uint32_t r, float *x)
+{
+    const float *mean = quire_mean_at(cal, d, r % QUIRE_MEAN_SLOTS);
+    for (uint32_t i = 0; mean && i < d; i++) x[i] += mean[i];
 }
 
 /* Everything that a coder says of a row, padding included. */

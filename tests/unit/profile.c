@@ -81,8 +81,9 @@ static void statistics(void **state)
         for (uint32_t i = 0; i < D0; i++) {
             uint32_t channel = h * D0 + i;
             double sd = 0.5 * (1 + channel % 3), weight = sqrt(q_rms / sd);
-            if (fabs((double)c.mean[i] - channel) > 5 * sd / sqrt(TOKENS))
-                fail_msg("head %u channel %u: mean %g", h, i, (double)c.mean[i]);
+            double mean = 0;
+            for (uint32_t m = 0; m < c.n_means; m++) mean += (double)c.mean[m * D0 + i] / c.n_means;
+            if (fabs(mean - channel) > sd) fail_msg("head %u channel %u: mean %g", h, i, mean);
             if (fabs((double)c.q_rms[i] / q_rms - 1) > 0.15) fail_msg("q_rms %g", (double)c.q_rms[i]);
             if (fabs((double)c.weight[i] / weight - 1) > 0.15)
                 fail_msg("head %u channel %u: weight %g, expected %g", h, i, (double)c.weight[i], weight);
@@ -90,7 +91,7 @@ static void statistics(void **state)
     }
     for (uint32_t i = 0; i < 4; i++) {
         quire_calibration c = quire_profile_head(p, 2, 1);
-        assert_true(c.mean[i] == 0 && c.weight[i] == 1 && c.q_rms[i] == 1);
+        assert_true(c.n_means == 1 && c.mean[i] == 0 && c.weight[i] == 1 && c.q_rms[i] == 1);
     }
     assert_true(quire_profile_fits(p, 0, 2, D0) && quire_profile_fits(p, 1, 1, 80));
     assert_false(quire_profile_fits(p, 0, 1, D0) || quire_profile_fits(p, 0, 2, D0 + 1));
@@ -116,7 +117,10 @@ static void exact_statistics(void **state)
     assert_int_equal(quire_profile_observe_q(p, 0, 4, q, 1), QUIRE_OK);
     assert_int_equal(quire_profile_finish(p), QUIRE_OK);
     quire_calibration c = quire_profile_head(p, 0, 0);
-    assert_true(c.mean[0] == 2 && c.mean[1] == 5 && c.mean[2] == 0);
+    assert_int_equal(c.n_means, 2); /* as many as rows, which end where f16 does */
+    for (uint32_t m = 0; m < 2; m++)
+        assert_true(c.mean[3 * m + 1] == 5 && c.mean[3 * m + 2] == (c.mean[3 * m] < 2 ? 65504 : -65504));
+    assert_true(c.mean[0] + c.mean[3] == 4 && c.mean[0] * c.mean[3] == 3);
     assert_true(c.q_rms[0] == (float)sqrt(12.5 + 1e-12) && c.q_rms[1] == 1e-6f);
     assert_true(fabs((double)c.weight[0] - sqrt(sqrt(12.5))) < 1e-6); /* sd 1 */
     assert_true(fabs((double)c.weight[1] - 1) < 1e-6);                /* both at their floors */
@@ -130,7 +134,7 @@ static void exact_statistics(void **state)
     assert_int_equal(quire_profile_observe_q(p, 0, 4, q, 1), QUIRE_OK);
     assert_int_equal(quire_profile_finish(p), QUIRE_OK);
     c = quire_profile_head(p, 0, 0);
-    assert_true(c.mean[0] == 65504 && c.mean[1] == -65504 && c.mean[2] == 0);
+    assert_true(c.n_means == 1 && c.mean[0] == 65504 && c.mean[1] == -65504 && c.mean[2] == 0);
     assert_true(c.weight[0] == (float)sqrt((double)sqrt(12.5 + 1e-12) / 1e-6));
     quire_profile_destroy(p);
 }
@@ -214,7 +218,8 @@ static void same_vectors(const quire_profile *a, const quire_profile *b)
         assert_true(quire_profile_layer_digest(a, l) == quire_profile_layer_digest(b, l));
         for (uint32_t h = 0; h < shapes[l].n_kv_heads; h++) {
             quire_calibration x = quire_profile_head(a, l, h), y = quire_profile_head(b, l, h);
-            assert_memory_equal(x.mean, y.mean, shapes[l].d_k * sizeof(float));
+            assert_int_equal(x.n_means, y.n_means);
+            assert_memory_equal(x.mean, y.mean, x.n_means * shapes[l].d_k * sizeof(float));
             assert_memory_equal(x.weight, y.weight, shapes[l].d_k * sizeof(float));
             assert_memory_equal(x.q_rms, y.q_rms, shapes[l].d_k * sizeof(float));
         }
@@ -227,7 +232,7 @@ static void save_load_and_hold(void **state)
     quire_profile *p = gathered(1, NULL), *q = NULL, *other = gathered(2, NULL);
     memory m = {.fail_at = SIZE_MAX};
     assert_int_equal(quire_profile_save(p, write_memory, &m), QUIRE_OK);
-    assert_int_equal(m.size, 16 + LAYERS * 8 + 4 * 3 * (2 * 8 + 80 + 2 * 4) + 8);
+    assert_int_equal(m.size, 16 + LAYERS * 12 + 4 * (17 * (2 * 8 + 80) + 3 * 2 * 4) + 8);
     assert_int_equal(quire_profile_load(&q, read_memory, &m, NULL), QUIRE_OK);
     assert_int_equal(m.at, m.size);
     same_vectors(p, q);
@@ -327,7 +332,7 @@ static void sealed_rubbish(void **state)
     (void)state;
     static memory m;
     save_to(&m);
-    const size_t mean = 24, weight = mean + 4 * D0, q_rms = weight + 4 * D0;
+    const size_t mean = 28, last = mean + 4 * (15 * D0 - 1), weight = last + 4, q_rms = weight + 4 * D0;
     const struct {
         size_t at;
         float value;
@@ -338,7 +343,7 @@ static void sealed_rubbish(void **state)
         {weight, 0, QUIRE_EFORMAT},   {weight, -1, QUIRE_EFORMAT},      {weight, 9e-5f, QUIRE_EFORMAT},
         {weight, 1e-4f, QUIRE_OK},    {weight, 1e4f, QUIRE_OK},         {weight, 1.1e4f, QUIRE_EFORMAT},
         {q_rms, NAN, QUIRE_EFORMAT},  {q_rms, INFINITY, QUIRE_EFORMAT}, {q_rms, -1, QUIRE_EFORMAT},
-        {q_rms, 3e38f, QUIRE_OK},
+        {q_rms, 3e38f, QUIRE_OK},     {last, NAN, QUIRE_EFORMAT},       {last, 65504, QUIRE_OK},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         memory changed = m;
@@ -352,7 +357,7 @@ static void sealed_rubbish(void **state)
 
 /* Reads zeros for ever after a header, to see how much a promise of many floats makes us allocate. */
 typedef struct endless {
-    uint8_t head[24];
+    uint8_t head[28];
     size_t at, size;
 } endless;
 
@@ -387,20 +392,32 @@ static void count_free(void *ctx, void *ptr, size_t bytes)
     free(ptr);
 }
 
-static quire_status load_header(uint32_t n_layers, uint32_t n_kv_heads, uint32_t d_k, size_t size)
+/* Version 1 does not say n_means. */
+static quire_status load_means(uint32_t n_layers, uint32_t n_kv_heads, uint32_t d_k, uint32_t version,
+                               uint32_t n_means, size_t size)
 {
     endless e = {.head = "QUIREPRF", .size = size};
     quire_allocator a = {.alloc = count_alloc, .free = count_free};
     quire_profile *p = NULL;
-    quire_store32(e.head + 8, 1);
+    quire_store32(e.head + 8, version);
     quire_store32(e.head + 12, n_layers);
     quire_store32(e.head + 16, n_kv_heads);
     quire_store32(e.head + 20, d_k);
+    quire_store32(e.head + 24, n_means);
     peak_bytes = 0;
     quire_status status = quire_profile_load(&p, read_endless, &e, &a);
     assert_int_equal(held_bytes, 0);
     assert_null(p);
     return status;
+}
+
+static quire_status load_header(uint32_t n_layers, uint32_t n_kv_heads, uint32_t d_k, size_t size)
+{
+    quire_status one = load_means(n_layers, n_kv_heads, d_k, 1, 0, size);
+    uint64_t peak = peak_bytes;
+    assert_int_equal(load_means(n_layers, n_kv_heads, d_k, 2, 15, size), one);
+    peak_bytes = peak > peak_bytes ? peak : peak_bytes;
+    return one;
 }
 
 static void hostile_headers(void **state)
@@ -415,13 +432,19 @@ static void hostile_headers(void **state)
     assert_int_equal(load_header(1, 1, 0, 1000), QUIRE_EFORMAT);
     assert_int_equal(load_header(1, 1, 1025, 1000), QUIRE_EFORMAT);
     /* large promises with little behind them */
-    assert_int_equal(load_header(1, 65535, 1024, 1000), QUIRE_EIO);
+    assert_int_equal(load_header(1, 15000, 1024, 1000), QUIRE_EIO);
     assert_true(peak_bytes < 4096);
-    assert_int_equal(load_header(4096, 65535, 1024, 1000), QUIRE_EIO);
+    assert_int_equal(load_header(4096, 15000, 1024, 1000), QUIRE_EIO);
     assert_true(peak_bytes < 400000);
-    assert_int_equal(load_header(2, 65535, 1024, (size_t)1 << 20), QUIRE_EIO);
+    assert_int_equal(load_header(2, 15000, 1024, (size_t)1 << 20), QUIRE_EIO);
+    assert_int_equal(load_means(1, 65535, 1024, 2, 15, 1000), QUIRE_EFORMAT); /* more than 2^28 floats */
     assert_true(peak_bytes < 4u << 20);
     assert_int_equal(load_header(1, 1, 1, 1000), QUIRE_EFORMAT); /* a weight of 0 */
+    assert_int_equal(load_means(1, 1, 1, 2, 0, 1000), QUIRE_EFORMAT);
+    assert_int_equal(load_means(1, 1, 1, 2, 16, 1000), QUIRE_EFORMAT);
+    assert_int_equal(load_means(1, 1, 1, 2, UINT32_MAX, 1000), QUIRE_EFORMAT);
+    assert_int_equal(load_means(1, 1, 1, 3, 15, 1000), QUIRE_EVERSION);
+    assert_int_equal(load_means(1, 1, 1, 0, 0, 1000), QUIRE_EVERSION);
 }
 
 static void out_of_memory(void **state)

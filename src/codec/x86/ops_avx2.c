@@ -28,8 +28,9 @@ const quire_codec_ops quire_codec_ops_avx2 = {
     .refit = refit,
     .dot = dot,
     .weigh = weigh,
+    .distance = distance,
     .unweigh = unweigh,
-    .weighted = weighted,
+    .add_mean = add_mean,
     .expand = expand,
 };
 

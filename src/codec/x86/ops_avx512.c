@@ -29,8 +29,9 @@ const quire_codec_ops quire_codec_ops_avx512 = {
     .refit = refit_by_buckets,
     .dot = dot,
     .weigh = weigh,
+    .distance = distance,
     .unweigh = unweigh,
-    .weighted = weighted,
+    .add_mean = add_mean,
     .expand = expand,
 };
 

@@ -243,7 +243,7 @@ TARGET static void encode_r8(const quire_coder *coder, const float *x, quire_cod
 {
     vf most = vf_abs(vf_load(x));
     for (uint32_t i = 16; i < coder->d; i += 16) most = vf_max(most, vf_abs(vf_load(x + i)));
-    row->scale[0] = quire_store_scale(_mm_cvtss_f32(vf_most(most)) / 127.0f, counts);
+    row->scale[0] = quire_store_row_scale(coder->codec, _mm_cvtss_f32(vf_most(most)) / 127.0f, counts);
     float s = quire_f16_to_f32(row->scale[0]);
     if (!(s > 0)) {
         memset(row->code, 128, coder->d);

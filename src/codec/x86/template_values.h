@@ -187,21 +187,25 @@ TARGET static void weigh(const float *x, const float *mean, const float *weight,
     }
 }
 
-TARGET static void unweigh(float *x, const float *mean, float mean_part, const float *weight, uint32_t d)
-{
-    vf part = vf_set(mean_part);
-    for (uint32_t i = 0; i < d; i += 16) {
-        vf v = vf_div(vf_load(x + i), vf_load(weight + i));
-        vf_store(x + i, vf_add(v, vf_mul(vf_load(mean + i), part)));
-    }
-}
-
-TARGET static float weighted(const float *x, const float *y, const float *weight, uint32_t d)
+TARGET static float distance(const float *x, const float *mean, const float *weight, uint32_t d)
 {
     vf sum = vf_set(0);
     for (uint32_t i = 0; i < d; i += 16) {
-        vf e = vf_mul(vf_load(weight + i), vf_sub(vf_load(y + i), vf_load(x + i)));
-        sum = vf_add(sum, vf_mul(e, e));
+        vf v = vf_load(x + i);
+        if (mean) v = vf_sub(v, vf_load(mean + i));
+        v = vf_mul(vf_load(weight + i), v);
+        sum = vf_add(sum, vf_mul(v, v));
     }
     return vf_sum(sum);
+}
+
+TARGET static void unweigh(float *x, const float *weight, uint32_t d)
+{
+    for (uint32_t i = 0; i < d; i += 16) vf_store(x + i, vf_div(vf_load(x + i), vf_load(weight + i)));
+}
+
+TARGET static void add_mean(float *x, const float *mean, float part, uint32_t d)
+{
+    for (uint32_t i = 0; i < d; i += 16)
+        vf_store(x + i, vf_add(vf_load(x + i), vf_mul(vf_load(mean + i), vf_set(part))));
 }

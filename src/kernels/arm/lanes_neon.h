@@ -102,6 +102,40 @@ LANES_FN vf vf_half(const uint8_t *p)
 {
     return (vf){half_at(p), half_at(p + 8), half_at(p + 16), half_at(p + 24)};
 }
+/* 16 scales of calibrated rows: the number, and which mean was taken out. */
+LANES_FN uint16x4_t half_bits(const uint8_t *p, uint32_t mask)
+{
+    return vand_u16(vreinterpret_u16_u8(vld1_u8(p)), vdup_n_u16((uint16_t)mask));
+}
+LANES_FN float32x4_t number_at(const uint8_t *p)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u16(half_bits(p, ~QUIRE_MEAN_BITS)));
+}
+LANES_FN vf vf_half_without_mean(const uint8_t *p)
+{
+    return (vf){number_at(p), number_at(p + 8), number_at(p + 16), number_at(p + 24)};
+}
+LANES_FN int32x4_t mean_bits_at(const uint8_t *p)
+{
+    return vreinterpretq_s32_u32(vmovl_u16(half_bits(p, QUIRE_MEAN_BITS)));
+}
+LANES_FN vi vi_mean_bits(const uint8_t *p)
+{
+    return (vi){mean_bits_at(p), mean_bits_at(p + 8), mean_bits_at(p + 16), mean_bits_at(p + 24)};
+}
+/* Entries of a table of 16, by the numbers of their four bytes. */
+LANES_FN float32x4_t pick_of(uint8x16x4_t table, int32x4_t index)
+{
+    int32x4_t bytes = vmlaq_n_s32(vdupq_n_s32(0x03020100), index, 0x04040404);
+    return vreinterpretq_f32_u8(vqtbl4q_u8(table, vreinterpretq_u8_s32(bytes)));
+}
+LANES_FN vf vf_pick(const float *table, vi index)
+{
+    uint8x16x4_t t = {{vreinterpretq_u8_f32(vld1q_f32(table)), vreinterpretq_u8_f32(vld1q_f32(table + 4)),
+                       vreinterpretq_u8_f32(vld1q_f32(table + 8)),
+                       vreinterpretq_u8_f32(vld1q_f32(table + 12))}};
+    return (vf){pick_of(t, index.a), pick_of(t, index.b), pick_of(t, index.c), pick_of(t, index.d)};
+}
 LANES_FN float32x4_t bfloat_at(const uint8_t *p)
 {
     return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(p)), 16));
@@ -155,14 +189,6 @@ LANES_FN vm vm_of_bits(uint64_t bits)
     uint32x4_t x = vdupq_n_u32((uint32_t)bits);
     return (vm){vtstq_u32(x, vld1q_u32(each)), vtstq_u32(x, vld1q_u32(each + 4)),
                 vtstq_u32(x, vld1q_u32(each + 8)), vtstq_u32(x, vld1q_u32(each + 12))};
-}
-LANES_FN uint32x4_t not_negative(float32x4_t x)
-{
-    return vcgezq_s32(vreinterpretq_s32_f32(x));
-}
-LANES_FN vm vm_not_negative(vf x)
-{
-    return LANES_1(vm, not_negative, x);
 }
 LANES_FN float32x4_t keep_of(uint32x4_t m, float32x4_t x)
 {

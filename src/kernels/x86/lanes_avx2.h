@@ -82,6 +82,31 @@ LANES_FN vf vf_half(const uint8_t *p)
     return (vf){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
                 _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 16)))};
 }
+/* 16 scales of calibrated rows: the number, and which mean was taken out. */
+LANES_FN vf vf_half_without_mean(const uint8_t *p)
+{
+    const __m128i number = _mm_set1_epi16((int16_t)~QUIRE_MEAN_BITS);
+    return (vf){_mm256_cvtph_ps(_mm_and_si128(_mm_loadu_si128((const __m128i *)p), number)),
+                _mm256_cvtph_ps(_mm_and_si128(_mm_loadu_si128((const __m128i *)(p + 16)), number))};
+}
+LANES_FN vi vi_mean_bits(const uint8_t *p)
+{
+    const __m128i bits = _mm_set1_epi16((int16_t)QUIRE_MEAN_BITS);
+    return (vi){_mm256_cvtepu16_epi32(_mm_and_si128(_mm_loadu_si128((const __m128i *)p), bits)),
+                _mm256_cvtepu16_epi32(_mm_and_si128(_mm_loadu_si128((const __m128i *)(p + 16)), bits))};
+}
+/* Entries of a table of 16: from either half, by bit 3. */
+LANES_FN __m256 pick_of(__m256 low, __m256 high, __m256i index)
+{
+    __m256 upper = _mm256_castsi256_ps(_mm256_slli_epi32(index, 28));
+    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, index), _mm256_permutevar8x32_ps(high, index),
+                            upper);
+}
+LANES_FN vf vf_pick(const float *table, vi index)
+{
+    __m256 low = _mm256_loadu_ps(table), high = _mm256_loadu_ps(table + 8);
+    return (vf){pick_of(low, high, index.a), pick_of(low, high, index.b)};
+}
 LANES_FN vf vf_bfloat(const uint8_t *p)
 {
     __m256i a = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)),
@@ -136,12 +161,6 @@ LANES_FN vm vm_of_bits(uint64_t bits)
     __m256i a = _mm256_and_si256(_mm256_set1_epi32((int32_t)(bits & 0xff)), each),
             b = _mm256_and_si256(_mm256_set1_epi32((int32_t)(bits >> 8 & 0xff)), each);
     return (vm){_mm256_cmpeq_epi32(a, each), _mm256_cmpeq_epi32(b, each)};
-}
-LANES_FN vm vm_not_negative(vf x)
-{
-    const __m256i none = _mm256_set1_epi32(-1);
-    return (vm){_mm256_cmpgt_epi32(_mm256_castps_si256(x.a), none),
-                _mm256_cmpgt_epi32(_mm256_castps_si256(x.b), none)};
 }
 LANES_FN vf vf_keep(vm m, vf x)
 {

@@ -71,6 +71,22 @@ LANES_FN vf vf_half(const uint8_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
+/* 16 scales of calibrated rows: the number, and which mean was taken out. */
+LANES_FN vf vf_half_without_mean(const uint8_t *p)
+{
+    const __m256i number = _mm256_set1_epi16((int16_t)~QUIRE_MEAN_BITS);
+    return _mm512_cvtph_ps(_mm256_and_si256(_mm256_loadu_si256((const __m256i *)p), number));
+}
+LANES_FN vi vi_mean_bits(const uint8_t *p)
+{
+    const __m256i bits = _mm256_set1_epi16((int16_t)QUIRE_MEAN_BITS);
+    return _mm512_cvtepu16_epi32(_mm256_and_si256(_mm256_loadu_si256((const __m256i *)p), bits));
+}
+/* Entries of a table of 16. */
+LANES_FN vf vf_pick(const float *table, vi index)
+{
+    return _mm512_permutexvar_ps(index, _mm512_loadu_ps(table));
+}
 LANES_FN vf vf_bfloat(const uint8_t *p)
 {
     __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
@@ -118,10 +134,6 @@ LANES_FN vf vf_exp2(vf x)
 LANES_FN vm vm_of_bits(uint64_t bits)
 {
     return (vm)bits;
-}
-LANES_FN vm vm_not_negative(vf x)
-{
-    return (vm)~_mm512_movepi32_mask(_mm512_castps_si512(x));
 }
 LANES_FN vf vf_keep(vm m, vf x)
 {

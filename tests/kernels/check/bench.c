@@ -93,7 +93,7 @@ static void open_queries(kit *x, const quire_format *f, rng *r)
         .fine = (int8_t *)zeroed((size_t)2 * whole * stride),
         .sum = (int32_t *)zeroed(sizeof(int32_t) * 2 * x->rows * quire_n_parts(&f->coder)),
         .unit = (float *)zeroed(sizeof(float) * x->rows),
-        .mean_score = (float *)zeroed(sizeof(float) * x->rows),
+        .mean_score = (float *)zeroed(sizeof(float) * x->rows * QUIRE_MEAN_SLOTS),
         .coarse = (float *)zeroed(sizeof(float) * x->rows),
     };
     for (uint32_t i = 0; i < x->rows * d; i++) x->q.row[i] = rng_normal(r);

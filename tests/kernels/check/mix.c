@@ -93,7 +93,7 @@ static void measure(const quire_format *f, const uint8_t *tile, uint32_t t, size
             rest = row.value[c];
             code = shift = 0;
         } else if (c % coder->group == 0) {
-            scale = quire_f16_to_f32(row.scale[g] & (calibrated ? 0x7fff : 0xffff));
+            scale = quire_f16_to_f32(row.scale[g] & (calibrated ? 0xfff0 : 0xffff));
             float bias = codec->has_bias ? quire_f16_to_f32(row.bias[g]) : 0;
             float most = codec->info.bits == 8 ? 256 : 64;
             if (codec->has_bias) shift = scale == 0 ? 0 : rintf(fminf(fmaxf(bias / scale, -most), most));

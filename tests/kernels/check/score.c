@@ -12,7 +12,7 @@ typedef struct work {
     rng random;
     _Alignas(64) uint8_t tile[CHECK_TILE_BYTES];
     _Alignas(64) uint8_t other[CHECK_TILE_BYTES];
-    float rows[ROWS * MOST_D], mean_score[ROWS], coarse[ROWS];
+    float rows[ROWS * MOST_D], mean_score[ROWS][QUIRE_MEAN_SLOTS], coarse[ROWS];
     float want[ROWS][TOKENS];
     double allowed[2][ROWS][TOKENS]; /* without r and with it */
 } work;
@@ -71,7 +71,7 @@ static void allow(work *w, uint32_t t, const quire_coded_row *row)
             continue;
         }
         uint32_t g = c / coder->group;
-        double scale = (double)quire_f16_to_f32(row->scale[g] & (calibrated ? 0x7fff : 0xffff));
+        double scale = (double)quire_f16_to_f32(row->scale[g] & (calibrated ? 0xfff0 : 0xffff));
         double bias = codec->has_bias ? (double)quire_f16_to_f32(row->bias[g]) : 0;
         int code =
             codec->values == QUIRE_VALUES_TABLE ? codec->table[row->code[c]] : row->code[c] - codec->zero;
@@ -86,7 +86,8 @@ static void allow(work *w, uint32_t t, const quire_coded_row *row)
             most = x > most ? x : most;
             sum += x * size[c];
         }
-        sum = (check_bounds[BOUND_SCORE].value + one_by_one) * (sum + fabs((double)w->mean_score[i]));
+        double mean_score = (double)w->mean_score[i][quire_row_mean(coder, row)];
+        sum = (check_bounds[BOUND_SCORE].value + one_by_one) * (sum + fabs(mean_score));
         sum += coder->d * 1.2e-38 * (most + value + 1); /* denormals count as 0 */
         fine = coder->n_groups ? most * value : 0;
         w->allowed[0][i][t] = sum + fine * check_bounds[BOUND_Q_COARSE].value;
@@ -114,13 +115,13 @@ static bool load(const work *w, call *c, check_side side, uint32_t total, uint32
         .fine = (int8_t *)check_room(MEMORY_FINE, side, (size_t)whole * 2 * stride),
         .sum = (int32_t *)check_room(MEMORY_SUM, side, 2 * floats * quire_n_parts(coder)),
         .unit = (float *)check_room(MEMORY_UNIT, side, floats),
-        .mean_score = (float *)check_room(MEMORY_MEAN_SCORE, side, floats),
+        .mean_score = (float *)check_room(MEMORY_MEAN_SCORE, side, QUIRE_MEAN_SLOTS * floats),
         .coarse = (float *)check_room(MEMORY_COARSE, side, floats),
     };
     for (uint32_t i = 0; i < total; i++) {
         uint32_t row = c->row[i] = (from + i) % ROWS;
         memcpy(q->row + (size_t)i * coder->d, w->rows + (size_t)row * coder->d, coder->d * sizeof(float));
-        q->mean_score[i] = w->mean_score[row];
+        memcpy(q->mean_score + (size_t)i * QUIRE_MEAN_SLOTS, w->mean_score[row], sizeof w->mean_score[row]);
     }
     check_at.call = "load";
     check_at.n = total;
@@ -308,7 +309,8 @@ void check_scores(const check_isas *isas, const check_case *c)
         check_use(isas, 0);
         check_tile(w.format, FILL_WILD, &w.random, w.other);
         for (uint32_t i = 0; i < ROWS; i++) {
-            w.mean_score[i] = c->k->profile ? 10 * rng_normal(&w.random) : 0;
+            for (uint32_t m = 0; m < QUIRE_MEAN_SLOTS; m++)
+                w.mean_score[i][m] = c->k->profile && m ? 10 * rng_normal(&w.random) : 0;
             /* Never without r; always, if the query sees the whole tile; by the rule of attend, with a scale of 1/8. */
             const float rules[] = {0, INFINITY, QUIRE_COARSE_ERROR / (0.29f * sqrtf((float)c->d) / 8)};
             w.coarse[i] = rules[rng_below(&w.random, COUNT(rules))];
