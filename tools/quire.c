@@ -10,6 +10,8 @@ static const struct {
     const char *name, *text;
     int (*run)(int argc, char **argv);
 } commands[] = {
+    {"run", "starts a llama.cpp program with its KV cache under a policy", cmd_run},
+    {"plan", "which policies let which context of a model fit into memory", cmd_plan},
     {"codecs", "the codecs, their bits per value and what they exchange rows with", cmd_codecs},
     {"bench", "times attention on this machine, beside reading the same bytes and beside ggml", cmd_bench},
     {"calibrate", "records a profile of a model, which lets K take one bit less", cmd_calibrate},
@@ -28,10 +30,10 @@ static void print_help(FILE *file)
     fprintf(file, "\n  --help     this text; quire COMMAND --help tells about a command\n"
                   "  --version  the version of the library and the instruction set it uses here\n"
                   "\nexamples:\n"
-                  "  quire codecs                       what there is\n"
-                  "  quire codecs --json r4 a4g64       two of them, one JSON object per line\n"
-                  "  quire bench --context 32K          decode with the usual codecs\n"
-                  "  quire bench --help\n"
+                  "  quire plan model.gguf                               what fits, and what it costs\n"
+                  "  quire run -- llama-server -m model.gguf -c 32768    the same server, less memory\n"
+                  "  quire codecs                                        what policies are made of\n"
+                  "  quire bench --context 32K                           decode with the usual codecs\n"
                   "\nExit codes: 0 done, 1 failed, 2 the command line is wrong.\n");
 }
 

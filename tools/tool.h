@@ -18,6 +18,8 @@ int cmd_bench(int argc, char **argv);
 int cmd_calibrate(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_rows(int argc, char **argv);
+int cmd_run(int argc, char **argv);
+int cmd_plan(int argc, char **argv);
 
 /* One sentence on stderr, after "quire <command>: ". Return TOOL_USAGE and TOOL_FAILED. */
 __attribute__((format(printf, 2, 3))) int tool_usage(const char *command, const char *format, ...);
@@ -42,17 +44,23 @@ typedef struct tool_command {
     const tool_option *options;
     size_t n_options;
     const char *(*set_name)(void *ctx, const char *word);
+    /* What follows "--", or the first word that is no option, belongs to another program; NULL: there is none. */
+    void (*set_rest)(void *ctx, int argc, char **argv);
 } tool_command;
 
 int tool_parse(const tool_command *command, int argc, char **argv, void *ctx);
 
-/* A whole number with an optional K or M (1024, 1024^2), followed by nothing but the character `end` or the end of the
+/* A whole number with an optional K, M or G (powers of 1024), followed by nothing but the character `end` or the end of the
  * text. *next is where it stopped. */
 bool tool_number(const char *text, char end, uint64_t min, uint64_t max, uint64_t *out, const char **next);
 bool tool_real(const char *text, double min, double max, double *out);
 
 /* Copies what comes before the next comma into word and moves *text past it; false at the end or if it does not fit. */
 bool tool_word(const char **text, char *word, size_t size);
+
+/* "352 MiB", "1.2 GiB": three digits. */
+enum { TOOL_BYTES_SIZE = 32 };
+const char *tool_bytes(char *text, double bytes);
 
 /* EIO: the file cannot be read. */
 quire_status tool_load_profile(quire_profile **out, const char *path);
