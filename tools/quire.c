@@ -12,6 +12,7 @@ static const struct {
 } commands[] = {
     {"run", "starts a llama.cpp program with its KV cache under a policy", cmd_run},
     {"plan", "which policies let which context of a model fit into memory", cmd_plan},
+    {"stat", "what running programs hold with the device, and what that saves", cmd_stat},
     {"codecs", "the codecs, their bits per value and what they exchange rows with", cmd_codecs},
     {"bench", "times attention on this machine, beside reading the same bytes and beside ggml", cmd_bench},
     {"calibrate", "records a profile of a model, which lets K take one bit less", cmd_calibrate},
