@@ -89,6 +89,7 @@ static const tool_command command = {
         "  quire run --kv r8/r4 -- llama-cli -m model.gguf\n"
         "  quire run --kv small --profile model.quire-profile -- llama-perplexity -m model.gguf -f text.txt\n"
         "  quire run --kv safe --env llama-server -m model.gguf >/etc/default/llama\n",
+    .exit_codes = "that of PROGRAM; before it starts 1 failed or refused, 2 the command line is wrong",
     .options = options,
     .n_options = sizeof options / sizeof options[0],
     .set_rest = set_rest,

@@ -34,36 +34,6 @@ int tool_failed(const char *command, const char *format, ...)
     return TOOL_FAILED;
 }
 
-/* ------------------------------------------------------------------ help */
-
-#define TEXT_COLUMN 26
-
-static void print_option(const char *name, const char *value, const char *text)
-{
-    int n = printf("  %s%s%s", name, value ? " " : "", value ? value : "");
-    if (n >= TEXT_COLUMN) {
-        putchar('\n');
-        n = 0;
-    }
-    for (; *text; text++) {
-        for (; n < TEXT_COLUMN; n++) putchar(' ');
-        for (; *text && *text != '\n'; text++) putchar(*text);
-        putchar('\n');
-        n = 0;
-        if (!*text) break;
-    }
-}
-
-static int print_help(const tool_command *c)
-{
-    printf("usage: quire %s %s\n\n%s\n\noptions:\n", c->name, c->usage, c->about);
-    for (size_t i = 0; i < c->n_options; i++)
-        print_option(c->options[i].name, c->options[i].value, c->options[i].text);
-    print_option("--help", NULL, "this text");
-    printf("\nexamples:\n%s", c->examples);
-    return TOOL_OK;
-}
-
 /* --------------------------------------------------------------- parsing */
 
 static const tool_option *find_option(const tool_command *c, const char *name, size_t length)
@@ -105,7 +75,7 @@ static bool wants_help(const tool_command *c, int argc, char **argv)
 
 int tool_parse(const tool_command *c, int argc, char **argv, void *ctx)
 {
-    if (wants_help(c, argc, argv)) return print_help(c);
+    if (wants_help(c, argc, argv)) return tool_help(c);
     for (int i = 1; i < argc; i++) {
         if (c->set_rest && (argv[i][0] != '-' || strcmp(argv[i], "--") == 0)) {
             i += argv[i][0] == '-';

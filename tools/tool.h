@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
+#define TOOL_EXIT_CODES "0 done, 1 failed, 2 the command line is wrong"
 
 /* One sub-command per file. argv[0] is the name of the command; the result is the exit code. */
 int cmd_codecs(int argc, char **argv);
@@ -21,6 +22,7 @@ int cmd_rows(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_stat(int argc, char **argv);
+int cmd_cache(int argc, char **argv);
 
 /* One sentence on stderr, after "quire <command>: ". Return TOOL_USAGE and TOOL_FAILED. */
 __attribute__((format(printf, 2, 3))) int tool_usage(const char *command, const char *format, ...);
@@ -42,6 +44,7 @@ typedef struct tool_option {
  */
 typedef struct tool_command {
     const char *name, *usage, *about, *examples;
+    const char *exit_codes; /* NULL: the usual ones */
     const tool_option *options;
     size_t n_options;
     const char *(*set_name)(void *ctx, const char *word);
@@ -50,6 +53,15 @@ typedef struct tool_command {
 } tool_command;
 
 int tool_parse(const tool_command *command, int argc, char **argv, void *ctx);
+
+/* What --help prints: text for people, a page for man, or a line of the completion of bash. All from the same tables. */
+typedef enum tool_form { TOOL_TEXT, TOOL_MAN, TOOL_COMPLETION } tool_form;
+extern tool_form tool_help_form;
+int tool_help(const tool_command *command); /* in that form; TOOL_OK */
+const char *tool_brief(const char *name);   /* what a command is, in one line */
+void tool_man_head(const char *name, const char *brief);
+void tool_man_text(const char *text); /* lines of it, what man acts on made harmless */
+void tool_man_tail(void);             /* exit codes, the other pages */
 
 /* A whole number with an optional K, M or G (powers of 1024), followed by nothing but the character `end` or the end of the
  * text. *next is where it stopped. */

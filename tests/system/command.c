@@ -33,6 +33,56 @@ static void test_help(void **state)
     assert_int_equal(run("2>/dev/null")->code, 2);
 }
 
+static const char *const names[] = {"run",   "plan",      "stat", "cache", "codecs",
+                                    "bench", "calibrate", "eval", "rows"};
+#define N_NAMES (sizeof names / sizeof names[0])
+
+/* Text, manual and completion come from the same tables. */
+static void test_every_command_is_explained(void **state)
+{
+    static const char *const parts[] = {".TH ", ".SH NAME", ".SH SYNOPSIS", ".SH EXIT STATUS",
+                                        ".SH EXAMPLES"};
+    char line[128];
+    (void)state;
+    need_command();
+    for (size_t i = 0; i < N_NAMES; i++) {
+        snprintf(line, sizeof line, "help --man %s", names[i]);
+        result *r = run(line);
+        assert_int_equal(r->code, 0);
+        for (size_t j = 0; j < sizeof parts / sizeof parts[0]; j++)
+            assert_non_null(strstr(r->text, parts[j]));
+        if (strcmp(names[i], "eval") == 0) continue; /* its help is that of a script */
+        snprintf(line, sizeof line, "%s --help", names[i]);
+        r = run(line);
+        assert_int_equal(r->code, 0);
+        assert_non_null(strstr(r->text, "usage: quire "));
+        assert_non_null(strstr(r->text, "--json"));
+        assert_non_null(strstr(r->text, "examples:\n  "));
+        assert_non_null(strstr(r->text, "Exit codes: "));
+    }
+    result *r = run("help --man");
+    for (size_t i = 0; i < N_NAMES; i++) {
+        snprintf(line, sizeof line, "quire\\-%s (1)", names[i]);
+        assert_non_null(strstr(r->text, line));
+    }
+    /* If there is a man, it has nothing to complain about. */
+    r = run("help --man run 2>&1 >/tmp/quire-page.1; ! command -v groff >/dev/null ||"
+            "groff -man -Tutf8 -ww -z /tmp/quire-page.1 2>&1; rm -f /tmp/quire-page.1");
+    assert_string_equal(r->text, "");
+    assert_int_equal(run("help nonsense 2>/dev/null")->code, 2);
+}
+
+static void test_completion(void **state)
+{
+    (void)state;
+    need_command();
+    result *r = run("help --completion >/tmp/quire-completion.bash && bash -c '. /tmp/quire-completion.bash;"
+                    "COMP_WORDS=(quire pl); COMP_CWORD=1; _quire; echo ${COMPREPLY[*]};"
+                    "COMP_WORDS=(quire plan --pa); COMP_CWORD=2; _quire; echo ${COMPREPLY[*]}';"
+                    "rm -f /tmp/quire-completion.bash");
+    assert_string_equal(r->text, "plan\n--parallel\n");
+}
+
 static void look_at_codec(const char *line, uint32_t index)
 {
     char start[64];
@@ -204,6 +254,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_help),
+        cmocka_unit_test(test_every_command_is_explained),
+        cmocka_unit_test(test_completion),
         cmocka_unit_test(test_codecs),
         cmocka_unit_test(test_bench),
         cmocka_unit_test(test_bench_isas),
