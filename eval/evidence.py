@@ -21,12 +21,15 @@ BEGIN = """/* SPDX-License-Identifier: MIT */
 
 typedef struct evidence {
     const char *policy, *model;
-    double kld, top1; /* mean KL divergence; percent of tokens with the same likeliest choice, 0: not measured */
+    double kld;  /* mean KL divergence */
+    double top1; /* percent of tokens with the same likeliest choice; 0: not measured */
 } evidence;
 
+/* clang-format off */
 static const evidence evidence_rows[] = {
 """
 END = """};
+/* clang-format on */
 
 #define N_EVIDENCE (sizeof evidence_rows / sizeof evidence_rows[0])
 
