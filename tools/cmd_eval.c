@@ -25,7 +25,8 @@ int cmd_eval(int argc, char **argv)
 {
     if (tool_help_form != TOOL_TEXT) return tool_help(&command);
     char script[PLACE_SIZE], python[PLACE_SIZE];
-    if (!place_shared(script, "eval/run.py")) return tool_failed("eval", "eval/run.py is not there; it comes with the source");
+    if (!place_shared(script, "eval/run.py"))
+        return tool_failed("eval", "eval/run.py is not there; it comes with the source");
     if (!place_program(python, NULL, "python3")) return tool_failed("eval", "it needs python3");
     char **words = calloc((size_t)argc + 2, sizeof *words);
     if (!words) return tool_failed("eval", "no memory");
