@@ -21,10 +21,10 @@ block() {
     awk -v fence='```'"$1" '$0 == fence {on = 1; next} $0 == "```" && on {exit} on' "$source/README.md"
 }
 
-# A shell that knows nothing of this one. Compilers may be found through ccache, which is a matter of speed alone.
+# $1 PATH, $2 commands: in a shell that knows nothing of this one. Compilers may be found through ccache, which is a matter of speed alone.
 fresh() {
     env -i HOME="$HOME" LANG=C.UTF-8 PATH="$1" ${CMAKE_C_COMPILER_LAUNCHER:+CMAKE_C_COMPILER_LAUNCHER="$CMAKE_C_COMPILER_LAUNCHER"} \
-        bash -euo pipefail
+        bash -euo pipefail -c "$2" </dev/null
 }
 
 # $1 name, $2 folder with `quire`: what the second block does, and whether it did.
@@ -32,7 +32,7 @@ use() {
     local folder=$work/use-$1
     mkdir "$folder"
     ln -s "$model" "$folder/model.gguf"
-    { echo "cd '$folder'"; block sh; } | fresh "$2:$llama:/usr/bin:/bin" </dev/stdin >"$folder/out" 2>"$folder/err" ||
+    fresh "$2:$llama:/usr/bin:/bin" "cd '$folder'; $(block sh)" >"$folder/out" 2>"$folder/err" ||
         { cat "$folder/out" "$folder/err"; exit 1; }
     grep -E '^recommended: ' "$folder/out"
     grep -E '^quire run: .* saved' "$folder/err"
@@ -46,7 +46,7 @@ for kind in "$@"; do
             mkdir "$work/source"
             # What a clone or the source archive has.
             (cd "$source" && git ls-files -z | tar --null -T - -cf -) | tar -xf - -C "$work/source"
-            { echo "cd '$work/source'"; block 'sh source'; echo 'command -v quire'; } | fresh /usr/local/bin:/usr/bin:/bin >"$work/log" 2>&1 ||
+            fresh /usr/local/bin:/usr/bin:/bin "cd '$work/source'; $(block 'sh source')"$'\ncommand -v quire' >"$work/log" 2>&1 ||
                 { tail -n 30 "$work/log"; exit 1; }
             use source "$work/source/build/release/bin"
             ;;
@@ -55,8 +55,8 @@ for kind in "$@"; do
             [ ! -d "$work/source/build/release" ] || build=$work/source/build/release
             (cd "$work" && cpack -G DEB --config "$build/CPackConfig.cmake" -B "$work/packages" >"$work/log" 2>&1) ||
                 { tail -n 20 "$work/log"; exit 1; }
-            for package in quire quire-llama; do dpkg-deb -x "$work/packages/${package}_"*.deb "$work/root"; done
-            use deb "$work/root/usr/bin"
+            for package in quire quire-llama; do dpkg-deb -x "$work/packages/${package}_"*.deb "$work/unpacked"; done
+            use deb "$work/unpacked/usr/bin"
             ;;
         *) echo "usage: new-user.sh [source] [deb]" >&2; exit 2 ;;
     esac
