@@ -207,7 +207,7 @@ static void print_row(const row *r)
     if (f.n && f.top1 >= 100) snprintf(measured, sizeof measured, "KL %.2g", f.kld);
     if (r->longest < UINT64_C(1) << 31)
         snprintf(longest, sizeof longest, "%llu", (unsigned long long)(r->longest / 256 * 256));
-    printf("%-10s %-10.*s %6.2f %9.0f  %9s  %-4s  %9s  %s%s\n", r->policy, (int)pair, canonical, r->bits,
+    printf("%-10s %-12.*s %6.2f %9.0f  %9s  %-4s  %9s  %s%s\n", r->policy, (int)pair, canonical, r->bits,
            r->token_bytes, tool_bytes(kv, r->kv_bytes), r->fits ? "yes" : "no", longest, measured,
            quire_plan_warning(r->plan) ? " (!)" : "");
 }
@@ -221,12 +221,13 @@ static void print_text(const table *t)
     for (uint32_t i = 0; i < m->n_layers; i++) windows += m->has_kv[i] && m->layers[i].window;
     printf("%s: %s, %u layers with a cache", *m->name ? m->name : t->o.path, m->arch, m->n_kv_layers);
     if (windows) printf(" (%u with a window)", windows);
-    printf(", %u KV heads, head size %u", m->layers[0].n_kv_heads, m->layers[0].d_k);
+    printf(", %u KV head%s, head size %u", m->layers[0].n_kv_heads, m->layers[0].n_kv_heads == 1 ? "" : "s",
+           m->layers[0].d_k);
     if (m->layers[0].d_v != m->layers[0].d_k) printf("/%u", m->layers[0].d_v);
     printf(", trained for %u tokens\n", m->context);
     printf("%llu tokens x %llu, %s for the cache beside %s of model\n\n", (unsigned long long)t->o.ctx,
            (unsigned long long)t->o.parallel, tool_bytes(a, t->room), tool_bytes(b, (double)m->file_bytes));
-    printf("%-10s %-10s %6s %9s  %9s  %-4s  %9s  %s\n", "policy", "codecs", "bits", "B/token", "KV cache",
+    printf("%-10s %-12s %6s %9s  %9s  %-4s  %9s  %s\n", "policy", "codecs", "bits", "B/token", "KV cache",
            "fits", "longest", "measured");
     for (int i = 0; i < N_POLICIES; i++) {
         print_row(&t->rows[i]);
