@@ -162,6 +162,7 @@ enum { ACCEPTED = 0, REFUSED = 1, COULD_NOT_TRY = 2 };
 static int try_out(const host_program *h, const char *device)
 {
     void *(*init)(void);
+    unsetenv("QUIRE_CHAIN"); /* another backend may take a while, and hardware */
     for (int i = 0; i < h->n_libraries; i++)
         if (!dlopen(h->library[i], RTLD_NOW | RTLD_GLOBAL)) return COULD_NOT_TRY;
     void *library = dlopen(device, RTLD_NOW);

@@ -66,8 +66,8 @@ static void test_every_command_is_explained(void **state)
         assert_non_null(strstr(r->text, line));
     }
     /* If there is a man, it has nothing to complain about. */
-    r = run("help --man run 2>&1 >/tmp/quire-page.1; ! command -v groff >/dev/null ||"
-            "groff -man -Tutf8 -ww -z /tmp/quire-page.1 2>&1; rm -f /tmp/quire-page.1");
+    r = run("help --man run 2>&1 >/tmp/quire-page.$$; ! command -v groff >/dev/null ||"
+            "groff -man -Tutf8 -ww -z /tmp/quire-page.$$ 2>&1; rm -f /tmp/quire-page.$$");
     assert_string_equal(r->text, "");
     assert_int_equal(run("help nonsense 2>/dev/null")->code, 2);
 }
@@ -76,10 +76,10 @@ static void test_completion(void **state)
 {
     (void)state;
     need_command();
-    result *r = run("help --completion >/tmp/quire-completion.bash && bash -c '. /tmp/quire-completion.bash;"
+    result *r = run("help --completion >/tmp/quire-completion.$$ && F=/tmp/quire-completion.$$ bash -c '. $F;"
                     "COMP_WORDS=(quire pl); COMP_CWORD=1; _quire; echo ${COMPREPLY[*]};"
                     "COMP_WORDS=(quire plan --pa); COMP_CWORD=2; _quire; echo ${COMPREPLY[*]}';"
-                    "rm -f /tmp/quire-completion.bash");
+                    "rm -f /tmp/quire-completion.$$");
     assert_string_equal(r->text, "plan\n--parallel\n");
 }
 

@@ -71,6 +71,20 @@ cmake --build "$work/user/build" >"$work/cmake.log" 2>&1 || { cat "$work/cmake.l
 "$work/user/build/static"
 "$work/user/build/shared"
 
+# With nothing else in it but the C library, if we may change into it.
+if [ "$(id -u)" -eq 0 ] && chroot / true 2>/dev/null; then
+    step "the root alone"
+    for program in "$quire" "$work/shared" "$root/usr/lib/quire/libggml-quire.so"; do
+        LD_LIBRARY_PATH=$libdir ldd "$program" | grep -oE '/[^ ]+' | grep -v "^$root" | sort -u | while read -r library; do
+            mkdir -p "$root$(dirname "$library")"
+            cp -n "$library" "$root$library"
+        done
+    done
+    cp "$work/shared" "$root/usr/bin/first_attention"
+    chroot "$root" /usr/bin/quire codecs r4 | grep '^r4 '
+    chroot "$root" /usr/bin/first_attention
+fi
+
 step "source archive"
 (cd "$work" && cpack --config "$build/CPackSourceConfig.cmake" -B "$work/source" >"$work/cpack.log" 2>&1) ||
     { tail -n 20 "$work/cpack.log"; exit 1; }
