@@ -161,7 +161,7 @@ static bool fill_row(table *t, row *r, const char *policy, char *why, size_t siz
     r->policy = policy;
     r->bits = model_kv_bits(&t->model, r->plan);
     r->kv_bytes = model_kv_bytes(&t->model, r->plan, &use);
-    r->token_bytes = quire_plan_bytes_per_token(r->plan);
+    r->token_bytes = model_kv_token_bytes(&t->model, r->plan);
     r->longest = model_kv_tokens(&t->model, r->plan, use.sequences, t->room);
     r->fits = r->kv_bytes <= t->room;
     return true;

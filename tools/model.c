@@ -214,17 +214,25 @@ uint64_t model_kv_tokens(const model *m, const quire_plan *plan, uint32_t sequen
     return low;
 }
 
+static bool has_growing(const model *m)
+{
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        if (m->has_kv[i] && !m->layers[i].window) return true;
+    return false;
+}
+
+double model_kv_token_bytes(const model *m, const quire_plan *plan)
+{
+    bool growing = has_growing(m);
+    double bytes = 0;
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        if (m->has_kv[i] && growing == !m->layers[i].window) bytes += token_bytes(m, plan, i);
+    return bytes;
+}
+
 double model_kv_bits(const model *m, const quire_plan *plan)
 {
-    double bytes[2] = {0, 0}, values[2] = {0, 0}; /* of window layers, of the others */
-    for (uint32_t i = 0; i < m->n_layers; i++) {
-        int full = !m->layers[i].window;
-        if (!m->has_kv[i]) continue;
-        bytes[full] += token_bytes(m, plan, i);
-        values[full] += f16_bytes(&m->layers[i]) / 2;
-    }
-    int full = values[1] > 0;
-    return 8 * bytes[full] / values[full];
+    return 16 * model_kv_token_bytes(m, plan) / model_kv_token_bytes(m, NULL);
 }
 
 bool model_plan_is_calibrated(const quire_plan *plan)

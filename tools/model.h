@@ -37,7 +37,8 @@ typedef struct model_use {
 double model_kv_bytes(const model *m, const quire_plan *plan, const model_use *use);
 /* Tokens of each sequence for which the cache takes at most so many bytes. */
 uint64_t model_kv_tokens(const model *m, const quire_plan *plan, uint32_t sequences, double bytes);
-/* Bits per value over the layers that grow with the context (all, if none does). */
+/* Bytes of one more token, and bits per value, in the layers that grow with the context (in all, if none does). */
+double model_kv_token_bytes(const model *m, const quire_plan *plan);
 double model_kv_bits(const model *m, const quire_plan *plan);
 /* Whether any codec of the plan takes something out of the profile. */
 bool model_plan_is_calibrated(const quire_plan *plan);

@@ -104,6 +104,7 @@ static void test_layers_without_a_cache(void **state)
     assert_false(m.has_kv[0]);
     assert_true(m.has_kv[3]);
     assert_true(model_kv_bytes(&m, NULL, &(model_use){10, 1}) == 10.0 * 256 * 6);
+    assert_true(model_kv_token_bytes(&m, NULL) == 256.0 * 6);
     assert_int_equal(m.layers[0].n_kv_heads, 4); /* a shape that stands for what is missing */
     begin("interval", 8, 4, 2);
     gguf_u32(&b, "interval.full_attention_interval", 4);
