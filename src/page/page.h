@@ -79,6 +79,8 @@ quire_status quire_pages_add(quire_pages *pages, const quire_page_layout *layout
 
 /* One page of zeros with one reference, NULL if the budget is used up. The layout must have been added. */
 quire_page *quire_page_take(quire_pages *pages, const quire_page_layout *layout);
+/* The same with undefined bytes, for who fills all of them at once. */
+quire_page *quire_page_take_raw(quire_pages *pages, const quire_page_layout *layout);
 /* A copy of the tiles of another page of the same layout. */
 quire_page *quire_page_copy(quire_pages *pages, const quire_page *from);
 
