@@ -3,6 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "store/base.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -35,6 +36,16 @@ bool quire_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t
 {
     struct timespec t = {.tv_sec = (time_t)(deadline / QUIRE_SECOND), .tv_nsec = (long)(deadline % QUIRE_SECOND)};
     return pthread_cond_timedwait(cond, lock, &t) == 0 || quire_now() < deadline;
+}
+
+bool quire_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool started = pthread_create(thread, NULL, run, arg) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
 }
 
 /* ------------------------------------------------------------------- memory */

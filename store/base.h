@@ -39,6 +39,9 @@ bool quire_cond_init(pthread_cond_t *cond);
 /* false: the deadline has passed. */
 bool quire_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline);
 
+/* A thread that gets no signals: those of the process are its own business, and a lost connection raises SIGPIPE. */
+bool quire_thread_start(pthread_t *thread, void *(*run)(void *), void *arg);
+
 /* ------------------------------------------------------------------- memory */
 
 quire_allocator quire_mem_allocator(const quire_allocator *allocator); /* alloc and free are filled in */

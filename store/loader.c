@@ -17,7 +17,7 @@ quire_status quire_loader_start(quire_loader *l, quire_store *store, uint32_t n_
     if (!l->threads) return QUIRE_ENOMEM;
     for (uint32_t i = 0; i < l->cap_threads; i++) {
         void *(*run)(void *) = i < n_disk ? quire_load_from_disk : quire_load_from_remote;
-        if (pthread_create(&l->threads[l->n_threads], NULL, run, l)) return QUIRE_ENOMEM;
+        if (!quire_thread_start(&l->threads[l->n_threads], run, l)) return QUIRE_ENOMEM;
         l->n_threads++;
     }
     return QUIRE_OK;

@@ -35,7 +35,7 @@ static quire_status start_threads(quire_store *s, const quire_store_options *o)
         if (!quire_queue_init(&s->queue[t], &s->allocator, queue_bytes, &s->counters.queued_bytes[t]))
             return QUIRE_ENOMEM;
         if (!quire_store_has(s, t)) continue;
-        if (pthread_create(&s->saver[t], NULL, run[t], s)) return QUIRE_ENOMEM;
+        if (!quire_thread_start(&s->saver[t], run[t], s)) return QUIRE_ENOMEM;
         s->has_saver[t] = true;
     }
     return quire_loader_start(&s->loader, s, s->disk ? n_disk : 0, s->remote ? n_remote : 0);
