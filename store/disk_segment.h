@@ -20,8 +20,9 @@ typedef struct quire_segment {
 } quire_segment;
 
 /* As stored, little-endian. */
+#define QUIRE_MIXED UINT64_MAX
 typedef struct quire_segment_head {
-    uint64_t size_class; /* OS pages of an object; 0: none yet */
+    uint64_t size_class; /* OS pages of an object; 0: none yet; MIXED: several sizes */
     uint64_t n_objects, used_pages, n_pinned;
 } quire_segment_head;
 

@@ -200,22 +200,32 @@ static uint32_t count_class(const quire_disk *d, const candidate *c, uint64_t si
     return n;
 }
 
-/* A segment of another size to take over: from the size that has most, the coldest; none with pinned objects. A size that has
- * no segment may take one from who has two or more; otherwise only what is colder than everything of ours. */
+/* A segment of another size to take over, the coldest; none with pinned objects. A size that has no segment takes one from
+ * the size that has most, and at least two; the others only what is colder than everything of their own. */
 static uint32_t find_victim(const quire_disk *d, const candidate *c, uint64_t size_class, uint64_t own_oldest)
 {
-    uint32_t victim = UINT32_MAX, most = 1;
+    uint32_t victim = UINT32_MAX, most = 2;
     bool has_own = count_class(d, c, size_class) > 0;
     for (uint32_t i = 0; i < d->n_segments; i++) {
         if (c[i].head.size_class == size_class || c[i].head.n_pinned) continue;
-        if (has_own && c[i].newest >= own_oldest) continue;
+        if (has_own ? c[i].newest >= own_oldest : c[i].head.size_class == QUIRE_MIXED) continue;
         uint32_t n = has_own ? 2 : count_class(d, c, c[i].head.size_class);
-        if (victim == UINT32_MAX || n > most || (n == most && c[i].oldest < c[victim].oldest)) {
-            victim = i;
-            most = n;
-        }
+        if (n < most) continue;
+        if (victim == UINT32_MAX || n > most || c[i].oldest < c[victim].oldest) victim = i;
+        most = n;
     }
     return victim;
+}
+
+/* More sizes than segments: those that come last share one, which is worse for its free list and better than nothing. */
+static uint32_t find_mixed(const quire_disk *d, const candidate *c)
+{
+    uint32_t coldest = 0;
+    for (uint32_t i = 0; i < d->n_segments; i++) {
+        if (c[i].head.size_class == QUIRE_MIXED) return i;
+        if (c[i].oldest < c[coldest].oldest) coldest = i;
+    }
+    return coldest;
 }
 
 /* Every object goes, a few at a time, so that no transaction grows with the segment. */
@@ -256,6 +266,9 @@ static uint32_t find_room(const quire_disk *d, const candidate *c, uint64_t size
         if (c[i].head.size_class == size_class && c[i].head.used_pages + pages <= fill_pages(d)) return i;
     for (uint32_t i = 0; i < d->n_segments; i++)
         if (!c[i].head.n_objects) return i;
+    bool has_own = count_class(d, c, size_class) > 0;
+    for (uint32_t i = 0; i < d->n_segments && !has_own; i++)
+        if (c[i].head.size_class == QUIRE_MIXED && c[i].head.used_pages + pages <= fill_pages(d)) return i;
     return UINT32_MAX;
 }
 
@@ -286,8 +299,8 @@ static int choose(quire_disk *d, uint64_t size_class, uint64_t pages, uint32_t *
         *out = victim;
         return empty_segment(d, &d->segment[victim]);
     }
-    *out = own;
-    return own == UINT32_MAX ? MDB_MAP_FULL : 0;
+    *out = own == UINT32_MAX ? find_mixed(d, c) : own;
+    return 0;
 }
 
 /* -------------------------------------------------------------------- write */
@@ -310,12 +323,14 @@ static uint32_t leave_out_known(quire_disk *d, const quire_disk_put *puts, uint3
 
 static int write_once(quire_disk *d, quire_segment *s, uint64_t size_class, const quire_disk_put **puts, uint32_t n)
 {
+    uint64_t pages = size_class * n;
     MDB_txn *txn;
     int rc = mdb_txn_begin(s->env, NULL, 0, &txn);
     if (rc) return rc;
     quire_segment_head h = quire_segment_read_head(s, txn);
+    if (h.n_objects && h.size_class != size_class) size_class = QUIRE_MIXED;
     h.size_class = size_class;
-    rc = evict(d, s, txn, &h, size_class * n);
+    rc = evict(d, s, txn, &h, pages);
     if (rc == MDB_NOTFOUND) rc = MDB_MAP_FULL; /* what is left is pinned */
     for (uint32_t i = n; i-- && !rc;) rc = put_object(d, s, txn, puts[i], &h); /* the first page gets the last tick */
     if (!rc) rc = quire_segment_write_head(s, txn, &h);
