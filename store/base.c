@@ -34,7 +34,8 @@ bool quire_cond_init(pthread_cond_t *cond)
 
 bool quire_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline)
 {
-    struct timespec t = {.tv_sec = (time_t)(deadline / QUIRE_SECOND), .tv_nsec = (long)(deadline % QUIRE_SECOND)};
+    struct timespec t = {.tv_sec = (time_t)(deadline / QUIRE_SECOND),
+                         .tv_nsec = (long)(deadline % QUIRE_SECOND)};
     return pthread_cond_timedwait(cond, lock, &t) == 0 || quire_now() < deadline;
 }
 

@@ -10,7 +10,8 @@
 
 bool quire_prompt_is_valid(const quire_prompt *prompt)
 {
-    if (!prompt || prompt->n_tokens > (uint32_t)INT32_MAX || (prompt->n_tokens && !prompt->tokens)) return false;
+    if (!prompt || prompt->n_tokens > (uint32_t)INT32_MAX || (prompt->n_tokens && !prompt->tokens))
+        return false;
     if (prompt->n_media && !prompt->media) return false;
     for (uint32_t i = 0; i < prompt->n_media; i++) {
         if (prompt->media[i].position >= prompt->n_tokens) return false;
@@ -32,7 +33,8 @@ static bool page_key(EVP_MD_CTX *md, quire_key *out, const quire_key *parent, co
         quire_store32(bytes + 36 + 4 * i, is_media ? MEDIA_TOKEN : prompt->tokens[first + i]);
         end += is_media;
     }
-    bool done = EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1 && EVP_DigestUpdate(md, bytes, sizeof bytes) == 1;
+    bool done =
+        EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1 && EVP_DigestUpdate(md, bytes, sizeof bytes) == 1;
     for (uint32_t i = begin; i < end && done; i++) {
         uint8_t record[40];
         quire_store32(record, TAG_MEDIA);
@@ -44,7 +46,8 @@ static bool page_key(EVP_MD_CTX *md, quire_key *out, const quire_key *parent, co
     return done && EVP_DigestFinal_ex(md, out->byte, NULL) == 1;
 }
 
-quire_status quire_chain_keys(quire_key *keys, const quire_key *root, const quire_prompt *prompt, uint32_t n_pages)
+quire_status quire_chain_keys(quire_key *keys, const quire_key *root, const quire_prompt *prompt,
+                              uint32_t n_pages)
 {
     EVP_MD_CTX *md = EVP_MD_CTX_new();
     uint32_t medium = 0;

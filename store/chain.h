@@ -8,7 +8,8 @@
 
 bool quire_prompt_is_valid(const quire_prompt *prompt);
 /* keys[0..n_pages): keys of the first pages of the prompt, which must be that long. */
-quire_status quire_chain_keys(quire_key *keys, const quire_key *root, const quire_prompt *prompt, uint32_t n_pages);
+quire_status quire_chain_keys(quire_key *keys, const quire_key *root, const quire_prompt *prompt,
+                              uint32_t n_pages);
 /* objects[i] for keys[i], one group. */
 quire_status quire_chain_objects(quire_key *objects, const quire_key *keys, uint32_t n, uint32_t group);
 

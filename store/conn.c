@@ -15,7 +15,7 @@
 #define KEY_PREFIX "q1:"
 #define KEY_BYTES (sizeof KEY_PREFIX - 1 + 64)
 #define READ_BYTES (64u << 10)
-#define SLACK_BYTES (64u << 10)  /* of replies that are not values */
+#define SLACK_BYTES (64u << 10) /* of replies that are not values */
 #define READS_IN_A_ROW 64
 
 /* ---------------------------------------------------- replies, as libvalkey finds them */
@@ -73,9 +73,10 @@ static void *on_integer(const valkeyReadTask *t, long long value)
         char own[QUIRE_HOST_MAX];
         uint32_t port;
         quire_node_address(c->remote, c->node, own, &port);
-        uint32_t node = c->range_host_bytes
-                            ? quire_node_at(c->remote, c->range_host, c->range_host_bytes, number)
-                            : quire_node_at(c->remote, own, strlen(own), number); /* no host: that of the connection */
+        uint32_t node =
+            c->range_host_bytes
+                ? quire_node_at(c->remote, c->range_host, c->range_host_bytes, number)
+                : quire_node_at(c->remote, own, strlen(own), number); /* no host: that of the connection */
         if (node != QUIRE_NO_NODE) quire_node_set_slots(c->remote, c->range_first, c->range_last, node);
         c->n_ranges++;
     }
@@ -116,7 +117,8 @@ static void on_free(void *object)
     (void)object; /* it is the connection */
 }
 
-static valkeyReplyObjectFunctions functions = {on_string, on_array, on_integer, on_double, on_nil, on_bool, on_free};
+static valkeyReplyObjectFunctions functions = {on_string, on_array, on_integer, on_double,
+                                               on_nil,    on_bool,  on_free};
 
 /* --------------------------------------------------------------- connecting */
 
@@ -278,11 +280,14 @@ static bool send_set(quire_conn *c, quire_call *call, const char *key)
     char text[256];
     uint32_t ttl = c->remote->options.ttl_seconds;
     quire_wait wait = {QUIRE_WAIT_CALL, call};
-    int n = snprintf(text, sizeof text, "*%d\r\n$3\r\nSET\r\n$%zu\r\n%s\r\n$%zu\r\n", ttl ? 5 : 3, KEY_BYTES, key, call->bytes);
-    if (!append(c, text, (size_t)n, NULL) || !append(c, (const char *)call->value, call->bytes, NULL)) return false;
+    int n = snprintf(text, sizeof text, "*%d\r\n$3\r\nSET\r\n$%zu\r\n%s\r\n$%zu\r\n", ttl ? 5 : 3, KEY_BYTES,
+                     key, call->bytes);
+    if (!append(c, text, (size_t)n, NULL) || !append(c, (const char *)call->value, call->bytes, NULL))
+        return false;
     char seconds[16];
     int digits = snprintf(seconds, sizeof seconds, "%u", (unsigned)ttl);
-    n = ttl ? snprintf(text, sizeof text, "\r\n$2\r\nEX\r\n$%d\r\n%s\r\n", digits, seconds) : snprintf(text, sizeof text, "\r\n");
+    n = ttl ? snprintf(text, sizeof text, "\r\n$2\r\nEX\r\n$%d\r\n%s\r\n", digits, seconds)
+            : snprintf(text, sizeof text, "\r\n");
     return append(c, text, (size_t)n, &wait);
 }
 
@@ -302,13 +307,14 @@ bool quire_conn_send(quire_conn *c, quire_call *call)
         /* One byte more than is expected tells a longer value, and no server sends more than it was asked for. */
         char last[24];
         int digits = snprintf(last, sizeof last, "%zu", call->bytes);
-        int n = snprintf(text, sizeof text, "*4\r\n$8\r\nGETRANGE\r\n$%zu\r\n%s\r\n$1\r\n0\r\n$%d\r\n%s\r\n", KEY_BYTES, key, digits,
-                         last);
+        int n = snprintf(text, sizeof text, "*4\r\n$8\r\nGETRANGE\r\n$%zu\r\n%s\r\n$1\r\n0\r\n$%d\r\n%s\r\n",
+                         KEY_BYTES, key, digits, last);
         c->in_flight += call->bytes;
         return append(c, text, (size_t)n, &wait);
     }
     const char *name = call->verb == QUIRE_EXISTS ? "EXISTS" : "DEL";
-    int n = snprintf(text, sizeof text, "*2\r\n$%zu\r\n%s\r\n$%zu\r\n%s\r\n", strlen(name), name, KEY_BYTES, key);
+    int n =
+        snprintf(text, sizeof text, "*2\r\n$%zu\r\n%s\r\n$%zu\r\n%s\r\n", strlen(name), name, KEY_BYTES, key);
     return append(c, text, (size_t)n, &wait);
 }
 

@@ -8,14 +8,24 @@
 #include <valkey/valkey.h>
 
 /* A command whose reply has not come yet. */
-typedef enum quire_wait_kind { QUIRE_WAIT_CALL, QUIRE_WAIT_AUTH, QUIRE_WAIT_ASKING, QUIRE_WAIT_SLOTS } quire_wait_kind;
+typedef enum quire_wait_kind {
+    QUIRE_WAIT_CALL,
+    QUIRE_WAIT_AUTH,
+    QUIRE_WAIT_ASKING,
+    QUIRE_WAIT_SLOTS
+} quire_wait_kind;
 
 typedef struct quire_wait {
     quire_wait_kind kind;
     quire_call *call;
 } quire_wait;
 
-typedef enum quire_conn_state { QUIRE_CONN_CLOSED, QUIRE_CONN_CONNECTING, QUIRE_CONN_HANDSHAKE, QUIRE_CONN_OPEN } quire_conn_state;
+typedef enum quire_conn_state {
+    QUIRE_CONN_CLOSED,
+    QUIRE_CONN_CONNECTING,
+    QUIRE_CONN_HANDSHAKE,
+    QUIRE_CONN_OPEN
+} quire_conn_state;
 
 typedef struct quire_reply {
     int type; /* VALKEY_REPLY_... */
@@ -31,9 +41,9 @@ typedef struct quire_conn {
     quire_conn_state state;
     valkeyContext *ctx;
     SSL *tls;
-    uint64_t began, progress; /* when connecting began; when bytes last moved */
-    bool wants_write;         /* commands are not sent yet */
-    size_t in_flight;         /* bytes of values that were asked for */
+    uint64_t began, progress;         /* when connecting began; when bytes last moved */
+    bool wants_write;                 /* commands are not sent yet */
+    size_t in_flight;                 /* bytes of values that were asked for */
     quire_wait wait[QUIRE_MAX_WAITS]; /* ring */
     uint32_t first_wait, n_waits;
     quire_reply reply; /* the one that is being read */

@@ -210,7 +210,8 @@ static quire_status read_head(quire_disk *d, bool alone, complaint c)
     bool is_new = n == 0;
     bool whole = n == (ssize_t)sizeof head && !memcmp(head, magic, sizeof magic) &&
                  quire_load64(head + 24) == XXH3_64bits(head, 24);
-    if (n == (ssize_t)sizeof head && !memcmp(head, magic, sizeof magic) && quire_load32(head + 8) != HEAD_VERSION)
+    if (n == (ssize_t)sizeof head && !memcmp(head, magic, sizeof magic) &&
+        quire_load32(head + 8) != HEAD_VERSION)
         return complain(c, QUIRE_EVERSION, "%s was made by another version", d->directory);
     if (n < 0) return complain(c, QUIRE_EIO, "%s/" HEAD_FILE ": %s", d->directory, strerror(errno));
     if (!is_new && !whole && n == (ssize_t)sizeof head && memcmp(head, magic, sizeof magic))
@@ -260,14 +261,16 @@ static quire_status open_segments(quire_disk *d, complaint c)
 {
     for (uint32_t i = 0; i < d->n_segments; i++) {
         int rc = open_segment(d, i);
-        if (rc == MDB_INVALID || rc == MDB_CORRUPTED || rc == MDB_VERSION_MISMATCH || rc == MDB_PAGE_NOTFOUND) {
+        if (rc == MDB_INVALID || rc == MDB_CORRUPTED || rc == MDB_VERSION_MISMATCH ||
+            rc == MDB_PAGE_NOTFOUND) {
             /* Not a database, or a damaged one: it is a cache, so begin that segment anew. */
             mdb_env_close(d->segment[i].env);
             d->segment[i] = (quire_segment){0};
             remove_segment(d, i);
             rc = open_segment(d, i);
         }
-        if (rc) return complain(c, QUIRE_EIO, "%s/segment-%02u: %s", d->directory, (unsigned)i, mdb_strerror(rc));
+        if (rc)
+            return complain(c, QUIRE_EIO, "%s/segment-%02u: %s", d->directory, (unsigned)i, mdb_strerror(rc));
     }
     return QUIRE_OK;
 }
@@ -286,7 +289,8 @@ static quire_status open_all(quire_disk *d, complaint c)
     bool alone = flock(d->users_fd, LOCK_EX | LOCK_NB) == 0;
     status = read_head(d, alone, c);
     if (!status) status = open_segments(d, c);
-    if (!status && flock(d->users_fd, LOCK_SH)) status = complain(c, QUIRE_EIO, "%s: %s", path, strerror(errno));
+    if (!status && flock(d->users_fd, LOCK_SH))
+        status = complain(c, QUIRE_EIO, "%s: %s", path, strerror(errno));
     (void)flock(d->head_fd, LOCK_UN);
     return status;
 }
@@ -309,7 +313,8 @@ quire_status quire_disk_open(quire_disk **out, const char *directory, uint64_t c
 {
     complaint c = {message, message_size};
     if (cap_bytes < MIN_CAP) return complain(c, QUIRE_EINVAL, "the cap must be at least 16 MiB");
-    if (!*directory || strlen(directory) > 4000) return complain(c, QUIRE_EINVAL, "the directory has no usable name");
+    if (!*directory || strlen(directory) > 4000)
+        return complain(c, QUIRE_EINVAL, "the directory has no usable name");
     quire_disk *d = (quire_disk *)quire_mem_take(allocator, sizeof *d);
     if (!d) return QUIRE_ENOMEM;
     d->allocator = *allocator;

@@ -28,7 +28,8 @@ void quire_disk_usage_get(quire_disk *disk, quire_disk_usage *out);
 /* has[i] becomes true if objects[i] is there; entries that are true already are left alone. */
 void quire_disk_has(quire_disk *disk, const quire_key *objects, uint32_t n, bool *has);
 /* Reads and verifies one object into id->bytes bytes; stop as in quire_unseal(). */
-quire_miss quire_disk_read(quire_disk *disk, const quire_object_id *id, void *payload, const atomic_bool *stop);
+quire_miss quire_disk_read(quire_disk *disk, const quire_object_id *id, void *payload,
+                           const atomic_bool *stop);
 /* Every object, one call each. */
 quire_status quire_disk_each(quire_disk *disk, bool payloads, quire_object_fn fn, void *ctx);
 

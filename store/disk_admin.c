@@ -126,11 +126,13 @@ uint32_t quire_disk_remove(quire_disk *d, const quire_key *objects, uint32_t n)
 
 /* -------------------------------------------------------------------- trim */
 
+#define TRIM_STEP 32
+
 typedef struct trim {
     uint64_t before_us, max_pages, used_pages, n_removed;
 } trim;
 
-/* Some of the oldest objects of a segment; false: no more to do in it. */
+/* Some of the oldest objects of a segment; false: enough. */
 static bool trim_some(quire_disk *d, quire_segment *s, trim *t, quire_status *status)
 {
     MDB_txn *txn;
@@ -141,7 +143,7 @@ static bool trim_some(quire_disk *d, quire_segment *s, trim *t, quire_status *st
         return false;
     }
     quire_segment_head h = quire_segment_read_head(s, txn);
-    for (int i = 0; i < 256 && more && !rc; i++) {
+    for (int i = 0; i < TRIM_STEP && more && !rc; i++) {
         quire_key object;
         uint64_t tick, pages = h.used_pages;
         rc = quire_disk_oldest(s, txn, &object, &tick);
@@ -153,9 +155,9 @@ static bool trim_some(quire_disk *d, quire_segment *s, trim *t, quire_status *st
             quire_count(&d->counters->evicted, 1);
         }
     }
-    if (rc == MDB_NOTFOUND) {
+    if (rc == MDB_NOTFOUND) { /* this one is empty; another may go on */
         rc = 0;
-        more = false;
+        more = true;
     }
     if (!rc) rc = quire_segment_write_head(s, txn, &h);
     if (rc)
@@ -178,19 +180,32 @@ static uint64_t used_pages(quire_disk *d)
     return pages;
 }
 
-/* Segments are trimmed one after the other: what is left is the most recent of each, which is near enough. */
+/* The segment whose least recently used object is the oldest; NULL: there is nothing that may go. */
+static quire_segment *coldest(quire_disk *d)
+{
+    quire_segment *found = NULL;
+    uint64_t least = UINT64_MAX;
+    for (uint32_t i = 0; i < d->n_segments; i++) {
+        MDB_txn *txn;
+        quire_key object;
+        uint64_t tick;
+        if (quire_segment_begin(&d->segment[i], &txn)) continue;
+        if (quire_disk_oldest(&d->segment[i], txn, &object, &tick) == 0 && tick < least) {
+            least = tick;
+            found = &d->segment[i];
+        }
+        mdb_txn_abort(txn);
+    }
+    return found;
+}
+
+/* A few objects at a time from whichever segment is the coldest. */
 quire_status quire_disk_trim(quire_disk *d, uint64_t before_us, uint64_t max_bytes, uint64_t *n_removed)
 {
     quire_status status = QUIRE_OK;
     if (!quire_disk_lock(d)) return QUIRE_EIO;
-    uint64_t used = used_pages(d), target = max_bytes / 4096;
-    trim t = {.before_us = before_us, .used_pages = used};
-    for (uint32_t i = 0; i < d->n_segments && !status; i++) {
-        /* Every segment gives the same share of what it holds. */
-        t.max_pages = target >= used ? UINT64_MAX : used - (used - target) / d->n_segments * (i + 1);
-        if (i + 1 == d->n_segments && target < used) t.max_pages = target;
-        while (trim_some(d, &d->segment[i], &t, &status)) {
-        }
+    trim t = {.before_us = before_us, .used_pages = used_pages(d), .max_pages = max_bytes / 4096};
+    for (quire_segment *s; (s = coldest(d)) && trim_some(d, s, &t, &status);) {
     }
     quire_disk_unlock(d);
     *n_removed = t.n_removed;

@@ -112,7 +112,10 @@ static quire_status visit(walk *w, quire_segment *s, const quire_key *object)
     if (quire_segment_begin(s, &txn)) return QUIRE_EIO;
     int rc = mdb_get(txn, s->objects, &key, &value);
     if (!rc) rc = quire_segment_meta(s, txn, object, &meta);
-    size_t n = rc ? 0 : w->payloads ? value.mv_size : value.mv_size < QUIRE_OBJECT_HEADER ? value.mv_size : QUIRE_OBJECT_HEADER;
+    size_t n = rc                                    ? 0
+               : w->payloads                         ? value.mv_size
+               : value.mv_size < QUIRE_OBJECT_HEADER ? value.mv_size
+                                                     : QUIRE_OBJECT_HEADER;
     size_t whole = rc ? 0 : value.mv_size;
     quire_status status = rc == MDB_NOTFOUND ? QUIRE_OK : rc ? QUIRE_EIO : QUIRE_OK;
     bool read = !rc && grow(w, n) && read_value(s, &value, 0, w->buffer, n);

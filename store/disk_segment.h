@@ -11,10 +11,10 @@
 
 typedef struct quire_segment {
     MDB_env *env;
-    MDB_dbi objects; /* object key -> object */
-    MDB_dbi meta;    /* object key -> quire_meta */
-    MDB_dbi recency; /* tick, object key's first 8 bytes -> object key; pinned objects have none */
-    MDB_dbi head;    /* "head" -> quire_segment_head */
+    MDB_dbi objects;    /* object key -> object */
+    MDB_dbi meta;       /* object key -> quire_meta */
+    MDB_dbi recency;    /* tick, object key's first 8 bytes -> object key; pinned objects have none */
+    MDB_dbi head;       /* "head" -> quire_segment_head */
     const uint8_t *map; /* where the file is mapped, to tell offsets; NULL: not known */
     int fd;
 } quire_segment;
@@ -43,7 +43,7 @@ struct quire_disk {
     uint64_t cap_bytes, segment_bytes;
     uint32_t n_segments;
     quire_segment segment[QUIRE_MAX_SEGMENTS];
-    _Atomic uint32_t last_hit; /* segment where the last object was found: the next is likely there too */
+    _Atomic uint32_t last_hit;  /* segment where the last object was found: the next is likely there too */
     pthread_mutex_t write_lock; /* writers of this process */
     uint64_t last_tick;         /* under it */
 };

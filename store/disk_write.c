@@ -76,7 +76,8 @@ int quire_disk_delete(quire_segment *s, MDB_txn *txn, const quire_key *object, q
     return rc == MDB_NOTFOUND ? 0 : rc;
 }
 
-static int put_object(quire_disk *d, quire_segment *s, MDB_txn *txn, const quire_disk_put *p, quire_segment_head *h)
+static int put_object(quire_disk *d, quire_segment *s, MDB_txn *txn, const quire_disk_put *p,
+                      quire_segment_head *h)
 {
     const quire_key *object = &p->id.object;
     MDB_val key = quire_val(object->byte, 32), value = {.mv_size = QUIRE_OBJECT_HEADER + (size_t)p->id.bytes};
@@ -110,7 +111,8 @@ static uint64_t tick_of(const MDB_val *recency_key)
     return tick;
 }
 
-static int end_of_recency(quire_segment *s, MDB_txn *txn, MDB_cursor_op end, quire_key *object, uint64_t *tick)
+static int end_of_recency(quire_segment *s, MDB_txn *txn, MDB_cursor_op end, quire_key *object,
+                          uint64_t *tick)
 {
     MDB_cursor *cursor;
     MDB_val key, value;
@@ -306,13 +308,15 @@ static int choose(quire_disk *d, uint64_t size_class, uint64_t pages, uint32_t *
 /* -------------------------------------------------------------------- write */
 
 /* What no segment has yet; a second writer may have been faster. */
-static uint32_t leave_out_known(quire_disk *d, const quire_disk_put *puts, uint32_t n, const quire_disk_put **left)
+static uint32_t leave_out_known(quire_disk *d, const quire_disk_put *puts, uint32_t n,
+                                const quire_disk_put **left)
 {
     uint32_t n_left = 0;
     for (uint32_t i = 0; i < n; i++) {
         bool has = false;
         quire_disk_has(d, &puts[i].id.object, 1, &has);
-        for (uint32_t j = 0; j < n_left && !has; j++) has = quire_key_equal(&left[j]->id.object, &puts[i].id.object);
+        for (uint32_t j = 0; j < n_left && !has; j++)
+            has = quire_key_equal(&left[j]->id.object, &puts[i].id.object);
         if (has)
             quire_count(&d->counters->known[QUIRE_DISK], 1);
         else
@@ -321,7 +325,8 @@ static uint32_t leave_out_known(quire_disk *d, const quire_disk_put *puts, uint3
     return n_left;
 }
 
-static int write_once(quire_disk *d, quire_segment *s, uint64_t size_class, const quire_disk_put **puts, uint32_t n)
+static int write_once(quire_disk *d, quire_segment *s, uint64_t size_class, const quire_disk_put **puts,
+                      uint32_t n)
 {
     uint64_t pages = size_class * n;
     MDB_txn *txn;
@@ -332,7 +337,8 @@ static int write_once(quire_disk *d, quire_segment *s, uint64_t size_class, cons
     h.size_class = size_class;
     rc = evict(d, s, txn, &h, pages);
     if (rc == MDB_NOTFOUND) rc = MDB_MAP_FULL; /* what is left is pinned */
-    for (uint32_t i = n; i-- && !rc;) rc = put_object(d, s, txn, puts[i], &h); /* the first page gets the last tick */
+    for (uint32_t i = n; i-- && !rc;)
+        rc = put_object(d, s, txn, puts[i], &h); /* the first page gets the last tick */
     if (!rc) rc = quire_segment_write_head(s, txn, &h);
     if (rc) {
         mdb_txn_abort(txn);
@@ -377,7 +383,9 @@ bool quire_disk_write(quire_disk *d, const quire_disk_put *puts, uint32_t n)
         if (!n_left) continue;
         int rc = write_some(d, left, n_left);
         good = rc == 0;
-        quire_count(rc == 0 ? &count->saved[QUIRE_DISK] : rc == MDB_MAP_FULL ? &count->dropped[QUIRE_DISK] : &count->failed[QUIRE_DISK],
+        quire_count(rc == 0              ? &count->saved[QUIRE_DISK]
+                    : rc == MDB_MAP_FULL ? &count->dropped[QUIRE_DISK]
+                                         : &count->failed[QUIRE_DISK],
                     n_left);
         if (!rc) quire_count(&count->saved_bytes[QUIRE_DISK], n_left * puts[0].id.bytes);
     }

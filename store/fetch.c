@@ -165,8 +165,10 @@ static void end_fetch(fetch *f, int tier)
         f->page = NULL;
         f->raw = NULL;
     } else if (!ended) {
-        bool other = tier == QUIRE_DISK && l->store->remote && f->miss != QUIRE_MISS_ROOM && f->miss != QUIRE_MISS_MEMORY;
-        slot->state = other ? QUIRE_SLOT_ON_REMOTE : QUIRE_SLOT_ABSENT; /* what the disk lost the remote may have */
+        bool other = tier == QUIRE_DISK && l->store->remote && f->miss != QUIRE_MISS_ROOM &&
+                     f->miss != QUIRE_MISS_MEMORY;
+        slot->state =
+            other ? QUIRE_SLOT_ON_REMOTE : QUIRE_SLOT_ABSENT; /* what the disk lost the remote may have */
         slot->from_remote = other;
         if (f->miss != QUIRE_MISS_ABSENT) {
             quire_count(&count->misses[f->miss], 1);

@@ -76,10 +76,11 @@ static quire_status add_layer(fields *f, const quire_plan *plan, uint32_t i)
     const char *names[] = {l.k, l.v, l.sink_k, l.sink_v};
     for (size_t j = 0; j < 4; j++) add_text(f, TAG_LAYER, names[j] ? names[j] : "");
     const quire_codec_info *k = quire_codec_find(l.k), *v = l.v ? quire_codec_find(l.v) : NULL;
-    uint32_t rotated = (k && k->flags & QUIRE_CODEC_ROTATED ? 1u : 0u) |
-                       (v && v->flags & QUIRE_CODEC_ROTATED ? 2u : 0u);
-    const uint32_t values[] = {i,         shape.n_q_heads, shape.n_kv_heads, shape.d_k, shape.d_v,
-                               shape.window, shape.v_in_k, l.sink_tokens,    l.group,   rotated};
+    uint32_t rotated =
+        (k && k->flags & QUIRE_CODEC_ROTATED ? 1u : 0u) | (v && v->flags & QUIRE_CODEC_ROTATED ? 2u : 0u);
+    const uint32_t values[] = {i,         shape.n_q_heads, shape.n_kv_heads, shape.d_k,
+                               shape.d_v, shape.window,    shape.v_in_k,     l.sink_tokens,
+                               l.group,   rotated};
     add_u32s(f, TAG_LAYER, values, sizeof values / sizeof *values);
     return QUIRE_OK;
 }

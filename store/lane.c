@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #define MAX_REDIRECTS 5u
-#define SLICE_MS 100u       /* how long it may take until a stop is seen */
+#define SLICE_MS 100u         /* how long it may take until a stop is seen */
 #define LATE (250 * QUIRE_MS) /* silence of so long before a deadline counts against the node */
 
 enum { CALL_PENDING, CALL_SENT, CALL_DONE };
@@ -16,7 +16,7 @@ struct quire_lane {
     quire_remote *remote;
     const atomic_bool *stop;
     quire_conn *conn[QUIRE_MAX_NODES];
-    quire_call *calls; /* of the run */
+    quire_call *calls;        /* of the run */
     uint32_t n_calls, n_open; /* n_open: not answered */
     uint32_t first_pending;
 };
@@ -111,7 +111,8 @@ static void on_error(quire_lane *lane, quire_conn *c, quire_call *call)
             return;
         }
         if (moved) {
-            if (quire_node_topology(lane->remote) != QUIRE_CLUSTER) quire_node_set_topology(lane->remote, QUIRE_CLUSTER);
+            if (quire_node_topology(lane->remote) != QUIRE_CLUSTER)
+                quire_node_set_topology(lane->remote, QUIRE_CLUSTER);
             quire_node_set_slots(lane->remote, slot, slot, node);
             quire_node_set_stale(lane->remote);
         }
@@ -151,7 +152,8 @@ static quire_miss on_reply(quire_lane *lane, quire_conn *c, const quire_wait *w)
             quire_node_set_topology(lane->remote, QUIRE_CLUSTER);
         else if (type == VALKEY_REPLY_ERROR && quire_node_topology(lane->remote) == QUIRE_TOPOLOGY_UNKNOWN)
             quire_node_set_topology(lane->remote, QUIRE_SINGLE);
-        return type == VALKEY_REPLY_ARRAY || type == VALKEY_REPLY_ERROR ? QUIRE_MISS_NONE : QUIRE_MISS_PROTOCOL;
+        return type == VALKEY_REPLY_ARRAY || type == VALKEY_REPLY_ERROR ? QUIRE_MISS_NONE
+                                                                        : QUIRE_MISS_PROTOCOL;
     }
     quire_call *call = w->call;
     if (type == VALKEY_REPLY_ERROR) {
@@ -257,7 +259,8 @@ static void refresh(quire_lane *lane)
     quire_miss why;
     if (!quire_node_take_refresh(lane->remote, &node)) return;
     quire_conn *c = conn_to(lane, node, &why);
-    if (!c || c->state != QUIRE_CONN_OPEN || !quire_conn_ask_slots(c)) return; /* a new connection asks by itself */
+    if (!c || c->state != QUIRE_CONN_OPEN || !quire_conn_ask_slots(c))
+        return; /* a new connection asks by itself */
     quire_miss miss = quire_conn_write(c);
     if (miss) lose(lane, c, miss);
 }
@@ -266,7 +269,8 @@ static void refresh(quire_lane *lane)
 
 static bool is_waiting(const quire_conn *c)
 {
-    return c && c->state != QUIRE_CONN_CLOSED && (c->state != QUIRE_CONN_OPEN || c->n_waits || c->wants_write);
+    return c && c->state != QUIRE_CONN_CLOSED &&
+           (c->state != QUIRE_CONN_OPEN || c->n_waits || c->wants_write);
 }
 
 static void check_time(quire_lane *lane, quire_conn *c, uint64_t now)
@@ -324,7 +328,9 @@ void quire_lane_run(quire_lane *lane, quire_call *calls, uint32_t n, uint64_t de
     uint64_t now = quire_now();
     for (uint32_t i = 0; i < QUIRE_MAX_NODES; i++) {
         quire_conn *c = lane->conn[i];
-        if (!c || c->state == QUIRE_CONN_CLOSED || (c->state == QUIRE_CONN_OPEN && !c->n_waits && !c->wants_write)) continue;
+        if (!c || c->state == QUIRE_CONN_CLOSED ||
+            (c->state == QUIRE_CONN_OPEN && !c->n_waits && !c->wants_write))
+            continue;
         /* Replies to come would be taken for those of the next run. */
         if (now - c->progress > LATE) quire_node_failed(lane->remote, c->node, false);
         quire_conn_close(c);

@@ -10,8 +10,8 @@
 #include "store/namespace.h"
 
 typedef enum quire_slot_state {
-    QUIRE_SLOT_UNKNOWN,   /* not on disk; the remote was not asked yet */
-    QUIRE_SLOT_ABSENT,    /* cannot be had */
+    QUIRE_SLOT_UNKNOWN, /* not on disk; the remote was not asked yet */
+    QUIRE_SLOT_ABSENT,  /* cannot be had */
     QUIRE_SLOT_ON_DISK,
     QUIRE_SLOT_ON_REMOTE,
     QUIRE_SLOT_UNDER_WAY, /* a thread fetches it */
@@ -26,10 +26,10 @@ typedef struct quire_slot {
 } quire_slot;
 
 typedef enum quire_load_stage {
-    QUIRE_STAGE_DISK,         /* wants a survey of the disk */
-    QUIRE_STAGE_REMOTE,       /* wants a survey of the remote */
-    QUIRE_STAGE_SURVEYING,    /* a thread does it */
-    QUIRE_STAGE_FETCH,        /* wanted slots are fetched */
+    QUIRE_STAGE_DISK,      /* wants a survey of the disk */
+    QUIRE_STAGE_REMOTE,    /* wants a survey of the remote */
+    QUIRE_STAGE_SURVEYING, /* a thread does it */
+    QUIRE_STAGE_FETCH,     /* wanted slots are fetched */
     QUIRE_STAGE_DONE,
 } quire_load_stage;
 
@@ -43,7 +43,7 @@ struct quire_load {
     uint32_t refs; /* engine and threads; under the loader's lock, like all that follows */
     quire_load_stage stage;
     bool survey_only, listed;
-    atomic_bool ended; /* the engine has left */
+    atomic_bool ended;            /* the engine has left */
     uint32_t n_pages, first_page; /* wanted at most; held by the sequence already */
     uint32_t n_chosen;            /* pages of the chosen prefix */
     uint32_t n_under_way;         /* slots */
@@ -67,7 +67,8 @@ typedef struct quire_loader {
 } quire_loader;
 
 /* n_disk threads that read the disk, n_remote that ask the remote. */
-quire_status quire_loader_start(quire_loader *l, struct quire_store *store, uint32_t n_disk, uint32_t n_remote);
+quire_status quire_loader_start(quire_loader *l, struct quire_store *store, uint32_t n_disk,
+                                uint32_t n_remote);
 void quire_loader_stop(quire_loader *l);
 
 /* choose.c: the longest prefix, at most n_pages, all of whose slots are held in one of the states (bits). */

@@ -10,7 +10,8 @@ quire_status quire_loader_start(quire_loader *l, quire_store *store, uint32_t n_
 {
     l->store = store;
     pthread_mutex_init(&l->lock, NULL);
-    if (!quire_cond_init(&l->disk_work) || !quire_cond_init(&l->remote_work) || !quire_cond_init(&l->progress))
+    if (!quire_cond_init(&l->disk_work) || !quire_cond_init(&l->remote_work) ||
+        !quire_cond_init(&l->progress))
         return QUIRE_ENOMEM;
     l->cap_threads = n_disk + n_remote;
     l->threads = (pthread_t *)quire_mem_take(&store->allocator, sizeof *l->threads * l->cap_threads);
@@ -144,8 +145,8 @@ static void leave(quire_loader *l, quire_load *load)
 
 /* ----------------------------------------------------------------- interface */
 
-quire_status quire_load_begin(quire_load **out, quire_namespace *ns, const quire_prompt *prompt, quire_seq *seq,
-                              uint32_t timeout_ms)
+quire_status quire_load_begin(quire_load **out, quire_namespace *ns, const quire_prompt *prompt,
+                              quire_seq *seq, uint32_t timeout_ms)
 {
     if (!out || !ns || !ns->plan || !quire_prompt_is_valid(prompt) || !seq) return QUIRE_EINVAL;
     uint32_t length = quire_seq_length(seq);

@@ -49,8 +49,8 @@ quire_status quire_namespace_create(quire_namespace **out, quire_store *store, c
     return create(out, store, identity, plan, ring, NULL);
 }
 
-quire_status quire_namespace_create_raw(quire_namespace **out, quire_store *store, const quire_identity *identity,
-                                        const char *layout, size_t page_bytes)
+quire_status quire_namespace_create_raw(quire_namespace **out, quire_store *store,
+                                        const quire_identity *identity, const char *layout, size_t page_bytes)
 {
     if (!out || !store || !identity || !layout || !*layout) return QUIRE_EINVAL;
     if (!page_bytes || page_bytes > QUIRE_OBJECT_MAX) return QUIRE_EINVAL;
@@ -100,15 +100,15 @@ quire_page_info quire_namespace_page(const quire_namespace *ns, uint32_t group, 
     return info;
 }
 
-void quire_namespace_range(const quire_namespace *ns, const quire_seq_options *ring, uint32_t group, uint32_t n_pages,
-                           uint32_t *kept, uint32_t *first)
+void quire_namespace_range(const quire_namespace *ns, const quire_seq_options *ring, uint32_t group,
+                           uint32_t n_pages, uint32_t *kept, uint32_t *first)
 {
     *kept = *first = 0;
     if (ns->plan) quire_plan_page_range(ns->plan, ring, group, n_pages, kept, first);
 }
 
-quire_object_id quire_namespace_object(const quire_namespace *ns, const quire_key *keys, const quire_key *object,
-                                       uint32_t group, uint32_t page_index)
+quire_object_id quire_namespace_object(const quire_namespace *ns, const quire_key *keys,
+                                       const quire_key *object, uint32_t group, uint32_t page_index)
 {
     quire_page_info info = quire_namespace_page(ns, group, page_index);
     return (quire_object_id){.root = ns->root,
@@ -125,8 +125,10 @@ quire_status quire_namespace_check_seq(const quire_namespace *ns, const quire_se
 {
     quire_seq_options ring = quire_seq_ring(seq);
     if (!ns->plan) return QUIRE_EINVAL;
-    if (quire_plan_fingerprint(quire_seq_plan(seq)) != quire_plan_fingerprint(ns->plan)) return QUIRE_EMISMATCH;
-    return ring.max_tokens == ns->ring.max_tokens && ring.sinks == ns->ring.sinks ? QUIRE_OK : QUIRE_EMISMATCH;
+    if (quire_plan_fingerprint(quire_seq_plan(seq)) != quire_plan_fingerprint(ns->plan))
+        return QUIRE_EMISMATCH;
+    return ring.max_tokens == ns->ring.max_tokens && ring.sinks == ns->ring.sinks ? QUIRE_OK
+                                                                                  : QUIRE_EMISMATCH;
 }
 
 /* --------------------------------------------------------------------- blobs */
@@ -207,7 +209,8 @@ static void chain_free(const quire_namespace *ns, chain *c)
     quire_mem_free(a, c->objects, sizeof *c->objects * c->n_pages * c->n_groups);
 }
 
-static quire_status chain_make(const quire_namespace *ns, const quire_prompt *prompt, uint32_t n_pages, chain *c)
+static quire_status chain_make(const quire_namespace *ns, const quire_prompt *prompt, uint32_t n_pages,
+                               chain *c)
 {
     const quire_allocator *a = quire_namespace_allocator(ns);
     *c = (chain){.n_pages = n_pages, .n_groups = ns->n_groups};

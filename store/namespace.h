@@ -32,11 +32,11 @@ void quire_namespace_enter(quire_namespace *ns);
 void quire_namespace_leave(quire_namespace *ns);
 quire_page_info quire_namespace_page(const quire_namespace *ns, uint32_t group, uint32_t page_index);
 /* As quire_plan_page_range(). */
-void quire_namespace_range(const quire_namespace *ns, const quire_seq_options *ring, uint32_t group, uint32_t n_pages,
-                           uint32_t *kept, uint32_t *first);
+void quire_namespace_range(const quire_namespace *ns, const quire_seq_options *ring, uint32_t group,
+                           uint32_t n_pages, uint32_t *kept, uint32_t *first);
 /* keys: those of the chain; the object's own is computed by quire_chain_objects(). */
-quire_object_id quire_namespace_object(const quire_namespace *ns, const quire_key *keys, const quire_key *object,
-                                       uint32_t group, uint32_t page_index);
+quire_object_id quire_namespace_object(const quire_namespace *ns, const quire_key *keys,
+                                       const quire_key *object, uint32_t group, uint32_t page_index);
 /* Whether sequences like this one belong to the namespace. */
 quire_status quire_namespace_check_seq(const quire_namespace *ns, const quire_seq *seq);
 /* A blob with one owner: a page that the caller owns and goes on owning, or a copy of a raw page. NULL: no memory. */

@@ -48,7 +48,8 @@ static bool copy_options(quire_remote *r, const quire_store_remote *o)
     quire_store_remote *c = &r->options;
     *c = *o;
     const char *from[] = {o->host, o->user, o->password, o->tls_ca, o->tls_cert, o->tls_key, o->tls_name};
-    const char **to[] = {&c->host, &c->user, &c->password, &c->tls_ca, &c->tls_cert, &c->tls_key, &c->tls_name};
+    const char **to[] = {&c->host,     &c->user,    &c->password, &c->tls_ca,
+                         &c->tls_cert, &c->tls_key, &c->tls_name};
     bool done = true;
     for (size_t i = 0; i < sizeof to / sizeof *to; i++) {
         *to[i] = quire_mem_text(a, from[i]);
@@ -61,8 +62,9 @@ static bool copy_options(quire_remote *r, const quire_store_remote *o)
     return done;
 }
 
-quire_status quire_remote_create(quire_remote **out, const quire_store_remote *o, const quire_allocator *allocator,
-                                 quire_counters *counters, char *message, size_t message_size)
+quire_status quire_remote_create(quire_remote **out, const quire_store_remote *o,
+                                 const quire_allocator *allocator, quire_counters *counters, char *message,
+                                 size_t message_size)
 {
     if (strlen(o->host) >= QUIRE_HOST_MAX || !*o->host || o->port > 65535)
         return complain(message, message_size, QUIRE_EINVAL, "the remote has no usable address");
@@ -127,7 +129,8 @@ static uint32_t find_or_add(quire_remote *r, const char *host, size_t n, uint32_
 {
     if (!n || n >= QUIRE_HOST_MAX || !port || port > 65535) return QUIRE_NO_NODE;
     for (uint32_t i = 0; i < r->n_nodes; i++)
-        if (r->node[i].port == port && strlen(r->node[i].host) == n && !memcmp(r->node[i].host, host, n)) return i;
+        if (r->node[i].port == port && strlen(r->node[i].host) == n && !memcmp(r->node[i].host, host, n))
+            return i;
     if (r->n_nodes == QUIRE_MAX_NODES) return QUIRE_NO_NODE;
     quire_node *node = &r->node[r->n_nodes];
     memset(node, 0, sizeof *node);
@@ -178,7 +181,8 @@ bool quire_node_may_try(quire_remote *r, uint32_t node)
     quire_node *n = &r->node[node];
     uint64_t now = quire_now();
     bool may = now >= n->open_until;
-    if (may && n->open_until) n->open_until = now + n->backoff; /* this one try; the others wait for its outcome */
+    if (may && n->open_until)
+        n->open_until = now + n->backoff; /* this one try; the others wait for its outcome */
     pthread_mutex_unlock(&r->lock);
     return may;
 }

@@ -15,9 +15,9 @@
 typedef struct quire_node {
     char host[QUIRE_HOST_MAX];
     uint32_t port;
-    uint32_t n_failures;  /* one after the other */
-    uint64_t open_until;  /* 0: not taken as down; else no attempt before that time */
-    uint64_t backoff;     /* ns */
+    uint32_t n_failures; /* one after the other */
+    uint64_t open_until; /* 0: not taken as down; else no attempt before that time */
+    uint64_t backoff;    /* ns */
 } quire_node;
 
 typedef enum quire_topology { QUIRE_TOPOLOGY_UNKNOWN, QUIRE_SINGLE, QUIRE_CLUSTER } quire_topology;
@@ -31,9 +31,9 @@ struct quire_remote {
     quire_node node[QUIRE_MAX_NODES]; /* [0] is the one that was given */
     uint32_t n_nodes;
     quire_topology topology;
-    bool stale;            /* the slots should be asked for again */
-    uint64_t next_refresh; /* not before that time */
-    uint32_t turn;         /* whom to ask */
+    bool stale;                        /* the slots should be asked for again */
+    uint64_t next_refresh;             /* not before that time */
+    uint32_t turn;                     /* whom to ask */
     uint8_t node_of_slot[QUIRE_SLOTS]; /* QUIRE_MAX_NODES: not known */
 };
 

@@ -9,7 +9,8 @@
 #include <xxhash.h>
 
 #define QUIRE_OBJECT_HEADER 192u
-#define QUIRE_OBJECT_BLOCK (128u << 10) /* copied and hashed at a time: stays in the CPU's cache between both */
+#define QUIRE_OBJECT_BLOCK \
+    (128u << 10) /* copied and hashed at a time: stays in the CPU's cache between both */
 /* Larger pages do not exist: 4096 layers of the largest tiles are far below. Bounds what a length field can ask for. */
 #define QUIRE_OBJECT_MAX (1ull << 34)
 

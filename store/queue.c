@@ -83,8 +83,8 @@ static quire_item *pop(quire_queue *q)
     return item;
 }
 
-uint32_t quire_queue_take(quire_queue *q, quire_item **taken, uint32_t cap, size_t max_bytes, uint64_t deadline,
-                          bool *flushing)
+uint32_t quire_queue_take(quire_queue *q, quire_item **taken, uint32_t cap, size_t max_bytes,
+                          uint64_t deadline, bool *flushing)
 {
     uint32_t n = 0;
     size_t bytes = 0;
@@ -93,7 +93,9 @@ uint32_t quire_queue_take(quire_queue *q, quire_item **taken, uint32_t cap, size
         if (!quire_cond_wait_until(&q->arrived, &q->lock, deadline)) break;
     while (q->first && n < cap) {
         const quire_item *next = q->first;
-        if (n && (next->errand != QUIRE_SAVE || next->id.bytes != taken[0]->id.bytes || bytes + next->id.bytes > max_bytes)) break;
+        if (n && (next->errand != QUIRE_SAVE || next->id.bytes != taken[0]->id.bytes ||
+                  bytes + next->id.bytes > max_bytes))
+            break;
         taken[n++] = pop(q);
         if (taken[0]->errand != QUIRE_SAVE) break;
         bytes += taken[0]->id.bytes;

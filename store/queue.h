@@ -13,7 +13,7 @@ typedef struct quire_blob {
     const void *bytes;
     size_t n;
     quire_pool *pool;
-    quire_page *page;          /* NULL: a copy */
+    quire_page *page;    /* NULL: a copy */
     quire_namespace *ns; /* counts its blobs */
 } quire_blob;
 
@@ -24,9 +24,9 @@ typedef enum quire_errand { QUIRE_SAVE, QUIRE_TOUCH, QUIRE_REMOVE } quire_errand
 typedef struct quire_item {
     struct quire_item *next;
     quire_errand errand;
-    quire_object_id id;   /* SAVE and REMOVE */
-    quire_blob *blob;     /* SAVE */
-    quire_key *objects;   /* TOUCH: a chain, first page first */
+    quire_object_id id; /* SAVE and REMOVE */
+    quire_blob *blob;   /* SAVE */
+    quire_key *objects; /* TOUCH: a chain, first page first */
     uint32_t n_objects;
 } quire_item;
 
@@ -56,8 +56,8 @@ bool quire_queue_put(quire_queue *q, quire_item *item);
  * Items from the front into taken[]: either one that is no SAVE, or SAVEs of one size up to max_bytes (but at least one). 0: nothing
  * came until the deadline. *flushing tells whether somebody waits. They count as queued until quire_queue_done().
  */
-uint32_t quire_queue_take(quire_queue *q, quire_item **taken, uint32_t cap, size_t max_bytes, uint64_t deadline,
-                          bool *flushing);
+uint32_t quire_queue_take(quire_queue *q, quire_item **taken, uint32_t cap, size_t max_bytes,
+                          uint64_t deadline, bool *flushing);
 /* Destroys them. */
 void quire_queue_done(quire_queue *q, quire_item **taken, uint32_t n);
 /* Until all that is in it now is done; false: the deadline has passed. */

@@ -57,7 +57,8 @@ static void write_items(disk_saver *s, quire_item **items, uint32_t n)
     }
     /* What goes is decided by recency: that must be known by then. */
     if (s->n_touches && !quire_disk_has_room(store->disk, items[0]->id.bytes, n)) write_touches(s);
-    for (uint32_t i = 0; i < n; i++) puts[i] = (quire_disk_put){.id = items[i]->id, .payload = items[i]->blob->bytes};
+    for (uint32_t i = 0; i < n; i++)
+        puts[i] = (quire_disk_put){.id = items[i]->id, .payload = items[i]->blob->bytes};
     (void)quire_disk_write(store->disk, puts, n);
 }
 
@@ -69,7 +70,8 @@ void *quire_save_to_disk(void *arg)
     for (;;) {
         bool flushing;
         uint64_t deadline = s.n_touches ? s.touch_deadline : quire_now() + QUIRE_SECOND;
-        uint32_t n = quire_queue_take(q, items, MAX_ITEMS, quire_disk_batch(s.store->disk), deadline, &flushing);
+        uint32_t n =
+            quire_queue_take(q, items, MAX_ITEMS, quire_disk_batch(s.store->disk), deadline, &flushing);
         if (n && items[0]->errand == QUIRE_TOUCH) {
             add_touch(&s, items[0]);
         } else if (n) {

@@ -115,7 +115,8 @@ quire_miss quire_unseal(quire_sealer *s, void *payload, const quire_key *seal_ke
     }
     int rest;
     memcpy(tag, from + id->bytes, sizeof tag);
-    if (EVP_CIPHER_CTX_ctrl(s->cipher, EVP_CTRL_GCM_SET_TAG, QUIRE_SEAL_TAG, tag) != 1) return QUIRE_MISS_MEMORY;
+    if (EVP_CIPHER_CTX_ctrl(s->cipher, EVP_CTRL_GCM_SET_TAG, QUIRE_SEAL_TAG, tag) != 1)
+        return QUIRE_MISS_MEMORY;
     if (EVP_CipherFinal_ex(s->cipher, none, &rest) != 1) return QUIRE_MISS_SEAL;
     miss = quire_object_check_header(header, QUIRE_OBJECT_HEADER + (size_t)id->bytes, id);
     return miss ? miss : quire_object_check_payload(header, &s->hash);

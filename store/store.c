@@ -17,8 +17,8 @@ static quire_status open_tiers(quire_store *s, const quire_store_options *o)
 {
     quire_status status = QUIRE_OK;
     if (o->directory)
-        status = quire_disk_open(&s->disk, o->directory, o->disk_bytes, &s->allocator, &s->counters, o->message,
-                                 o->message_size);
+        status = quire_disk_open(&s->disk, o->directory, o->disk_bytes, &s->allocator, &s->counters,
+                                 o->message, o->message_size);
     if (!status && o->remote.host)
         status = quire_remote_create(&s->remote, &o->remote, &s->allocator, &s->counters, o->message,
                                      o->message_size);
@@ -45,7 +45,8 @@ quire_status quire_store_open(quire_store **out, const quire_store_options *o)
 {
     if (!out || !o || !quire_options_are_known(o->version)) return QUIRE_EINVAL;
     if (o->message && o->message_size) o->message[0] = 0;
-    if ((!o->directory && !o->remote.host) || o->disk_threads > MAX_THREADS || o->remote.connections > MAX_THREADS)
+    if ((!o->directory && !o->remote.host) || o->disk_threads > MAX_THREADS ||
+        o->remote.connections > MAX_THREADS)
         return QUIRE_EINVAL;
     quire_allocator a = quire_mem_allocator(o->allocator);
     quire_store *s = (quire_store *)quire_mem_take(&a, sizeof *s);

@@ -40,20 +40,20 @@ typedef struct quire_store quire_store;
 
 /* One server, or any node of a cluster: which of both it is, it says itself. */
 typedef struct quire_store_remote {
-    const char *host;           /* name or address; NULL: no remote tier */
-    uint32_t port;              /* 0: 6379 */
-    const char *user;           /* ACL user, or NULL */
-    const char *password;       /* or NULL */
-    uint32_t tls;               /* 1: TLS, the server's certificate is checked */
-    const char *tls_ca;         /* file of trusted certificates; NULL: the system's */
-    const char *tls_cert;       /* files of a certificate of our own and its key, or NULL */
-    const char *tls_key;        /* */
-    const char *tls_name;       /* name in the certificates of all nodes; NULL: each node's host */
-    uint32_t connections;       /* load threads, each with its own connection to every node; 0: 2 */
-    uint32_t ttl_seconds;       /* objects expire; 0: only the server's own eviction */
-    uint32_t connect_ms;        /* time-out of connecting; 0: 1000 */
-    uint32_t stall_ms;          /* a peer that sends nothing for so long is taken as gone; 0: 1000 */
-    size_t in_flight_bytes;     /* replies asked for and not yet received, per thread; 0: 16 MiB */
+    const char *host;       /* name or address; NULL: no remote tier */
+    uint32_t port;          /* 0: 6379 */
+    const char *user;       /* ACL user, or NULL */
+    const char *password;   /* or NULL */
+    uint32_t tls;           /* 1: TLS, the server's certificate is checked */
+    const char *tls_ca;     /* file of trusted certificates; NULL: the system's */
+    const char *tls_cert;   /* files of a certificate of our own and its key, or NULL */
+    const char *tls_key;    /* */
+    const char *tls_name;   /* name in the certificates of all nodes; NULL: each node's host */
+    uint32_t connections;   /* load threads, each with its own connection to every node; 0: 2 */
+    uint32_t ttl_seconds;   /* objects expire; 0: only the server's own eviction */
+    uint32_t connect_ms;    /* time-out of connecting; 0: 1000 */
+    uint32_t stall_ms;      /* a peer that sends nothing for so long is taken as gone; 0: 1000 */
+    size_t in_flight_bytes; /* replies asked for and not yet received, per thread; 0: 16 MiB */
 } quire_store_remote;
 
 typedef struct quire_store_options {
@@ -81,35 +81,35 @@ QUIRE_API void quire_store_close(quire_store *store);
 /* ---------------------------------------------------------------- statistics */
 
 /* Why a page was not had. */
-#define QUIRE_MISS_LIST(X)                                             \
-    X(NONE, "it was had")                                              \
-    X(ABSENT, "no tier holds it")                                      \
-    X(MAGIC, "not a page object")                                      \
-    X(VERSION, "format version is not known")                          \
-    X(HEADER, "header is damaged")                                     \
-    X(RESERVED, "reserved bytes or flags are set")                     \
-    X(IDENTITY, "of another namespace")                                \
-    X(KEY, "of another prefix or page")                                \
-    X(CODEC, "of other codecs or another layout")                      \
-    X(LENGTH, "of another length")                                     \
-    X(PAYLOAD, "bytes are damaged")                                    \
-    X(SEAL, "seal is not the namespace's")                             \
-    X(DISK, "disk or directory failed")                                \
-    X(DOWN, "remote is taken as down")                                 \
-    X(CONNECT, "no connection to the remote")                          \
-    X(AUTH, "remote refused the password")                             \
-    X(PROTOCOL, "remote does not speak as it should")                  \
-    X(SERVER, "remote answered with an error")                         \
-    X(STALLED, "remote fell silent")                                   \
-    X(DEADLINE, "time was over")                                       \
-    X(ROOM, "pool had no room")                                        \
+#define QUIRE_MISS_LIST(X)                            \
+    X(NONE, "it was had")                             \
+    X(ABSENT, "no tier holds it")                     \
+    X(MAGIC, "not a page object")                     \
+    X(VERSION, "format version is not known")         \
+    X(HEADER, "header is damaged")                    \
+    X(RESERVED, "reserved bytes or flags are set")    \
+    X(IDENTITY, "of another namespace")               \
+    X(KEY, "of another prefix or page")               \
+    X(CODEC, "of other codecs or another layout")     \
+    X(LENGTH, "of another length")                    \
+    X(PAYLOAD, "bytes are damaged")                   \
+    X(SEAL, "seal is not the namespace's")            \
+    X(DISK, "disk or directory failed")               \
+    X(DOWN, "remote is taken as down")                \
+    X(CONNECT, "no connection to the remote")         \
+    X(AUTH, "remote refused the password")            \
+    X(PROTOCOL, "remote does not speak as it should") \
+    X(SERVER, "remote answered with an error")        \
+    X(STALLED, "remote fell silent")                  \
+    X(DEADLINE, "time was over")                      \
+    X(ROOM, "pool had no room")                       \
     X(MEMORY, "memory could not be had")
 
 typedef enum quire_miss {
 #define QUIRE_MISS_ENUM(name, text) QUIRE_MISS_##name,
     QUIRE_MISS_LIST(QUIRE_MISS_ENUM)
 #undef QUIRE_MISS_ENUM
-    QUIRE_MISS_COUNT
+        QUIRE_MISS_COUNT
 } quire_miss;
 
 QUIRE_API const char *quire_miss_name(quire_miss miss); /* "PAYLOAD" */
@@ -125,8 +125,8 @@ typedef struct quire_store_stats {
     uint64_t dropped[2]; /* not saved: queue full, daily budget, larger than the tier takes */
     uint64_t failed[2];  /* not saved: the tier failed */
     uint64_t queued_bytes[2];
-    uint64_t evicted;    /* from disk, to make room */
-    uint64_t removed[2]; /* damaged objects that were deleted */
+    uint64_t evicted;                    /* from disk, to make room */
+    uint64_t removed[2];                 /* damaged objects that were deleted */
     uint64_t disk_bytes, disk_cap_bytes; /* of all files now; cap */
     uint64_t disk_objects, pinned_objects;
     uint64_t breaks;     /* times that a node of the remote was taken as down */
@@ -150,7 +150,7 @@ typedef struct quire_identity {
     const char *tokenizer; /* revision */
     const char *adapter;   /* revision of the adapter (LoRA), or "" */
     double adapter_scale;  /* 0 without adapter */
-    const char *rope;      /* every RoPE parameter, always written the same way: "base=500000 scale=1 dims=128" */
+    const char *rope; /* every RoPE parameter, always written the same way: "base=500000 scale=1 dims=128" */
     const uint8_t *secret; /* 32 random bytes of the tenant: who has them can read and write its pages */
 } quire_identity;
 
@@ -247,7 +247,8 @@ typedef struct quire_object_info {
 } quire_object_info;
 
 /* Return anything but QUIRE_OK to stop. bytes: header and payload as they are stored; NULL unless payloads were asked for. */
-typedef quire_status (*quire_object_fn)(void *ctx, const quire_object_info *info, const void *bytes, size_t n);
+typedef quire_status (*quire_object_fn)(void *ctx, const quire_object_info *info, const void *bytes,
+                                        size_t n);
 /* Every object on disk, in no order. payloads: 1 to read and verify them. EIO: the disk failed or fn stopped it. */
 QUIRE_API quire_status quire_store_each(quire_store *store, uint32_t payloads, quire_object_fn fn, void *ctx);
 /* Put an object as quire_store_each() gave it on disk. EFORMAT: it is damaged. */

@@ -43,7 +43,8 @@ quire_page *quire_seq_hold_page(const quire_seq *seq, uint32_t group, uint32_t p
     uint32_t entry = quire_table_entry(t, page_index);
     if (entry == UINT32_MAX) return NULL;
     quire_page *page = t->page[entry];
-    if (page->layout->fingerprint != quire_plan_layout(seq->plan, group, page_index)->fingerprint) return NULL;
+    if (page->layout->fingerprint != quire_plan_layout(seq->plan, group, page_index)->fingerprint)
+        return NULL;
     quire_page_hold(page);
     return page;
 }

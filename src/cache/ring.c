@@ -59,8 +59,8 @@ size_t quire_plan_bytes(const quire_plan *plan, const quire_seq_options *options
         if (back) {
             /* What a step may see and what it adds, at the worst place within pages. */
             uint64_t span = back - 1 + ring.spare_tokens + step_tokens;
-            uint64_t held =
-                quire_ring_kept(group->window, &ring) + (span + 2 * QUIRE_PAGE_TOKENS - 2) / QUIRE_PAGE_TOKENS;
+            uint64_t held = quire_ring_kept(group->window, &ring) +
+                            (span + 2 * QUIRE_PAGE_TOKENS - 2) / QUIRE_PAGE_TOKENS;
             if (held < n) n = held;
         }
         uint64_t n_sinks = group->n_sink_pages < n ? group->n_sink_pages : n;

@@ -32,12 +32,14 @@ int main(void)
         }
         rate[part] = (double)written / (double)(quire_now() - begin) * 1e3;
         quire_store_stats s = kit_stats(store);
-        printf("%u of %u: %.0f MB/s, %llu objects, %.1f of %.1f MB, %llu evicted\n", part + 1, PARTS, rate[part],
-               (unsigned long long)s.disk_objects, (double)s.disk_bytes / 1e6, (double)CAP / 1e6, (unsigned long long)s.evicted);
+        printf("%u of %u: %.0f MB/s, %llu objects, %.1f of %.1f MB, %llu evicted\n", part + 1, PARTS,
+               rate[part], (unsigned long long)s.disk_objects, (double)s.disk_bytes / 1e6, (double)CAP / 1e6,
+               (unsigned long long)s.evicted);
         KIT_REQUIRE(s.failed[0] == 0 && s.dropped[0] == 0);
         KIT_REQUIRE(s.disk_objects > 20);
     }
-    KIT_REQUIRE(rate[PARTS - 1] > rate[1] / 4); /* machines are not steady either; a free list that decays falls by far more */
+    KIT_REQUIRE(rate[PARTS - 1] >
+                rate[1] / 4); /* machines are not steady either; a free list that decays falls by far more */
     (void)kit_verify(store);
     for (int i = 0; i < 3; i++) kit_raw_end(&raw[i]);
     quire_store_close(store);

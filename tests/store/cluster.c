@@ -125,9 +125,11 @@ static void fail_over(void **state)
         quire_seq_destroy(loaded);
         if (took > 400 * QUIRE_MS) print_message("a load took %u ms\n", (unsigned)(took / QUIRE_MS));
         if (n < TOKENS) n_short++;
-        char *role = kit_command(cluster.node[3].port, "ROLE"), *info = kit_command(cluster.node[3].port, "CLUSTER INFO");
+        char *role = kit_command(cluster.node[3].port, "ROLE"),
+             *info = kit_command(cluster.node[3].port, "CLUSTER INFO");
         char *reply = kit_command(cluster.node[3].port, "INFO replication");
-        if (!promoted && strstr(reply, "role:master") && strstr(info, "cluster_state:ok")) promoted = quire_now();
+        if (!promoted && strstr(reply, "role:master") && strstr(info, "cluster_state:ok"))
+            promoted = quire_now();
         free(role);
         free(info);
         free(reply);

@@ -41,7 +41,8 @@ static uint64_t check(const char *directory, uint64_t text)
     KIT_REQUIRE(kit_directory_bytes(directory) <= CAP);
     for (int i = 0; i < N_SIZES; i++) {
         kit_raw_begin(&raw[i], store, sizes[i]);
-        for (uint64_t t = 0; t < 200; t += 7) (void)kit_raw_load(&raw[i], t, 12, 5000); /* what comes is right */
+        for (uint64_t t = 0; t < 200; t += 7)
+            (void)kit_raw_load(&raw[i], t, 12, 5000); /* what comes is right */
     }
     kit_raw_save(&raw[0], 1000 + text, 3); /* and it can be used */
     KIT_REQUIRE(!quire_store_flush(store, 20000));
@@ -62,11 +63,13 @@ int main(int argc, char **argv)
     uint64_t begin = quire_now();
     for (uint32_t i = 0; i < kills; i++) {
         /* Early, too: while it opens. Later: in the middle of transactions. */
-        uint32_t after = i % 5 == 0 ? 1000 + (uint32_t)(rng_bits(&r) % 30000) : 20000 + (uint32_t)(rng_bits(&r) % 250000);
+        uint32_t after =
+            i % 5 == 0 ? 1000 + (uint32_t)(rng_bits(&r) % 30000) : 20000 + (uint32_t)(rng_bits(&r) % 250000);
         snprintf(number, sizeof number, "%llu", (unsigned long long)(rng_bits(&r) % 1000000));
         int rc = kit_run((const char *[]){"churn", dir, number, NULL}, after);
         if (rc != 128 + 9) {
-            fprintf(stderr, "kill %u: the program ended by itself with %d (seed %llu)\n", i, rc, (unsigned long long)seed);
+            fprintf(stderr, "kill %u: the program ended by itself with %d (seed %llu)\n", i, rc,
+                    (unsigned long long)seed);
             return 1;
         }
         uint64_t n = check(dir, i);
@@ -74,8 +77,9 @@ int main(int argc, char **argv)
         if (n > most) most = n;
         if ((i + 1) % 50 == 0) printf("%u kills, %llu objects\n", i + 1, (unsigned long long)n);
     }
-    printf("%u kills in %u s: opened and verified each time, %llu to %llu objects, no wrong page, cap held\n", kills,
-           (unsigned)((quire_now() - begin) / QUIRE_SECOND), (unsigned long long)least, (unsigned long long)most);
+    printf("%u kills in %u s: opened and verified each time, %llu to %llu objects, no wrong page, cap held\n",
+           kills, (unsigned)((quire_now() - begin) / QUIRE_SECOND), (unsigned long long)least,
+           (unsigned long long)most);
     kit_remove(dir);
     return 0;
 }

@@ -69,7 +69,8 @@ static void goes_on(void **state)
     assert_int_equal(kit_append(s.pool, &s.g, computed, 50, s.seed), QUIRE_OK);
     assert_int_equal(kit_append(s.pool, &s.g, loaded, 50, s.seed), QUIRE_OK);
     assert_true(kit_sight(&s, computed) == kit_sight(&s, loaded));
-    assert_int_equal(quire_load_begin(&load, s.ns, &p, loaded, 10), QUIRE_EINVAL); /* not at the end of a page */
+    assert_int_equal(quire_load_begin(&load, s.ns, &p, loaded, 10),
+                     QUIRE_EINVAL); /* not at the end of a page */
     quire_seq_destroy(computed);
     quire_seq_destroy(loaded);
     kit_scene_end(&s);
@@ -274,9 +275,9 @@ static void another_cap(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip),   cmocka_unit_test(goes_on),          cmocka_unit_test(rings),
-        cmocka_unit_test(lookups),      cmocka_unit_test(pins_and_recency), cmocka_unit_test(parents_last),
-        cmocka_unit_test(refusals),     cmocka_unit_test(another_cap),
+        cmocka_unit_test(round_trip), cmocka_unit_test(goes_on),          cmocka_unit_test(rings),
+        cmocka_unit_test(lookups),    cmocka_unit_test(pins_and_recency), cmocka_unit_test(parents_last),
+        cmocka_unit_test(refusals),   cmocka_unit_test(another_cap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

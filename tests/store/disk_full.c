@@ -38,8 +38,8 @@ static void full(void)
         KIT_REQUIRE(!quire_store_flush(store, 20000));
     }
     quire_store_stats s = kit_stats(store);
-    printf("%s: %llu saved, %llu failed, %llu objects\n", how, (unsigned long long)s.saved[0], (unsigned long long)s.failed[0],
-           (unsigned long long)s.disk_objects);
+    printf("%s: %llu saved, %llu failed, %llu objects\n", how, (unsigned long long)s.saved[0],
+           (unsigned long long)s.failed[0], (unsigned long long)s.disk_objects);
     KIT_REQUIRE(s.failed[0] > 0 && s.saved[0] > 0 && s.disk_objects > 0);
     uint32_t n = 0;
     for (uint64_t text = 0; text < 40; text++) n += kit_raw_load(&raw, text, 5, 5000);
@@ -63,7 +63,8 @@ static void read_only(void)
     char *dir = kit_directory(NULL), message[256] = "";
     quire_store *store = NULL;
     if (mount("tmpfs", dir, "tmpfs", 0, "size=6m,mode=555") == 0) {
-        KIT_REQUIRE(mount(NULL, dir, NULL, MS_REMOUNT | MS_RDONLY, NULL) == 0); /* root may write into mode 555 */
+        KIT_REQUIRE(mount(NULL, dir, NULL, MS_REMOUNT | MS_RDONLY, NULL) ==
+                    0); /* root may write into mode 555 */
     } else if (geteuid() == 0 || chmod(dir, 0555)) {
         printf("read-only directory: left out, no way to make one here\n");
         kit_remove(dir);

@@ -65,7 +65,8 @@ static void *run_client(void *arg)
         uint64_t before = quire_now();
         quire_seq *loaded = kit_load(&s, TOKENS, TIMEOUT_MS);
         uint64_t took = quire_now() - before;
-        if (took > TIMEOUT_MS * QUIRE_MS && took - TIMEOUT_MS * QUIRE_MS > c->worst) c->worst = took - TIMEOUT_MS * QUIRE_MS;
+        if (took > TIMEOUT_MS * QUIRE_MS && took - TIMEOUT_MS * QUIRE_MS > c->worst)
+            c->worst = took - TIMEOUT_MS * QUIRE_MS;
         c->n_loads++;
         if (quire_seq_length(loaded) == TOKENS) {
             KIT_REQUIRE(kit_sight(&s, loaded) == sight);
@@ -74,7 +75,8 @@ static void *run_client(void *arg)
         }
         quire_seq_destroy(loaded);
         quire_prompt p = kit_prompt(&s, TOKENS);
-        if (i % 3 == 0) { /* a new namespace has not seen the pages yet: they are saved again if they are gone */
+        if (i % 3 ==
+            0) { /* a new namespace has not seen the pages yet: they are saved again if they are gone */
             quire_identity id = kit_identity(1);
             quire_namespace_destroy(s.ns);
             KIT_REQUIRE(!quire_namespace_create(&s.ns, c->store, &id, s.plan, &s.ring));
@@ -87,11 +89,10 @@ static void *run_client(void *arg)
     return NULL;
 }
 
-static void no_fault(void)
-{
-}
+static void no_fault(void) {}
 
-static void under_fault(const char *name, void (*begin_fault)(void), void (*end_fault)(void), uint32_t seconds_tenth)
+static void under_fault(const char *name, void (*begin_fault)(void), void (*end_fault)(void),
+                        uint32_t seconds_tenth)
 {
     atomic_bool stop = false;
     watch w = {.stop = false};
@@ -129,9 +130,10 @@ static void under_fault(const char *name, void (*begin_fault)(void), void (*end_
     w.stop = true;
     pthread_join(w.thread, NULL);
     quire_store_stats stats = kit_stats(store);
-    print_message("%s: %u loads, %u whole; latest %u ms after its deadline (the machine: %u ms); back after %u ms; breaks %u\n", name, n,
-                  n_whole, (unsigned)(worst / QUIRE_MS), (unsigned)(w.worst / QUIRE_MS), (unsigned)(slowest / QUIRE_MS),
-                  (unsigned)stats.breaks);
+    print_message(
+        "%s: %u loads, %u whole; latest %u ms after its deadline (the machine: %u ms); back after %u ms; breaks %u\n",
+        name, n, n_whole, (unsigned)(worst / QUIRE_MS), (unsigned)(w.worst / QUIRE_MS),
+        (unsigned)(slowest / QUIRE_MS), (unsigned)stats.breaks);
     assert_true(worst <= 100 * QUIRE_MS + 3 * w.worst);
     assert_true(slowest <= 5 * QUIRE_SECOND);
     quire_store_close(store);
@@ -193,11 +195,11 @@ static void change_password_back(void)
     valkeyFree(c);
 }
 
-#define FAULT(function, title, begin, end, tenths)  \
-    static void function(void **state)              \
-    {                                               \
-        (void)state;                                \
-        under_fault(title, begin, end, tenths);     \
+#define FAULT(function, title, begin, end, tenths) \
+    static void function(void **state)             \
+    {                                              \
+        (void)state;                               \
+        under_fault(title, begin, end, tenths);    \
     }
 
 FAULT(none, "no fault", no_fault, no_fault, 5)
@@ -226,7 +228,8 @@ static void strangers(void **state)
         {"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:1\r\n", 0},
         {"*1\r\n*3\r\n:-5\r\n:99999999\r\n*2\r\n$0\r\n\r\n:70000\r\n:1\r\n:1\r\n", 0},
         {"\x16\x03\x01\x02\x00\x01", 0},
-        {"-MOVED 1 127.0.0.1:1\r\n-MOVED 1 nowhere\r\n-ASK\r\n-MOVED\r\n-ASK 5 :\r\n-MOVED 99999 127.0.0.1:99999\r\n", 0},
+        {"-MOVED 1 127.0.0.1:1\r\n-MOVED 1 nowhere\r\n-ASK\r\n-MOVED\r\n-ASK 5 :\r\n-MOVED 99999 127.0.0.1:99999\r\n",
+         0},
         {"", 0},
     };
     for (size_t i = 0; i < sizeof peers / sizeof *peers; i++) {
@@ -271,9 +274,9 @@ static int end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(none),   cmocka_unit_test(killed),  cmocka_unit_test(latency),  cmocka_unit_test(cut),
-        cmocka_unit_test(loris),  cmocka_unit_test(silent),  cmocka_unit_test(refused),  cmocka_unit_test(password),
-        cmocka_unit_test(strangers),
+        cmocka_unit_test(none),    cmocka_unit_test(killed),   cmocka_unit_test(latency),
+        cmocka_unit_test(cut),     cmocka_unit_test(loris),    cmocka_unit_test(silent),
+        cmocka_unit_test(refused), cmocka_unit_test(password), cmocka_unit_test(strangers),
     };
     kit_need_redis();
     return cmocka_run_group_tests(tests, start, end);

@@ -15,9 +15,14 @@
 
 #include <string.h>
 
-static const char *const policies[] = {"f32",     "f16",   "bf16",       "k8v4",   "k4v4",          "a3g32/a2g64",     "q8_0/q4_0", "q5_1/iq4_nl",
-                                       "r5/r3",   "r8/r4", "tq4/tq2",    "h:a4g64", "c:r4/r3",       "r4,sinks=64:f16", "r4,edge=1:r8",
-                                       "k=q8_0,v=r2,window=a4g64"};
+static const char *const policies[] = {"f32",          "f16",
+                                       "bf16",         "k8v4",
+                                       "k4v4",         "a3g32/a2g64",
+                                       "q8_0/q4_0",    "q5_1/iq4_nl",
+                                       "r5/r3",        "r8/r4",
+                                       "tq4/tq2",      "h:a4g64",
+                                       "c:r4/r3",      "r4,sinks=64:f16",
+                                       "r4,edge=1:r8", "k=q8_0,v=r2,window=a4g64"};
 #define N (sizeof policies / sizeof *policies)
 #define TOKENS 384u
 
@@ -52,13 +57,15 @@ static int child_load(const char *directory, const char *port, uint32_t n_pages)
         kit_scene_begin(&s, store, policies[i], 10 + i);
         quire_seq *loaded = kit_load(&s, TOKENS, 20000);
         if (quire_seq_length(loaded) != n_pages * 64) {
-            fprintf(stderr, "%s: %u tokens loaded, not %u\n", policies[i], quire_seq_length(loaded), n_pages * 64);
+            fprintf(stderr, "%s: %u tokens loaded, not %u\n", policies[i], quire_seq_length(loaded),
+                    n_pages * 64);
             return 1;
         }
         quire_seq *computed = kit_compute(&s, n_pages * 64, false);
         bool same = kit_sight(&s, computed) == kit_sight(&s, loaded);
         /* and both go on */
-        KIT_REQUIRE(!kit_append(s.pool, &s.g, computed, 70, s.seed) && !kit_append(s.pool, &s.g, loaded, 70, s.seed));
+        KIT_REQUIRE(!kit_append(s.pool, &s.g, computed, 70, s.seed) &&
+                    !kit_append(s.pool, &s.g, loaded, 70, s.seed));
         if (!same || kit_sight(&s, computed) != kit_sight(&s, loaded)) {
             fprintf(stderr, "%s: a hit is not a miss\n", policies[i]);
             return 1;
@@ -130,6 +137,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(on_disk), cmocka_unit_test(on_cluster)};
     if (argc == 4 && strcmp(argv[1], "save") == 0) return child_save(argv[2], argv[3]);
-    if (argc == 5 && strcmp(argv[1], "load") == 0) return child_load(argv[2], argv[3], (uint32_t)atoi(argv[4]));
+    if (argc == 5 && strcmp(argv[1], "load") == 0)
+        return child_load(argv[2], argv[3], (uint32_t)atoi(argv[4]));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,8 +85,9 @@ static void passwords(void **state)
     kit_server_end(&server);
 
     /* A user that may do what the store needs, and nothing else. */
-    const char *acl[] = {"--user", "pages", "on", ">word", "~q1:*", "+getrange", "+set", "+exists", "+del", "+auth", "+cluster|slots",
-                         "--user", "default", "off", NULL};
+    const char *acl[] = {"--user",         "pages",  "on",      ">word", "~q1:*",
+                         "+getrange",      "+set",   "+exists", "+del",  "+auth",
+                         "+cluster|slots", "--user", "default", "off",   NULL};
     kit_server_start(&server, acl);
     remote = kit_remote(server.port);
     remote.user = "pages";
@@ -108,8 +109,17 @@ static void tls(void **state)
     snprintf(other, sizeof other, "%s/other-ca.pem", dir);
     snprintf(cert, sizeof cert, "%s/server.pem", dir);
     snprintf(key, sizeof key, "%s/server.key", dir);
-    const char *args[] = {"--tls-port", "@port", "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ca,
-                          "--tls-auth-clients", "optional", NULL};
+    const char *args[] = {"--tls-port",
+                          "@port",
+                          "--tls-cert-file",
+                          cert,
+                          "--tls-key-file",
+                          key,
+                          "--tls-ca-cert-file",
+                          ca,
+                          "--tls-auth-clients",
+                          "optional",
+                          NULL};
     kit_server_start(&server, args);
     quire_store_remote remote = kit_remote(server.port);
     remote.tls = 1;
@@ -217,7 +227,7 @@ static void sealed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(single), cmocka_unit_test(passwords),  cmocka_unit_test(tls),
+        cmocka_unit_test(single),     cmocka_unit_test(passwords), cmocka_unit_test(tls),
         cmocka_unit_test(both_tiers), cmocka_unit_test(sealed),
     };
     kit_need_redis();

@@ -67,13 +67,17 @@ int main(int argc, char **argv)
     static const size_t sizes[] = {20000, 90000, 250000};
     kit_server server;
     kit_need_redis();
-    kit_server_start(&server, (const char *[]){"--maxmemory", "32mb", "--maxmemory-policy", "allkeys-lru", NULL});
+    kit_server_start(&server,
+                     (const char *[]){"--maxmemory", "32mb", "--maxmemory-policy", "allkeys-lru", NULL});
     char *dir = kit_directory(NULL);
     quire_store_remote remote = kit_remote(server.port);
     quire_store *store = kit_open(dir, CAP, &remote);
     for (int i = 0; i < 3; i++) kit_raw_begin(&raw[i], store, sizes[i]);
     for (int i = 0; i < THREADS; i++) {
-        w[i] = (worker){.store = store, .raw = raw, .seed = 100 + (uint64_t)i, .end = quire_now() + seconds * QUIRE_SECOND};
+        w[i] = (worker){.store = store,
+                        .raw = raw,
+                        .seed = 100 + (uint64_t)i,
+                        .end = quire_now() + seconds * QUIRE_SECOND};
         KIT_REQUIRE(pthread_create(&w[i].thread, NULL, run, &w[i]) == 0);
     }
     uint32_t n_loaded = 0, n_saved = 0;
@@ -85,10 +89,12 @@ int main(int argc, char **argv)
     KIT_REQUIRE(!quire_store_flush(store, 60000));
     quire_store_stats s = kit_stats(store);
     (void)kit_verify(store);
-    printf("%llu s: %u pages loaded (%llu from disk, %llu from the remote), %u handed in, %llu + %llu saved, %llu evicted, %llu dropped\n",
-           (unsigned long long)seconds, n_loaded, (unsigned long long)s.loaded[0], (unsigned long long)s.loaded[1], n_saved,
-           (unsigned long long)s.saved[0], (unsigned long long)s.saved[1], (unsigned long long)s.evicted,
-           (unsigned long long)(s.dropped[0] + s.dropped[1]));
+    printf(
+        "%llu s: %u pages loaded (%llu from disk, %llu from the remote), %u handed in, %llu + %llu saved, %llu evicted, %llu dropped\n",
+        (unsigned long long)seconds, n_loaded, (unsigned long long)s.loaded[0],
+        (unsigned long long)s.loaded[1], n_saved, (unsigned long long)s.saved[0],
+        (unsigned long long)s.saved[1], (unsigned long long)s.evicted,
+        (unsigned long long)(s.dropped[0] + s.dropped[1]));
     KIT_REQUIRE(n_loaded > 0 && s.saved[0] > 0 && s.saved[1] > 0);
     for (int i = QUIRE_MISS_MAGIC; i <= QUIRE_MISS_DISK; i++) KIT_REQUIRE(s.misses[i] == 0);
     KIT_REQUIRE(kit_directory_bytes(dir) <= CAP);

@@ -29,8 +29,8 @@ static int work(const char *directory, uint64_t seed)
     }
     KIT_REQUIRE(!quire_store_flush(store, 20000));
     quire_store_stats s = kit_stats(store);
-    printf("%llu saved, %llu known, %llu evicted, %u loaded\n", (unsigned long long)s.saved[0], (unsigned long long)s.known[0],
-           (unsigned long long)s.evicted, n_loaded);
+    printf("%llu saved, %llu known, %llu evicted, %u loaded\n", (unsigned long long)s.saved[0],
+           (unsigned long long)s.known[0], (unsigned long long)s.evicted, n_loaded);
     KIT_REQUIRE(n_loaded > 20 && s.failed[0] == 0);
     for (int i = QUIRE_MISS_MAGIC; i <= QUIRE_MISS_DISK; i++) KIT_REQUIRE(s.misses[i] == 0);
     kit_raw_end(&raw[0]);

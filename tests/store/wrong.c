@@ -82,7 +82,8 @@ static quire_miss load_reason(kit_scene *s, uint32_t n_expected)
     quire_store_stats after = kit_stats(s->store);
     for (int i = 1; i < QUIRE_MISS_COUNT; i++)
         if (i != QUIRE_MISS_ABSENT && after.misses[i] > before.misses[i]) return (quire_miss)i;
-    return after.misses[QUIRE_MISS_ABSENT] > before.misses[QUIRE_MISS_ABSENT] ? QUIRE_MISS_ABSENT : QUIRE_MISS_NONE;
+    return after.misses[QUIRE_MISS_ABSENT] > before.misses[QUIRE_MISS_ABSENT] ? QUIRE_MISS_ABSENT
+                                                                              : QUIRE_MISS_NONE;
 }
 
 /* Plain geometry: one group. */
@@ -106,7 +107,8 @@ static void expect_miss(kit_scene *s, const void *data, size_t n, quire_miss rea
     bytes good = read_object(s->store->disk, &objects[1]);
     write_object(s->store->disk, &objects[1], data, n);
     quire_miss got = load_reason(s, 64);
-    if (reason != QUIRE_MISS_COUNT && got != reason) fail_msg("%s, not %s", quire_miss_name(got), quire_miss_name(reason));
+    if (reason != QUIRE_MISS_COUNT && got != reason)
+        fail_msg("%s, not %s", quire_miss_name(got), quire_miss_name(reason));
     assert_true(got != QUIRE_MISS_NONE && got != QUIRE_MISS_ABSENT);
     assert_int_equal(quire_store_flush(s->store, 10000), QUIRE_OK);
     bool has = false;
@@ -138,14 +140,17 @@ static void bits_on_disk(void **state)
     }
     for (int i = 0; i < 60; i++) {
         memcpy(bad, b.data, b.n);
-        size_t at = i == 0 ? QUIRE_OBJECT_HEADER : i == 1 ? b.n - 1 : QUIRE_OBJECT_HEADER + rng_bits(&r) % (b.n - QUIRE_OBJECT_HEADER);
+        size_t at = i == 0   ? QUIRE_OBJECT_HEADER
+                    : i == 1 ? b.n - 1
+                             : QUIRE_OBJECT_HEADER + rng_bits(&r) % (b.n - QUIRE_OBJECT_HEADER);
         bad[at] ^= (uint8_t)(1u << rng_bits(&r) % 8);
         expect_miss(&s, bad, b.n, QUIRE_MISS_PAYLOAD);
     }
     memcpy(bad, b.data, b.n);
     memset(bad + b.n, 0, 4096);
     const size_t lengths[] = {0, 1, 191, 192, 193, b.n - 1, b.n + 1, b.n + 4096};
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) expect_miss(&s, bad, lengths[i], QUIRE_MISS_LENGTH);
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        expect_miss(&s, bad, lengths[i], QUIRE_MISS_LENGTH);
     bytes other = read_object(store->disk, &objects[2]); /* the place of another page */
     expect_miss(&s, other.data, other.n, QUIRE_MISS_KEY);
     free(other.data);
@@ -175,15 +180,16 @@ static void fields(void **state)
     for (int field = 0; field < 8; field++) {
         quire_object_id id = good;
         size_t n = b.n;
-        static const quire_miss reasons[] = {QUIRE_MISS_IDENTITY, QUIRE_MISS_KEY,   QUIRE_MISS_KEY,    QUIRE_MISS_KEY,
-                                             QUIRE_MISS_KEY,      QUIRE_MISS_CODEC, QUIRE_MISS_LENGTH, QUIRE_MISS_LENGTH};
+        static const quire_miss reasons[] = {QUIRE_MISS_IDENTITY, QUIRE_MISS_KEY,   QUIRE_MISS_KEY,
+                                             QUIRE_MISS_KEY,      QUIRE_MISS_KEY,   QUIRE_MISS_CODEC,
+                                             QUIRE_MISS_LENGTH,   QUIRE_MISS_LENGTH};
         if (field == 0) id.root.byte[31] ^= 1;
         if (field == 1) id.key.byte[0] ^= 1;
         if (field == 2) id.parent.byte[7] ^= 1;
         if (field == 3) id.group ^= 1;
         if (field == 4) id.page_index ^= 1;
         if (field == 5) id.fingerprint ^= 1;
-        if (field == 6) id.bytes ^= 64; /* the header's word against the object's length */
+        if (field == 6) id.bytes ^= 64;          /* the header's word against the object's length */
         if (field == 7) n -= 64, id.bytes -= 64; /* whole, but shorter */
         quire_payload_hash h;
         quire_payload_begin(&h);
@@ -270,7 +276,8 @@ static bytes get(valkeyContext *c, const quire_key *object)
     return b;
 }
 
-static void expect_remote(kit_scene *s, valkeyContext *c, const quire_key *object, const void *data, size_t n, quire_miss reason)
+static void expect_remote(kit_scene *s, valkeyContext *c, const quire_key *object, const void *data, size_t n,
+                          quire_miss reason)
 {
     put(c, object, data, n);
     quire_miss got = load_reason(s, 64);
@@ -303,7 +310,9 @@ static void on_remote(void **state)
     bytes b = get(c, &objects[1]), other = get(c, &objects[2]);
     uint8_t *bad = calloc(1, b.n + 100000);
     for (size_t i = 0; i < QUIRE_SEAL_HEADER + QUIRE_OBJECT_HEADER + 40; i++) {
-        size_t at = i < QUIRE_SEAL_HEADER + QUIRE_OBJECT_HEADER ? i : i % 2 ? b.n - 1 - i % 16 : rng_bits(&r) % b.n;
+        size_t at = i < QUIRE_SEAL_HEADER + QUIRE_OBJECT_HEADER ? i
+                    : i % 2                                     ? b.n - 1 - i % 16
+                                                                : rng_bits(&r) % b.n;
         memcpy(bad, b.data, b.n);
         bad[at] ^= (uint8_t)(1u << rng_bits(&r) % 8);
         expect_remote(&s, c, &objects[1], bad, b.n,
@@ -321,7 +330,7 @@ static void on_remote(void **state)
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
         expect_remote(&s, c, &objects[1], bad, lengths[i], QUIRE_MISS_LENGTH);
     expect_remote(&s, c, &objects[1], other.data, other.n, QUIRE_MISS_KEY); /* replayed under another name */
-    memcpy(bad, other.data, other.n); /* and with the name put right */
+    memcpy(bad, other.data, other.n);                                       /* and with the name put right */
     memcpy(bad + 40, objects[1].byte, 32);
     expect_remote(&s, c, &objects[1], bad, b.n, QUIRE_MISS_SEAL);
     /* Forged by a tenant who knows everything but the secret: the plain object, and a seal with its own key. */

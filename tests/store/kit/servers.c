@@ -33,7 +33,9 @@ static uint32_t free_port(void)
         uint32_t port = next;
         next = next >= 30000 ? 20000 : next + 1;
         for (uint32_t p = port; p <= port + 10000; p += 10000) {
-            struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)p), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+            struct sockaddr_in a = {.sin_family = AF_INET,
+                                    .sin_port = htons((uint16_t)p),
+                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
             int fd = socket(AF_INET, SOCK_STREAM, 0);
             good += bind(fd, (struct sockaddr *)&a, sizeof a) == 0;
             close(fd);
@@ -126,8 +128,9 @@ static void wait_ready(const kit_server *s)
 
 void kit_server_start(kit_server *s, const char *const *args)
 {
-    const char *fixed[] = {"redis-server", "--bind",       "127.0.0.1", "--save", "", "--appendonly", "no",
-                           "--port",       NULL,           "--dir",     ".",      "--loglevel", "warning"};
+    const char *fixed[] = {"redis-server", "--bind", "127.0.0.1", "--save", "",  "--appendonly",
+                           "no",           "--port", NULL,        "--dir",  ".", "--loglevel",
+                           "warning"};
     char number[16];
     bool tls = false;
     *s = (kit_server){.port = free_port(), .directory = kit_directory(NULL)};
@@ -171,14 +174,15 @@ quire_store_remote kit_remote(uint32_t port)
 void kit_certificates(const char *directory)
 {
     char command[4096];
-    snprintf(command, sizeof command,
-             "cd '%s' && exec >openssl.log 2>&1 && "
-             "openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca && "
-             "openssl req -x509 -newkey rsa:2048 -nodes -keyout other.key -out other-ca.pem -days 2 -subj /CN=other && "
-             "openssl req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=server && "
-             "printf 'subjectAltName=IP:127.0.0.1,DNS:pages.example' > ext && "
-             "openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out server.pem -days 2 -extfile ext",
-             directory);
+    snprintf(
+        command, sizeof command,
+        "cd '%s' && exec >openssl.log 2>&1 && "
+        "openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca && "
+        "openssl req -x509 -newkey rsa:2048 -nodes -keyout other.key -out other-ca.pem -days 2 -subj /CN=other && "
+        "openssl req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=server && "
+        "printf 'subjectAltName=IP:127.0.0.1,DNS:pages.example' > ext && "
+        "openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out server.pem -days 2 -extfile ext",
+        directory);
     KIT_REQUIRE(system(command) == 0);
 }
 
@@ -193,8 +197,17 @@ static void expect_ok(char *reply)
 
 void kit_cluster_start(kit_cluster *c)
 {
-    const char *args[] = {"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "1000",
-                          "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0", NULL};
+    const char *args[] = {"--cluster-enabled",
+                          "yes",
+                          "--cluster-config-file",
+                          "nodes.conf",
+                          "--cluster-node-timeout",
+                          "1000",
+                          "--cluster-replica-validity-factor",
+                          "0",
+                          "--repl-diskless-sync-delay",
+                          "0",
+                          NULL};
     for (int i = 0; i < KIT_NODES; i++) kit_server_start(&c->node[i], args);
     for (int i = 0; i < KIT_MASTERS; i++) {
         int first = 16384 * i / KIT_MASTERS, last = 16384 * (i + 1) / KIT_MASTERS - 1;
@@ -210,7 +223,8 @@ void kit_cluster_start(kit_cluster *c)
         free(id);
     }
     for (int i = 0; i < KIT_NODES; i++) wait_for(c->node[i].port, "CLUSTER INFO", "cluster_state:ok");
-    for (int i = KIT_MASTERS; i < KIT_NODES; i++) wait_for(c->node[i].port, "INFO replication", "master_link_status:up");
+    for (int i = KIT_MASTERS; i < KIT_NODES; i++)
+        wait_for(c->node[i].port, "INFO replication", "master_link_status:up");
 }
 
 void kit_cluster_end(kit_cluster *c)
@@ -320,8 +334,11 @@ static void *run_proxy(void *arg)
     kit_proxy *x = (kit_proxy *)arg;
     while (!x->stop) {
         if (!readable(x->fd, 20)) continue;
-        int client = accept4(x->fd, NULL, NULL, SOCK_CLOEXEC), server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)x->target), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        int client = accept4(x->fd, NULL, NULL, SOCK_CLOEXEC),
+            server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        struct sockaddr_in a = {.sin_family = AF_INET,
+                                .sin_port = htons((uint16_t)x->target),
+                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         pthread_t thread;
         if (client < 0 || x->refuses || connect(server, (struct sockaddr *)&a, sizeof a)) {
             if (client >= 0) reset(client);

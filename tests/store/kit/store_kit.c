@@ -60,8 +60,8 @@ quire_identity kit_identity(uint8_t tenant)
 {
     static uint8_t secrets[256][32];
     memset(secrets[tenant], tenant ^ 0x5a, 32);
-    return (quire_identity){QUIRE_OPTIONS, .weights = "weights-1", .tokenizer = "tokenizer-1", .adapter = "",
-                            .rope = "base=10000 dims=64", .secret = secrets[tenant]};
+    return (quire_identity){QUIRE_OPTIONS, .weights = "weights-1",       .tokenizer = "tokenizer-1",
+                            .adapter = "", .rope = "base=10000 dims=64", .secret = secrets[tenant]};
 }
 
 quire_store_options kit_options(const char *directory, uint64_t cap, const quire_store_remote *remote)
@@ -94,7 +94,8 @@ void kit_scene_begin_with(kit_scene *s, quire_store *store, const quire_geometry
     quire_profile_destroy(profile);
     s->pool = kit_pool(s->plan, 64u << 20, NULL);
     rng r = {seed + 1};
-    for (size_t i = 0; i < sizeof s->tokens / sizeof *s->tokens; i++) s->tokens[i] = (uint32_t)(rng_bits(&r) % 50000);
+    for (size_t i = 0; i < sizeof s->tokens / sizeof *s->tokens; i++)
+        s->tokens[i] = (uint32_t)(rng_bits(&r) % 50000);
     quire_identity id = kit_identity(1);
     if (store) KIT_REQUIRE(!quire_namespace_create(&s->ns, store, &id, s->plan, &s->ring));
 }
