@@ -114,6 +114,8 @@ static void begin_fetch(quire_loader *l, quire_load *load, fetch *f, uint32_t gr
     size_t at = (size_t)group * load->n_pages + page_index;
     *f = (fetch){.load = load, .loader = l, .group = group, .page_index = page_index};
     f->id = quire_namespace_object(load->ns, load->keys, &load->objects[at], group, page_index);
+    /* Here, under the lock: the first pages get the pool's room. */
+    if (load->pool) f->page = quire_pool_take_page(load->pool, load->ns->plan, group, page_index);
     load->slots[at].state = QUIRE_SLOT_UNDER_WAY;
     load->n_under_way++;
     load->refs++;
@@ -123,8 +125,7 @@ static bool take_room(fetch *f)
 {
     quire_load *load = f->load;
     if (load->pool) {
-        f->page = quire_pool_take_page(load->pool, load->ns->plan, f->group, f->page_index);
-        f->room = f->page ? quire_page_room(f->page) : NULL;
+        f->room = f->page ? quire_page_room(load->pool, f->page) : NULL;
     } else {
         f->raw = quire_mem_take(quire_namespace_allocator(load->ns), load->ns->raw_bytes);
         f->room = f->raw;

@@ -52,7 +52,7 @@ QUIRE_API void quire_page_share(quire_page *page); /* one more owner of a page t
  */
 QUIRE_API quire_page *quire_pool_take_page(quire_pool *pool, const quire_plan *plan, uint32_t group,
                                            uint32_t page_index);
-QUIRE_API void *quire_page_room(quire_page *page);
+QUIRE_API void *quire_page_room(quire_pool *pool, quire_page *page); /* its memory is resident then */
 /* One owner less; NULL is accepted. Any thread. */
 QUIRE_API void quire_pool_drop_page(quire_pool *pool, quire_page *page);
 

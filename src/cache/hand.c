@@ -59,8 +59,9 @@ void quire_page_share(quire_page *page)
     quire_page_hold(page);
 }
 
-void *quire_page_room(quire_page *page)
+void *quire_page_room(quire_pool *pool, quire_page *page)
 {
+    quire_page_populate(&pool->pages, page);
     return page->data;
 }
 

@@ -176,18 +176,16 @@ quire_page *quire_page_take_promised(quire_pages *pages, const quire_page_layout
     return take_zeroed(pages, layout, promise);
 }
 
-/* All OS pages that lie wholly inside become resident at once: a fault for each costs more than filling it. Nothing but time
- * depends on it. */
-static void populate(const quire_pages *pages, uint8_t *data, size_t bytes)
+void quire_page_populate(const quire_pages *pages, quire_page *page)
 {
 #ifdef MADV_POPULATE_WRITE
-    size_t os_page = pages->os_page, before = (os_page - (uintptr_t)data % os_page) % os_page;
-    if (bytes < before + os_page) return;
-    (void)madvise(data + before, (bytes - before) / os_page * os_page, MADV_POPULATE_WRITE);
+    size_t os_page = pages->os_page, before = (os_page - (uintptr_t)page->data % os_page) % os_page;
+    size_t bytes = page->layout->bytes;
+    if (bytes < before + os_page) return; /* OS pages that lie wholly inside */
+    (void)madvise(page->data + before, (bytes - before) / os_page * os_page, MADV_POPULATE_WRITE);
 #else
     (void)pages;
-    (void)data;
-    (void)bytes;
+    (void)page;
 #endif
 }
 
@@ -195,7 +193,6 @@ quire_page *quire_page_take_raw(quire_pages *pages, const quire_page_layout *lay
 {
     quire_page *page = take(pages, layout, false, NULL);
     if (!page) return NULL;
-    populate(pages, page->data, layout->bytes);
     page->dirty = true;
     return page;
 }

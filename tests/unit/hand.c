@@ -32,7 +32,7 @@ static quire_page *find(void *ctx, uint32_t group, uint32_t page_index)
     quire_page *page = quire_pool_take_page(s->pool, quire_seq_plan(s->seq), group, page_index);
     assert_true(held && page);
     assert_int_equal(quire_plan_page_info(quire_seq_plan(s->seq), group, page_index, &info), QUIRE_OK);
-    memcpy(quire_page_room(page), quire_page_bytes(held), info.bytes);
+    memcpy(quire_page_room(s->pool, page), quire_page_bytes(held), info.bytes);
     quire_pool_drop_page(s->pool, held);
     s->n_given++;
     return page;
