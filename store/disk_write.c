@@ -15,6 +15,7 @@
 #define FILL_PERCENT 85u
 #define BATCH_MAX (32u << 20)
 #define LOCK_TIMEOUT_MS 2000u
+#define LAST_SEGMENT_US 3600000000ull
 
 size_t quire_disk_batch(const quire_disk *d)
 {
@@ -147,17 +148,23 @@ static int evict(quire_disk *d, quire_segment *s, MDB_txn *txn, quire_segment_he
     return 0;
 }
 
-/* A transaction that only evicts; `pages` as above. Two of them make what they freed available. */
-static int evict_apart(quire_disk *d, quire_segment *s, uint64_t pages)
+/* Transactions that only evict: n objects, whatever the fill is. Two of them make what they freed available. */
+static int evict_apart(quire_disk *d, quire_segment *s, uint64_t n)
 {
-    MDB_txn *txn;
-    int dead, rc;
+    int dead, rc = 0;
     (void)mdb_reader_check(s->env, &dead);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 && !rc; i++) {
+        MDB_txn *txn;
         rc = mdb_txn_begin(s->env, NULL, 0, &txn);
         if (rc) return rc;
         quire_segment_head h = quire_segment_read_head(s, txn);
-        rc = evict(d, s, txn, &h, pages);
+        for (; n && !rc; n--) {
+            quire_key object;
+            uint64_t tick;
+            rc = quire_disk_oldest(s, txn, &object, &tick);
+            if (!rc) rc = quire_disk_delete(s, txn, &object, &h);
+            if (!rc) quire_count(&d->counters->evicted, 1);
+        }
         if (rc == MDB_NOTFOUND) rc = 0;
         if (!rc) rc = quire_segment_write_head(s, txn, &h);
         if (rc) {
@@ -165,9 +172,8 @@ static int evict_apart(quire_disk *d, quire_segment *s, uint64_t pages)
             return rc;
         }
         rc = mdb_txn_commit(txn);
-        if (rc) return rc;
     }
-    return 0;
+    return rc;
 }
 
 /* --------------------------------------------------------- choosing a segment */
@@ -203,7 +209,8 @@ static uint32_t count_class(const quire_disk *d, const candidate *c, uint64_t si
 }
 
 /* A segment of another size to take over, the coldest; none with pinned objects. A size that has no segment takes one from
- * the size that has most, and at least two; the others only what is colder than everything of their own. */
+ * the size that has most, and at least two; the others only what is colder than everything of their own, and the last one of
+ * a size only if that was not used for an hour. */
 static uint32_t find_victim(const quire_disk *d, const candidate *c, uint64_t size_class, uint64_t own_oldest)
 {
     uint32_t victim = UINT32_MAX, most = 2;
@@ -211,7 +218,8 @@ static uint32_t find_victim(const quire_disk *d, const candidate *c, uint64_t si
     for (uint32_t i = 0; i < d->n_segments; i++) {
         if (c[i].head.size_class == size_class || c[i].head.n_pinned) continue;
         if (has_own ? c[i].newest >= own_oldest : c[i].head.size_class == QUIRE_MIXED) continue;
-        uint32_t n = has_own ? 2 : count_class(d, c, c[i].head.size_class);
+        uint32_t n = count_class(d, c, c[i].head.size_class);
+        if (has_own && (n >= 2 || c[i].newest + LAST_SEGMENT_US < quire_now_us())) n = 2;
         if (n < most) continue;
         if (victim == UINT32_MAX || n > most || c[i].oldest < c[victim].oldest) victim = i;
         most = n;
@@ -354,9 +362,9 @@ static int write_some(quire_disk *d, const quire_disk_put **puts, uint32_t n)
     int rc = choose(d, size_class, size_class * n, &at);
     if (rc) return rc;
     rc = write_once(d, &d->segment[at], size_class, puts, n);
-    /* Freed pages that are not to be had yet, or runs that are broken: make more room, several times. */
-    for (uint64_t more = 2; rc == MDB_MAP_FULL && more <= 16; more *= 2) {
-        rc = evict_apart(d, &d->segment[at], size_class * n * more);
+    /* Freed pages that a reader still holds, or runs that are broken: make more room, several times. */
+    for (uint64_t more = 1; rc == MDB_MAP_FULL && more <= 16; more *= 2) {
+        rc = evict_apart(d, &d->segment[at], n * more);
         if (!rc) rc = write_once(d, &d->segment[at], size_class, puts, n);
     }
     return rc;

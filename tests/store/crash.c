@@ -46,7 +46,15 @@ static uint64_t check(const char *directory, uint64_t text)
     }
     kit_raw_save(&raw[0], 1000 + text, 3); /* and it can be used */
     KIT_REQUIRE(!quire_store_flush(store, 20000));
-    KIT_REQUIRE(kit_raw_load(&raw[0], 1000 + text, 3, 5000) == 3);
+    uint32_t came = kit_raw_load(&raw[0], 1000 + text, 3, 5000);
+    if (came != 3) {
+        quire_store_stats s = kit_stats(store);
+        printf("%u of 3 pages came; saved %llu, known %llu, dropped %llu, failed %llu, evicted %llu\n", came,
+               (unsigned long long)s.saved[0], (unsigned long long)s.known[0],
+               (unsigned long long)s.dropped[0], (unsigned long long)s.failed[0],
+               (unsigned long long)s.evicted);
+    }
+    KIT_REQUIRE(came == 3);
     for (int i = 0; i < N_SIZES; i++) kit_raw_end(&raw[i]);
     quire_store_close(store);
     return n;
@@ -59,6 +67,7 @@ int main(int argc, char **argv)
     uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : (uint64_t)getpid(), least = UINT64_MAX, most = 0;
     char *dir = kit_directory(NULL), number[32];
     rng r = {seed};
+    setvbuf(stdout, NULL, _IOLBF, 0);
     printf("seed %llu, %u kills\n", (unsigned long long)seed, kills);
     uint64_t begin = quire_now();
     for (uint32_t i = 0; i < kills; i++) {
