@@ -15,7 +15,7 @@
 
 #define HEAD_FILE "quire-store"
 #define HEAD_VERSION 1u
-#define HEAD_BYTES 32u
+#define HEAD_BYTES 40u
 #define HEAD_ROOM 8192u /* of both small files */
 static const uint8_t magic[8] = {'Q', 'U', 'I', 'R', 'E', 'S', 'T', 0};
 
@@ -183,7 +183,8 @@ static bool write_head(const quire_disk *d)
     quire_store32(head + 8, HEAD_VERSION);
     quire_store32(head + 12, d->n_segments);
     quire_store64(head + 16, d->segment_bytes);
-    quire_store64(head + 24, XXH3_64bits(head, 24));
+    quire_store64(head + 24, d->cap_bytes);
+    quire_store64(head + 32, XXH3_64bits(head, 32));
     return pwrite(d->head_fd, head, sizeof head, 0) == (ssize_t)sizeof head && fsync(d->head_fd) == 0;
 }
 
@@ -209,7 +210,7 @@ static quire_status read_head(quire_disk *d, bool alone, complaint c)
     ssize_t n = pread(d->head_fd, head, sizeof head, 0);
     bool is_new = n == 0;
     bool whole = n == (ssize_t)sizeof head && !memcmp(head, magic, sizeof magic) &&
-                 quire_load64(head + 24) == XXH3_64bits(head, 24);
+                 quire_load64(head + 32) == XXH3_64bits(head, 32);
     if (n == (ssize_t)sizeof head && !memcmp(head, magic, sizeof magic) &&
         quire_load32(head + 8) != HEAD_VERSION)
         return complain(c, QUIRE_EVERSION, "%s was made by another version", d->directory);
@@ -217,15 +218,21 @@ static quire_status read_head(quire_disk *d, bool alone, complaint c)
     if (!is_new && !whole && n == (ssize_t)sizeof head && memcmp(head, magic, sizeof magic))
         return complain(c, QUIRE_EIO, "%s/" HEAD_FILE " is not a store's", d->directory);
     if (!whole) { /* new, or the process that made it died before it was done */
+        if (!d->cap_bytes)
+            return complain(c, QUIRE_EINVAL, "%s has no store, and no cap was given", d->directory);
         lay_out(d);
     } else {
-        d->n_segments = quire_load32(head + 12);
+        uint64_t cap = quire_load64(head + 24);
+        uint32_t before = quire_load32(head + 12);
+        d->n_segments = before;
         d->segment_bytes = quire_load64(head + 16);
-        uint32_t before = d->n_segments;
-        if (!d->n_segments || d->n_segments > QUIRE_MAX_SEGMENTS || d->segment_bytes < 4096)
+        if (!before || before > QUIRE_MAX_SEGMENTS || d->segment_bytes < 4096 || cap < MIN_CAP)
             return complain(c, QUIRE_EIO, "%s/" HEAD_FILE " is damaged", d->directory);
-        if (!alone) return QUIRE_OK; /* the cap of those who run already */
-        if (d->cap_bytes < MIN_SEGMENTS * (d->segment_bytes + LOCK_BYTES)) {
+        if (!d->cap_bytes || !alone || d->cap_bytes == cap) {
+            d->cap_bytes = cap; /* as it is: of those who run already, or asked for */
+            return QUIRE_OK;
+        }
+        if (d->cap_bytes < MIN_SEGMENTS * (d->segment_bytes + LOCK_BYTES) + HEAD_ROOM) {
             /* Too small for segments of this size: begin anew. */
             for (uint32_t i = 0; i < before; i++) remove_segment(d, i);
             lay_out(d);
@@ -312,7 +319,7 @@ quire_status quire_disk_open(quire_disk **out, const char *directory, uint64_t c
                              size_t message_size)
 {
     complaint c = {message, message_size};
-    if (cap_bytes < MIN_CAP) return complain(c, QUIRE_EINVAL, "the cap must be at least 16 MiB");
+    if (cap_bytes && cap_bytes < MIN_CAP) return complain(c, QUIRE_EINVAL, "the cap must be at least 16 MiB");
     if (!*directory || strlen(directory) > 4000)
         return complain(c, QUIRE_EINVAL, "the directory has no usable name");
     quire_disk *d = (quire_disk *)quire_mem_take(allocator, sizeof *d);

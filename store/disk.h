@@ -12,7 +12,7 @@
 
 typedef struct quire_disk quire_disk;
 
-/* message gets one sentence on failure. EBUSY, EIO, EVERSION, EINVAL, ENOMEM. */
+/* cap_bytes 0: the directory's own. message gets one sentence on failure. EBUSY, EIO, EVERSION, EINVAL, ENOMEM. */
 quire_status quire_disk_open(quire_disk **out, const char *directory, uint64_t cap_bytes,
                              const quire_allocator *allocator, quire_counters *counters, char *message,
                              size_t message_size);

@@ -21,6 +21,9 @@ static const sub_command commands[] = {
     {"calibrate", "records a profile of a model, which lets K take one bit less", cmd_calibrate},
     {"eval", "measures what caches cost on real models, with llama.cpp", cmd_eval},
     {"rows", "what policies do to recorded rows of a real model", cmd_rows},
+#ifdef QUIRE_WITH_STORE
+    {"store", "pages that outlive the process: looks after them, shares slots of llama-server", cmd_store},
+#endif
 };
 
 #define N_COMMANDS (sizeof commands / sizeof commands[0])

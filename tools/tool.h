@@ -23,6 +23,7 @@ int cmd_run(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_stat(int argc, char **argv);
 int cmd_cache(int argc, char **argv);
+int cmd_store(int argc, char **argv); /* only with QUIRE_WITH_STORE */
 
 /* One sentence on stderr, after "quire <command>: ". Return TOOL_USAGE and TOOL_FAILED. */
 __attribute__((format(printf, 2, 3))) int tool_usage(const char *command, const char *format, ...);

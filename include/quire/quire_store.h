@@ -59,7 +59,7 @@ typedef struct quire_store_remote {
 typedef struct quire_store_options {
     uint32_t version;                 /* QUIRE_OPTIONS */
     const char *directory;            /* disk tier; made if it is missing; NULL: none */
-    uint64_t disk_bytes;              /* cap on the bytes of all its files; at least 16 MiB */
+    uint64_t disk_bytes;              /* cap on the bytes of all its files, at least 16 MiB; 0: as it is */
     uint64_t disk_bytes_per_day;      /* saves beyond that are dropped, to spare the SSD; 0: no limit */
     uint32_t disk_threads;            /* that load; 0: 2 */
     uint32_t no_promote;              /* 1: pages that came from the remote tier are not kept on disk */
