@@ -22,7 +22,10 @@ step() { echo "--- $*"; }
 step "packages"
 (cd "$work" && cpack -G DEB --config "$build/CPackConfig.cmake" -B "$work/packages" >"$work/cpack.log" 2>&1) ||
     { tail -n 20 "$work/cpack.log"; exit 1; }
-for name in libquire0 libquire-dev quire-llama quire; do
+names=(libquire0 libquire-dev quire-llama quire)
+# The store is left out where its libraries are not there.
+if [ -f "$build/quire_store.pc" ]; then names+=(libquire-store0); fi
+for name in "${names[@]}"; do
     file=$work/packages/${name}_${version}_$arch.deb
     [ -f "$file" ] || { echo "no $file"; ls "$work/packages"; exit 1; }
     dpkg-deb -x "$file" "$root"
@@ -53,6 +56,16 @@ readelf -d "$work/shared" | grep -q 'libquire.so.0'
 # shellcheck disable=SC2046
 cc -std=c11 "$source/examples/first_attention.c" $(pkg-config --cflags quire) "$libdir/libquire.a" -lm -lpthread -o "$work/static"
 "$work/static"
+
+if [ -f "$build/quire_store.pc" ]; then
+    step "the store by pkg-config"
+    printf '#include <quire/quire_store.h>\n#include <stdio.h>\nint main(void) { puts(quire_version()); return !quire_store_open; }\n' >"$work/store.c"
+    # shellcheck disable=SC2046
+    cc -std=c11 "$work/store.c" $(pkg-config --cflags --libs quire_store) "-Wl,-rpath-link,$libdir" -o "$work/store"
+    LD_LIBRARY_PATH=$libdir "$work/store"
+    # What is built into it is not offered to others.
+    ! nm -D --defined-only "$libdir/libquire_store.so" | grep -v ' quire_' || { echo "other names are exported"; exit 1; }
+fi
 
 step "a program by CMake"
 mkdir "$work/user"
