@@ -20,17 +20,24 @@ static const struct {
 
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
-static void print_help(FILE *file)
+/* Help in every form, of a command that has commands. */
+static int help(void)
 {
-    fprintf(
-        file,
-        "usage: quire store COMMAND [OPTIONS]\n\nLooks after a store of pages (docs/store.md).\n\ncommands:\n");
-    for (size_t i = 0; i < N_COMMANDS; i++) fprintf(file, "  %-10s %s\n", commands[i].name, commands[i].text);
-    fprintf(file, "\n  --help     this text; quire store COMMAND --help tells about a command\n"
-                  "\nexamples:\n"
-                  "  quire store stat --dir /var/cache/quire\n"
-                  "  quire store verify --dir /var/cache/quire --json\n"
-                  "  quire store get-slot --help\n");
+    char about[1024] =
+        "Looks after a store of pages (docs/store.md).\n\nCommands, each with its own --help:\n";
+    size_t n = strlen(about);
+    for (size_t i = 0; i < N_COMMANDS && n < sizeof about; i++)
+        n += (size_t)snprintf(about + n, sizeof about - n, "%s  %-10s %s", i ? "\n" : "", commands[i].name,
+                              commands[i].text);
+    tool_command command = {
+        .name = "store",
+        .usage = "COMMAND [OPTIONS]",
+        .about = about,
+        .examples = "  quire store stat --dir /var/cache/quire\n"
+                    "  quire store verify --dir /var/cache/quire --json\n"
+                    "  quire store get-slot --help\n",
+    };
+    return tool_help(&command);
 }
 
 int cmd_store(int argc, char **argv)
@@ -38,13 +45,7 @@ int cmd_store(int argc, char **argv)
     const char *name = argc > 1 ? argv[1] : "";
     for (size_t i = 0; i < N_COMMANDS; i++)
         if (strcmp(name, commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
-        print_help(stdout);
-        return TOOL_OK;
-    }
-    if (argc < 2) {
-        print_help(stderr);
-        return TOOL_USAGE;
-    }
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) return help();
+    if (argc < 2) return tool_usage("store", "it needs a command; quire store --help lists them");
     return tool_usage("store", "there is no command \"%s\"; quire store --help lists them", name);
 }
