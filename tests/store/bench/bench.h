@@ -7,14 +7,15 @@
 
 #include <lmdb.h>
 
-#define BENCH_PAGES 48u /* of 2.25 MiB each */
+#define BENCH_MAX_PAGES 256u
+extern uint32_t bench_pages; /* of 2.25 MiB each */
 #define BENCH_ROUNDS 9u
 
 typedef struct bench {
     uint32_t n_threads;
     size_t page_bytes;
     char *directory;
-    uint8_t *source; /* BENCH_PAGES pages */
+    uint8_t *source; /* bench_pages pages */
     double seconds[BENCH_ROUNDS];
 } bench;
 
@@ -29,7 +30,7 @@ double bench_spread(uint32_t n_threads, void (*one)(void *ctx, uint32_t i), void
 typedef struct bench_way {
     const char *impl, *op, *note;
     void *(*prepare)(const bench *b);
-    double (*measure)(void *state); /* seconds for BENCH_PAGES pages */
+    double (*measure)(void *state); /* seconds for bench_pages pages */
     void (*end)(void *state);
 } bench_way;
 

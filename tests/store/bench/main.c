@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* bench: prints one JSON object per way: quire_store_bench [THREADS [DIRECTORY]]. scripts/bench-store runs it. */
+/* bench: prints one JSON object per way: quire_store_bench [THREADS [PAGES [DIRECTORY]]]. scripts/bench-store runs it. */
 #define _GNU_SOURCE
 #include "store/bench/bench.h"
 #include "support/random.h"
@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+
+uint32_t bench_pages = 48;
 
 double bench_now(void)
 {
@@ -38,7 +40,7 @@ typedef struct spread {
 static void *work(void *arg)
 {
     spread *s = (spread *)arg;
-    for (uint32_t i; (i = s->next++) < BENCH_PAGES;) s->one(s->ctx, i);
+    for (uint32_t i; (i = s->next++) < bench_pages;) s->one(s->ctx, i);
     return NULL;
 }
 
@@ -61,14 +63,14 @@ static int ascending(const void *a, const void *b)
 
 static void print_row(const bench *b, const bench_way *w, double *seconds)
 {
-    double gb = (double)b->page_bytes * BENCH_PAGES / 1e9;
+    double gb = (double)b->page_bytes * bench_pages / 1e9;
     qsort(seconds, BENCH_ROUNDS, sizeof *seconds, ascending);
     double median = seconds[BENCH_ROUNDS / 2];
     if (median <= 0) return; /* left out: no server here */
     printf(
         "{\"impl\":\"%s\",\"op\":\"%s\",\"threads\":%u,\"pages\":%u,\"page_bytes\":%zu,\"ms\":%.2f,\"median_ms\":%.2f,\"median_gb_s\":%.3f,"
         "\"runs\":%u,\"note\":\"%s\"}\n",
-        w->impl, w->op, b->n_threads, BENCH_PAGES, b->page_bytes, 1e3 * seconds[0], 1e3 * median, gb / median,
+        w->impl, w->op, b->n_threads, bench_pages, b->page_bytes, 1e3 * seconds[0], 1e3 * median, gb / median,
         BENCH_ROUNDS, w->note);
     fflush(stdout);
 }
@@ -86,10 +88,12 @@ int main(int argc, char **argv)
     KIT_REQUIRE(b.n_threads >= 1 && b.n_threads <= 8);
     b.page_bytes = quire_plan_page_bytes(plan, 0);
     quire_plan_destroy(plan);
-    b.directory = kit_directory(argc > 2 ? argv[2] : NULL);
-    b.source = (uint8_t *)malloc(b.page_bytes * BENCH_PAGES);
+    if (argc > 2) bench_pages = (uint32_t)atoi(argv[2]);
+    KIT_REQUIRE(bench_pages >= 8 && bench_pages <= BENCH_MAX_PAGES);
+    b.directory = kit_directory(argc > 3 ? argv[3] : NULL);
+    b.source = (uint8_t *)malloc(b.page_bytes * bench_pages);
     rng r = {3};
-    for (size_t i = 0; i < b.page_bytes * BENCH_PAGES; i += 8) {
+    for (size_t i = 0; i < b.page_bytes * bench_pages; i += 8) {
         uint64_t bits = rng_bits(&r);
         memcpy(b.source + i, &bits, 8);
     }

@@ -34,7 +34,7 @@ static plain *begin(const bench *b)
 
 static double with_fresh(plain *p, void (*one)(void *ctx, uint32_t i))
 {
-    size_t bytes = p->b->page_bytes * BENCH_PAGES;
+    size_t bytes = p->b->page_bytes * bench_pages;
     p->to = bench_fresh(bytes);
     double seconds = bench_spread(p->b->n_threads, one, p);
     bench_release(p->to, bytes);
@@ -49,7 +49,7 @@ static void *file_prepare(const bench *b)
     snprintf(p->path, sizeof p->path, "%s/plain.bin", b->directory);
     p->fd = open(p->path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     KIT_REQUIRE(p->fd >= 0);
-    for (uint32_t i = 0; i < BENCH_PAGES; i++)
+    for (uint32_t i = 0; i < bench_pages; i++)
         KIT_REQUIRE(write(p->fd, b->source + i * b->page_bytes, b->page_bytes) == (ssize_t)b->page_bytes);
     return p;
 }
@@ -100,10 +100,10 @@ static void put_all(plain *p)
 {
     const bench *b = p->b;
     uint32_t batch = (uint32_t)((32u << 20) / b->page_bytes);
-    for (uint32_t i = 0; i < BENCH_PAGES; i += batch) {
+    for (uint32_t i = 0; i < bench_pages; i += batch) {
         MDB_txn *txn;
         KIT_REQUIRE(!mdb_txn_begin(p->env, NULL, 0, &txn));
-        for (uint32_t j = i; j < i + batch && j < BENCH_PAGES; j++) {
+        for (uint32_t j = i; j < i + batch && j < bench_pages; j++) {
             uint8_t name[32] = {(uint8_t)(j * 37), (uint8_t)j};
             MDB_val key = {32, name}, value = {b->page_bytes, NULL};
             KIT_REQUIRE(!mdb_put(txn, p->dbi, &key, &value, MDB_RESERVE));
@@ -168,7 +168,7 @@ static void *valkey_prepare(const bench *b)
     kit_server_start(&p->server, NULL);
     p->n_lanes = b->n_threads;
     for (uint32_t i = 0; i < p->n_lanes; i++) p->c[i] = kit_connect(p->server.port);
-    for (uint32_t i = 0; i < BENCH_PAGES; i++)
+    for (uint32_t i = 0; i < bench_pages; i++)
         freeReplyObject(
             valkeyCommand(p->c[0], "SET page%u %b", i, b->source + i * b->page_bytes, b->page_bytes));
     return p;
@@ -179,12 +179,13 @@ static void lane_one(void *ctx, uint32_t lane)
 {
     plain *p = (plain *)ctx;
     uint32_t ahead = (uint32_t)((16u << 20) / p->b->page_bytes), asked = lane, done = lane, n = p->n_lanes;
-    while (done < BENCH_PAGES) {
-        for (; asked < BENCH_PAGES && asked < done + ahead * n; asked += n)
+    while (done < bench_pages) {
+        for (; asked < bench_pages && asked < done + ahead * n; asked += n)
             valkeyAppendCommand(p->c[lane], "GET page%u", asked);
         void *reply = NULL;
         KIT_REQUIRE(valkeyGetReply(p->c[lane], &reply) == VALKEY_OK &&
                     ((valkeyReply *)reply)->len == p->b->page_bytes);
+        if (p->to) memcpy(p->to + done * p->b->page_bytes, ((valkeyReply *)reply)->str, p->b->page_bytes);
         freeReplyObject(reply);
         done += n;
     }
@@ -217,6 +218,18 @@ static double valkey_measure(void *state)
     return bench_now() - start;
 }
 
+/* As an engine would have to: the values go to memory like a pool's. */
+static double valkey_place_measure(void *state)
+{
+    plain *p = (plain *)state;
+    size_t bytes = p->b->page_bytes * bench_pages;
+    p->to = bench_fresh(bytes);
+    double seconds = valkey_measure(p);
+    bench_release(p->to, bytes);
+    p->to = NULL;
+    return seconds;
+}
+
 static void valkey_end(void *state)
 {
     plain *p = (plain *)state;
@@ -236,6 +249,8 @@ const bench_way bench_plain_ways[] = {
      lmdb_end},
     {"libvalkey", "remote-load", "GET, pipelined, one connection per thread", valkey_prepare, valkey_measure,
      valkey_end},
+    {"libvalkey+copy", "remote-load", "the same, and copied into fresh memory", valkey_prepare,
+     valkey_place_measure, valkey_end},
     {"lmdb", "save", "put and commit in batches of 32 MiB", none_prepare, lmdb_save_measure, plain_end},
 };
 const size_t bench_n_plain = sizeof bench_plain_ways / sizeof *bench_plain_ways;

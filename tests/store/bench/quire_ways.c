@@ -13,7 +13,7 @@ typedef struct mine {
     quire_store *store;
     quire_namespace *ns;
     quire_seq *seq;
-    uint32_t tokens[BENCH_PAGES * 64];
+    uint32_t tokens[BENCH_MAX_PAGES * 64];
     kit_server server;
     bool on_server;
     char *directory;
@@ -57,7 +57,7 @@ static void close_store(mine *m)
 
 static double save(mine *m)
 {
-    quire_prompt p = {.tokens = m->tokens, .n_tokens = BENCH_PAGES * 64};
+    quire_prompt p = {.tokens = m->tokens, .n_tokens = bench_pages * 64};
     double start = bench_now();
     KIT_REQUIRE(!quire_namespace_save(m->ns, &p, m->seq) && !quire_store_flush(m->store, 600000));
     return bench_now() - start;
@@ -70,10 +70,10 @@ static mine *begin(const bench *b)
     KIT_REQUIRE(m);
     m->b = b;
     m->plan = kit_plan(&g, "k4v4", NULL);
-    m->pool = kit_pool(m->plan, 3 * BENCH_PAGES * (b->page_bytes + 4096), NULL);
-    for (uint32_t i = 0; i < BENCH_PAGES * 64; i++) m->tokens[i] = i * 7;
+    m->pool = kit_pool(m->plan, 3 * bench_pages * (b->page_bytes + 4096), NULL);
+    for (uint32_t i = 0; i < bench_pages * 64; i++) m->tokens[i] = i * 7;
     KIT_REQUIRE(!quire_seq_create(&m->seq, m->pool, NULL));
-    KIT_REQUIRE(!quire_seq_adopt(m->seq, BENCH_PAGES, next_page, m));
+    KIT_REQUIRE(!quire_seq_adopt(m->seq, bench_pages, next_page, m));
     return m;
 }
 
@@ -103,16 +103,16 @@ static double load_measure(void *state)
 {
     mine *m = (mine *)state;
     if (!m->store) return 0;
-    quire_pool *pool = kit_pool(m->plan, (BENCH_PAGES + 2) * (m->b->page_bytes + 4096), NULL);
+    quire_pool *pool = kit_pool(m->plan, (bench_pages + 2) * (m->b->page_bytes + 4096), NULL);
     quire_seq *seq = NULL;
     quire_load *load = NULL;
-    quire_prompt p = {.tokens = m->tokens, .n_tokens = BENCH_PAGES * 64};
+    quire_prompt p = {.tokens = m->tokens, .n_tokens = bench_pages * 64};
     uint32_t n = 0;
     KIT_REQUIRE(!quire_seq_create(&seq, pool, NULL));
     double start = bench_now();
     KIT_REQUIRE(!quire_load_begin(&load, m->ns, &p, seq, 600000) && !quire_load_end(load, &n));
     double seconds = bench_now() - start;
-    KIT_REQUIRE(n == BENCH_PAGES * 64);
+    KIT_REQUIRE(n == bench_pages * 64);
     quire_seq_destroy(seq);
     KIT_REQUIRE(!quire_store_flush(m->store, 600000));
     quire_pool_destroy(pool);
