@@ -17,6 +17,7 @@
 #define READ_BYTES (64u << 10)
 #define SLACK_BYTES (64u << 10) /* of replies that are not values */
 #define READS_IN_A_ROW 64
+#define WAKE_BYTES (256u << 10)
 
 /* ---------------------------------------------------- replies, as libvalkey finds them */
 
@@ -130,7 +131,7 @@ bool quire_conn_begin(quire_conn *c, quire_remote *remote, uint32_t node)
     quire_node_address(remote, node, host, &port);
     VALKEY_OPTIONS_SET_TCP(&options, host, (int)port);
     options.options = VALKEY_OPT_NONBLOCK | VALKEY_OPT_PREFER_IP_UNSPEC;
-    *c = (quire_conn){.remote = remote, .node = node, .state = QUIRE_CONN_CONNECTING};
+    *c = (quire_conn){.remote = remote, .node = node, .state = QUIRE_CONN_CONNECTING, .wake_bytes = 1};
     c->began = c->progress = quire_now();
     c->ctx = valkeyConnectWithOptions(&options);
     if (!c->ctx || c->ctx->err) {
@@ -338,7 +339,29 @@ static size_t read_limit(const quire_conn *c)
     return limit + SLACK_BYTES;
 }
 
-quire_miss quire_conn_read(quire_conn *c)
+/* Bytes of a value whose length has come, that are still missing; 0: none, or not known. */
+static size_t missing(const quire_conn *c)
+{
+    const valkeyReader *r = c->ctx->reader;
+    const char *at = r->buf + r->pos;
+    size_t held = r->len - r->pos, n = 0, i = 1;
+    if (held < 4 || at[0] != '$') return 0;
+    for (; i < held && i < 12 && at[i] >= '0' && at[i] <= '9'; i++) n = n * 10 + (size_t)(at[i] - '0');
+    if (i + 1 >= held || at[i] != '\r') return 0;
+    size_t whole = i + 2 + n + 2;
+    return whole > held ? whole - held : 0;
+}
+
+/* A server sends a value in small parts. We are woken when a good deal of it is there, or the rest. */
+static void sleep_longer(quire_conn *c)
+{
+    size_t left = c->tls ? 0 : missing(c);
+    int wanted = left > WAKE_BYTES ? (int)WAKE_BYTES : left > 1 ? (int)left : 1;
+    if (wanted == c->wake_bytes) return;
+    if (setsockopt(c->ctx->fd, SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted) == 0) c->wake_bytes = wanted;
+}
+
+static quire_miss read_some(quire_conn *c)
 {
     valkeyReader *r = c->ctx->reader;
     for (int i = 0; i < READS_IN_A_ROW; i++) {
@@ -357,6 +380,13 @@ quire_miss quire_conn_read(quire_conn *c)
         if (r->len - r->pos >= limit) return QUIRE_MISS_NONE;
     }
     return QUIRE_MISS_NONE;
+}
+
+quire_miss quire_conn_read(quire_conn *c)
+{
+    quire_miss miss = read_some(c);
+    if (!miss) sleep_longer(c);
+    return miss;
 }
 
 quire_miss quire_conn_next_reply(quire_conn *c, bool *has, quire_wait *wait)

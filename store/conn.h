@@ -43,6 +43,7 @@ typedef struct quire_conn {
     SSL *tls;
     uint64_t began, progress;         /* when connecting began; when bytes last moved */
     bool wants_write;                 /* commands are not sent yet */
+    int wake_bytes;                   /* how many must have come before poll() says so */
     size_t in_flight;                 /* bytes of values that were asked for */
     quire_wait wait[QUIRE_MAX_WAITS]; /* ring */
     uint32_t first_wait, n_waits;

@@ -304,28 +304,41 @@ static void survey_remote(quire_loader *l, quire_load *load, quire_lane *lane)
 static void on_value(void *ctx, const uint8_t *bytes, size_t n)
 {
     fetch *f = (fetch *)ctx;
-    f->miss = quire_unseal(f->sealer, f->room, &f->load->ns->seal_key, &f->id, bytes, n, &f->load->ended);
+    if (take_room(f)) /* only now: the server sends on meanwhile */
+        f->miss = quire_unseal(f->sealer, f->room, &f->load->ns->seal_key, &f->id, bytes, n, &f->load->ended);
     end_fetch(f, QUIRE_REMOTE);
 }
 
-/* A run of slots of one load: as many as may be in flight. */
+/* A thread's share of the slots of a load that are still to be fetched. */
+static uint32_t share_of(const quire_load *load, uint32_t n_threads)
+{
+    uint32_t n = 0, share;
+    for (uint32_t g = 0; g < load->ns->n_groups; g++)
+        for (uint32_t i = load->first_page; i < load->n_chosen; i++) {
+            const quire_slot *slot = quire_load_slot(load, g, i);
+            n += slot->wanted && slot->state == QUIRE_SLOT_ON_REMOTE;
+        }
+    share = (n + n_threads - 1) / n_threads;
+    return share < MAX_BATCH ? share : MAX_BATCH;
+}
+
+/* A run of slots of one load. The lane bounds how many bytes are in flight; a long run keeps the server busy. */
 static void fetch_remote(quire_loader *l, quire_load *load, quire_lane *lane, quire_sealer *sealer)
 {
     fetch f[MAX_BATCH];
     quire_call calls[MAX_BATCH];
-    uint32_t n = 0, n_calls = 0, group, page;
-    size_t bytes = 0, max = quire_remote_in_flight(l->store->remote);
+    uint32_t n = 0, n_calls = 0, share = share_of(load, l->n_remote), group, page;
     uint64_t deadline = load->deadline;
-    while (n < MAX_BATCH && next_slot(load, QUIRE_REMOTE, &group, &page)) {
-        size_t next = quire_namespace_page(load->ns, group, page).bytes;
-        if (n && bytes + next > max) break;
-        bytes += next;
+    while (n < share && next_slot(load, QUIRE_REMOTE, &group, &page)) {
         begin_fetch(l, load, &f[n], group, page);
         f[n++].sealer = sealer;
     }
     pthread_mutex_unlock(&l->lock);
     for (uint32_t i = 0; i < n; i++) {
-        if (!take_room(&f[i])) continue;
+        if (load->pool && !f[i].page) {
+            f[i].miss = QUIRE_MISS_ROOM;
+            continue;
+        }
         calls[n_calls++] = (quire_call){.verb = QUIRE_GET,
                                         .object = f[i].id.object,
                                         .bytes = quire_sealed_bytes(f[i].id.bytes),

@@ -151,11 +151,11 @@ static const char *read_state(slot_file *s, reader *r)
     return wrong;
 }
 
-const char *slot_read(slot_file *s, const char *path)
+const char *slot_parse(slot_file *s, uint8_t *bytes, size_t n)
 {
     memset(s, 0, sizeof *s);
-    s->bytes = read_file(path, &s->n);
-    if (!s->bytes) return strerror(errno);
+    s->bytes = bytes;
+    s->n = n;
     reader r = {.bytes = s->bytes, .n = s->n};
     const char *wrong = NULL;
     if (take(&r, 4) != MAGIC || r.failed)
@@ -166,6 +166,13 @@ const char *slot_read(slot_file *s, const char *path)
     if (!wrong) wrong = read_state(s, &r);
     if (wrong) slot_free(s);
     return wrong;
+}
+
+const char *slot_read(slot_file *s, const char *path)
+{
+    size_t n;
+    uint8_t *bytes = read_file(path, &n);
+    return bytes ? slot_parse(s, bytes, n) : strerror(errno);
 }
 
 void slot_free(slot_file *s)

@@ -41,6 +41,8 @@ typedef struct slot_file {
 
 /* NULL, or one sentence about what is wrong. */
 const char *slot_read(slot_file *out, const char *path);
+/* The same of bytes from malloc(), which it takes over in any case. */
+const char *slot_parse(slot_file *out, uint8_t *bytes, size_t n);
 void slot_free(slot_file *slot);
 
 /* A text that says all of the layout; the same text gives the same layout. */

@@ -28,7 +28,8 @@ int store_stat(int argc, char **argv)
     quire_store *store;
     quire_store_stats s;
     int code = store_parse(&o, STORE_DISK, &about, NULL, 0, argc, argv);
-    if (code < 0) code = store_open(&o, &store);
+    if (code >= 0) return code;
+    code = store_open(&o, &store);
     if (code) return code;
     quire_store_stats_get(store, &s);
     quire_store_close(store);
@@ -105,7 +106,8 @@ int store_ls(int argc, char **argv)
     store_options o;
     quire_store *store;
     int code = store_parse(&o, STORE_DISK, &about, NULL, 0, argc, argv);
-    if (code < 0) code = store_open(&o, &store);
+    if (code >= 0) return code;
+    code = store_open(&o, &store);
     if (code) return code;
     walk w = {.options = &o, .list = true};
     quire_status status = quire_store_each(store, 0, visit, &w);
@@ -128,7 +130,8 @@ int store_verify(int argc, char **argv)
     quire_store_stats s;
     struct timespec a, b;
     int code = store_parse(&o, STORE_DISK, &about, NULL, 0, argc, argv);
-    if (code < 0) code = store_open(&o, &store);
+    if (code >= 0) return code;
+    code = store_open(&o, &store);
     if (code) return code;
     quire_store_stats_get(store, &s);
     walk w = {.options = &o};
@@ -185,7 +188,8 @@ int store_gc(int argc, char **argv)
     quire_store *store;
     uint64_t n = 0;
     int code = store_parse(&o, STORE_DISK, &about, more, 2, argc, argv);
-    if (code < 0) code = store_open(&o, &store);
+    if (code >= 0) return code;
+    code = store_open(&o, &store);
     if (code) return code;
     quire_status status = quire_store_gc(store, o.max_age_s, o.max_bytes, &n);
     quire_store_close(store);

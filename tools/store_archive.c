@@ -74,7 +74,8 @@ int store_export(int argc, char **argv)
     archive a = {0};
     int code = store_parse(&o, STORE_DISK, &about, NULL, 0, argc, argv);
     if (code < 0 && !o.file) code = tool_usage(about.name, "it needs a file to write");
-    if (code < 0) code = store_open(&o, &store);
+    if (code >= 0) return code;
+    code = store_open(&o, &store);
     if (code) return code;
     a.file = fopen(o.file, "wb");
     quire_store_stats_get(store, &s);
