@@ -37,30 +37,39 @@ class Cache:
 
 
 # Figures over much text.
-HEADLINE = ["stock q8_0", "stock q5_1", "stock q4_0", "stock iq4_nl",
+HEADLINE = ["stock q8_0", "stock q5_1", "stock q4_0",
             "a8g64", "k8v4", "a4g64",
             "r8", "r8/r4", "r6/r4", "r5/r4", "r5/r3", "r4",
             "c:r8/r8", "c:r6/r4", "c:r5/r4", "c:r4/r4", "c:r4/r3", "c:r3/r3", "c:r3/r2"]
-# The others, over less.
-MORE = ["stock q5_0", "stock q4_1", "stock q8_0/q4_0",
-        "a8g32", "a6g64", "a6g32", "a5g64", "a5g32", "a4g32", "a4g128", "a3g64", "a3g32", "a2g64", "a2g32",
-        "h:a4g64", "h:a4g32", "q8_0", "q5_1", "q4_0", "iq4_nl", "tq4", "tq3",
-        "r6", "r6/r5", "r8/r6", "r5", "r4/r3", "r3", "r4/r2", "c:r6/r6", "c:r6/r5", "c:r5/r5", "c:r5/r3", "c:r4/r2", "c:r2/r2"]
+# The others, over less: every type of llama.cpp, every format of MLX that head size 64 has, what else Quire can be.
+MORE = ["stock q5_0", "stock q4_1", "stock iq4_nl", "stock q8_0/q4_0",
+        "a8g32", "a6g64", "a6g32", "a5g64", "a5g32", "a4g32", "a3g64", "a3g32", "a2g64", "a2g32",
+        "h:a4g64", "h:a4g32", "q4_0", "tq4", "tq3",
+        "r6", "r5", "r4/r3", "r3", "r2", "c:r6/r6", "c:r5/r3", "c:r2/r2"]
 # Long contexts, needles, texts that part.
-FEW = ["stock q8_0", "stock q4_0", "a8g64", "a4g64", "r8", "r6/r4", "r5/r3", "c:r5/r4", "c:r4/r4", "c:r4/r3"]
+FEW = ["stock q8_0", "stock q4_0", "a4g64", "r8", "r6/r4", "c:r5/r4", "c:r4/r3"]
 
 # Where a cache takes ten minutes.
-FEWEST = ["stock q8_0", "stock q4_0", "a4g64", "r8", "r6/r4", "c:r4/r4", "c:r4/r3"]
+FEWEST = ["stock q8_0", "stock q4_0", "a4g64", "r6/r4", "c:r4/r3"]
 
 # Enough to see that no codec family got worse.
 SHORT = ["stock q8_0", "stock q5_1", "stock q4_0", "a4g64", "r8", "r6/r4", "r5/r3", "r4", "c:r5/r4", "c:r4/r3"]
 
 
+def codecs(quire, *arguments):
+    """Objects that `quire codecs` prints."""
+    rows = subprocess.run([quire, "codecs", "--json", *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return [json.loads(line) for line in rows.splitlines()]
+
+
+def presets(quire):
+    return codecs(quire, "--presets")
+
+
 def bits(quire, k, v, d):
-    """Bits per value of a pair of codecs at a head size, everything counted, by `quire codecs`."""
-    presets = {"k8v4": ("a8g64", "a4g64"), "k4v4": ("a4g64", "a4g64")}
-    if k in presets:
-        k, v = presets[k]
-    rows = subprocess.run([quire, "codecs", "--json", k, v], check=True, stdout=subprocess.PIPE, text=True).stdout
-    sizes = [json.loads(line)["bits"] for line in rows.splitlines()]
+    """Bits per value of a pair of codecs at a head size, everything counted."""
+    for preset in presets(quire):
+        if k == preset["name"]:
+            k, v = preset["without"].split("/")
+    sizes = [codec["bits"] for codec in codecs(quire, k, v)]
     return sum(s[str(d)] for s in (sizes[0], sizes[-1])) / 2

@@ -8,6 +8,7 @@ Exit status 77: the model or llama.cpp is not there (eval/run.py --prepare --mod
 """
 import json
 import os
+import subprocess
 import sys
 import tempfile
 
@@ -55,6 +56,18 @@ def promises(found):
     expect(found["KL c:r4/r3"] < found["KL stock q4_0"], "small (c:r4/r3) has a smaller KL than stock q4_0")
 
 
+def same_as_mlx():
+    """Attention on the rows that were recorded, beside mlx-lm's own cache."""
+    python = measure.scratch().parent / "golden-venv" / "bin" / "python3"
+    if not python.exists():
+        print("left out: comparison with mlx-lm (scripts/make-golden installs it)")
+        return
+    done = subprocess.run([python, llama.HERE / "mlx_check.py", measure.rows(SMOL, 512), measure.quire()],
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print(done.stdout, end="")
+    expect(done.returncode == 0, "a8g64 and a4g64 give mlx-lm's attention within 0.1 %")
+
+
 def main():
     if not (measure.scratch() / f"{SMOL}.gguf").exists() and os.environ.get("QUIRE_OFFLINE"):
         raise llama.Absent(f"no {SMOL}.gguf")
@@ -68,6 +81,7 @@ def main():
         return 0
     compare(found, json.loads(EXPECTED.read_text()))
     promises(found)
+    same_as_mlx()
     print(f"{len(failed)} failed" if failed else "passed")
     return 1 if failed else 0
 

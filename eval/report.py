@@ -78,6 +78,34 @@ def figures(f):
 
 # --- parts ---------------------------------------------------------------------------------------
 
+# What each preset is judged by: the stock cache, and what has to hold against it.
+JUDGES = {
+    "safe": ("stock q8_0", "KL no larger, fewer bits", lambda mine, other, bits, less: mine["kld"] <= other["kld"] and less),
+    "balanced": ("stock q5_1", "at most 5.25 bits, top-1 above, perplexity within 1.5 %",
+                 lambda mine, other, bits, less: bits <= 5.25 and mine["top1"] > other["top1"] and abs(mine["ratio"] - 1) <= 0.015),
+    "small": ("stock q4_0", "KL smaller, fewer bits (3.8 at most with a profile)",
+              lambda mine, other, bits, less: mine["kld"] < other["kld"] and less),
+}
+
+
+def presets(e):
+    rows = []
+    for preset in caches.presets(measure.quire()):
+        if preset["name"] not in JUDGES:
+            continue
+        judge, what, holds = JUDGES[preset["name"]]
+        for model in (SMOL, GEMMA):
+            other = e.divergence(model, judge)
+            rows.append(["", judge, NAMES[model], number(e.bits(model, judge)), *figures(other), ""])
+            for form in ("without", "with_profile"):
+                c, mine = preset[form], e.divergence(model, preset[form])
+                bits = e.bits(model, c)
+                kept = mine and other and holds(mine, other, bits, bits < e.bits(model, judge))
+                rows.append([f"`{preset['name']}`" + (", profile" if form == "with_profile" else ""), f"`{c}`", NAMES[model],
+                             number(bits), *figures(mine), ("yes: " if kept else "**no**: ") + what])
+    return table(["preset", "cache", "model", "bits", "mean KL", "99 %", "top-1 %", "PPL ratio", "against the stock cache"], rows)
+
+
 def headline(e):
     rows = []
     names = sorted(["f16", *caches.HEADLINE], key=lambda c: (-e.bits(SMOL, c), c))
@@ -195,7 +223,7 @@ def layer_plot(e, model, path):
 def needle_rows(e):
     rows = []
     for model in (SMOL, GEMMA):
-        for tokens in (2048, 4096):
+        for tokens in (4096, 2048):
             base = e.find(what="needles", model=model, cache="f16", tokens=tokens)
             for c in ["f16", *caches.FEW]:
                 f = e.find(what="needles", model=model, cache=c, tokens=tokens)
@@ -242,7 +270,7 @@ def greedy_rows(e):
 
 def document(e):
     text = (llama.HERE / "fidelity.in.md").read_text()
-    for name, part in (("HEADLINE", headline), ("EVERYTHING", everything), ("FRONTIER", frontier_check),
+    for name, part in (("PRESETS", presets), ("HEADLINE", headline), ("EVERYTHING", everything), ("FRONTIER", frontier_check),
                        ("LONG", long_contexts), ("PROFILES", profile_rows), ("ATTENTION", attention),
                        ("NEEDLES", needle_rows), ("GREEDY", greedy_rows)):
         text = text.replace(f"<!-- {name} -->\n", "\n".join(part(e)))

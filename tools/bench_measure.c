@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* bench: the rounds. */
 #include "bench.h"
+#include "child.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define SLOW_SECONDS 1.0 /* a call that takes longer is measured in fewer rounds, if asked for */
 
@@ -149,13 +149,6 @@ static int make_row(const lane *l, bench_rows *rows)
     return TOOL_OK;
 }
 
-static void show_progress(uint32_t round, uint32_t rounds)
-{
-    if (!isatty(2)) return;
-    fprintf(stderr, round < rounds ? "\rround %u of %u" : "\r                    \r", round + 1, rounds);
-    fflush(stderr);
-}
-
 static size_t make_lanes(const bench_plan *plan, lane *lanes)
 {
     const double none = (double)NAN;
@@ -179,13 +172,15 @@ int bench_measure(const bench_plan *plan, bench_rows *rows)
     if (!lanes) return tool_failed("bench", "there is not enough memory");
     size_t n = make_lanes(plan, lanes);
     int code = TOOL_OK;
+    progress bar;
+    progress_start(&bar, "measuring", "rounds", plan->rounds);
     for (size_t i = 0; code == TOOL_OK && i < n; i++) code = warm_up(&lanes[i], plan);
     for (uint32_t round = 0; code == TOOL_OK && round < plan->rounds; round++) {
-        show_progress(round, plan->rounds);
+        progress_show(&bar, round);
         for (size_t i = 0; code == TOOL_OK && i < n; i++)
             if (round < lanes[i].rounds) code = measure(&lanes[i], round);
     }
-    show_progress(plan->rounds, plan->rounds);
+    progress_end(&bar);
     for (size_t i = 0; code == TOOL_OK && i < n; i++) code = make_row(&lanes[i], rows);
     for (size_t i = 0; i < n; i++) free(lanes[i].time);
     free(lanes);

@@ -4,6 +4,7 @@
 #include <quire/quire.h>
 
 #include "child.h"
+#include "model.h"
 #include "place.h"
 #include "tool.h"
 
@@ -109,7 +110,7 @@ static const tool_command command = {
     .examples =
         "  quire calibrate model.gguf\n"
         "  quire calibrate --llama ~/llama.cpp/build/bin --length 32768 model.gguf\n"
-        "  QUIRE_KV=balanced QUIRE_PROFILE=model.quire-profile GGML_BACKEND_PATH=.../libggml-quire.so llama-server ...\n",
+        "  quire run --kv balanced -- llama-server -m model.gguf     uses the profile beside the model\n",
     .options = options,
     .n_options = sizeof options / sizeof options[0],
     .set_name = set_model,
@@ -311,11 +312,8 @@ static int tell_measured(calibrate *c)
 
 static bool name_profile(calibrate *c)
 {
-    size_t n = strlen(c->model);
-    if (c->out) return snprintf(c->profile, sizeof c->profile, "%s", c->out) < (int)sizeof c->profile;
-    if (n > 5 && !strcmp(c->model + n - 5, ".gguf")) n -= 5;
-    return snprintf(c->profile, sizeof c->profile, "%.*s.quire-profile", (int)n, c->model) <
-           (int)sizeof c->profile;
+    if (!c->out) return model_profile_path(c->profile, sizeof c->profile, c->model);
+    return snprintf(c->profile, sizeof c->profile, "%s", c->out) < (int)sizeof c->profile;
 }
 
 static int run(calibrate *c)

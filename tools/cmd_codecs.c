@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* quire codecs: the registry as a table or as JSON. */
+/* quire codecs: the registry, or the presets, as a table or as JSON. */
 #include <quire/quire.h>
 
 #include "tool.h"
@@ -12,7 +12,7 @@ static const uint32_t head_sizes[] = {64, 128, 256};
 #define MAX_NAMES 128
 
 typedef struct codecs_options {
-    bool json;
+    bool json, presets;
     const quire_codec_info *chosen[MAX_NAMES];
     size_t n_chosen;
 } codecs_options;
@@ -21,6 +21,13 @@ static const char *set_json(void *ctx, const char *value)
 {
     (void)value;
     ((codecs_options *)ctx)->json = true;
+    return NULL;
+}
+
+static const char *set_presets(void *ctx, const char *value)
+{
+    (void)value;
+    ((codecs_options *)ctx)->presets = true;
     return NULL;
 }
 
@@ -35,17 +42,19 @@ static const char *set_name(void *ctx, const char *word)
 }
 
 static const tool_option options[] = {
+    {"--presets", NULL, "what presets stand for, instead of codecs", set_presets},
     {"--json", NULL, "one object per line", set_json},
 };
 
 static const tool_command command = {
     .name = "codecs",
-    .usage = "[--json] [NAME...]",
+    .usage = "[--json] [--presets | NAME...]",
     .about =
         "Lists the codecs, or those named: bits per value at head sizes 64, 128 and 256 with everything\n"
         "counted, the sides they can code, whose rows they exchange without re-coding.",
     .examples = "  quire codecs\n"
                 "  quire codecs r4 r5 tq4\n"
+                "  quire codecs --presets\n"
                 "  quire codecs --json\n",
     .options = options,
     .n_options = sizeof options / sizeof options[0],
@@ -89,13 +98,26 @@ static void print_line(const quire_codec_info *info)
            info->summary);
 }
 
-int cmd_codecs(int argc, char **argv)
+static void print_presets(bool json)
 {
-    codecs_options o = {0};
-    int code = tool_parse(&command, argc, argv, &o);
-    if (code >= 0) return code;
-    size_t n = o.n_chosen ? o.n_chosen : quire_codec_count();
-    if (!o.json) {
+    if (!json) printf("%-10s%-14s%-14s%s\n", "preset", "no profile", "profile", "what");
+    for (uint32_t i = 0; i < quire_preset_count(); i++) {
+        const quire_preset *p = quire_preset_at(i);
+        if (json) {
+            printf("{\"name\":\"%s\",\"without\":\"%s\",\"with_profile\":\"%s\",\"summary\":", p->name,
+                   p->without, p->with_profile);
+            tool_json_string(stdout, p->summary);
+            printf("}\n");
+        } else {
+            printf("%-10s%-14s%-14s%s\n", p->name, p->without, p->with_profile, p->summary);
+        }
+    }
+}
+
+static void print_codecs(const codecs_options *o)
+{
+    size_t n = o->n_chosen ? o->n_chosen : quire_codec_count();
+    if (!o->json) {
         printf("%-10s", "codec");
         for (size_t i = 0; i < N_SIZES; i++) {
             char title[16];
@@ -105,12 +127,24 @@ int cmd_codecs(int argc, char **argv)
         printf("  %-5s  %-9s  %s\n", "sides", "exchanges", "what");
     }
     for (size_t i = 0; i < n; i++) {
-        const quire_codec_info *info = o.n_chosen ? o.chosen[i] : quire_codec_at((uint32_t)i);
-        if (o.json)
+        const quire_codec_info *info = o->n_chosen ? o->chosen[i] : quire_codec_at((uint32_t)i);
+        if (o->json)
             print_json(info);
         else
             print_line(info);
     }
+}
+
+int cmd_codecs(int argc, char **argv)
+{
+    codecs_options o = {0};
+    int code = tool_parse(&command, argc, argv, &o);
+    if (code >= 0) return code;
+    if (o.presets && o.n_chosen) return tool_usage("codecs", "--presets takes no names");
+    if (o.presets)
+        print_presets(o.json);
+    else
+        print_codecs(&o);
     return fflush(stdout) || ferror(stdout) ? tool_failed("codecs", "the output could not be written")
                                             : TOOL_OK;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* quire rows: what policies do to the attention of a real model, from rows that were recorded. */
+#include "child.h"
 #include "rows_measure.h"
 #include "tool.h"
 
@@ -166,6 +167,8 @@ typedef struct rows_run {
     quire_workspace *workspace;
     FILE *write;
     float **exact; /* by layer: its attention without a codec, NULL until it is needed */
+    progress bar;
+    uint32_t n_done; /* layers, of all policies */
 } rows_run;
 
 static quire_plan *make_plan(const rows_run *r, const char *policy, char *message, size_t size)
@@ -222,7 +225,7 @@ static quire_status measure_layer(const rows_run *r, const quire_plan *plan, uin
     return status;
 }
 
-static int measure_policy(const rows_run *r, const char *policy, bool write)
+static int measure_policy(rows_run *r, const char *policy, bool write)
 {
     char message[512] = "";
     rows_error all = {0};
@@ -236,12 +239,15 @@ static int measure_policy(const rows_run *r, const char *policy, bool write)
         if (!r->file.layers[i].n[ROWS_K]) continue;
         status = measure_layer(r, plan, i, write, &e, &bits);
         if (status) break;
+        progress_show(&r->bar, ++r->n_done);
+        if (r->o.by_layer) progress_end(&r->bar);
         if (r->o.by_layer) print_line(&r->o, policy, (int)i, bits, &e);
         add_error(&all, &e);
         all_bits += bits;
         n++;
     }
     quire_plan_destroy(plan);
+    progress_end(&r->bar);
     if (status) return tool_failed("rows", "%s: %s", policy, quire_status_text(status));
     print_line(&r->o, policy, -1, all_bits / n, &all);
     fflush(stdout);
@@ -266,6 +272,7 @@ static int run(rows_run *r)
         printf("%u tokens\n%-16s %7s %10s %10s %10s %10s\n", r->file.n_tokens, "policy", "bits", "output",
                "score", "K", "V");
     int code = TOOL_OK;
+    progress_start(&r->bar, "measuring", "layers", (double)r->o.n_policies * r->file.n_layers);
     for (size_t i = 0; i < r->o.n_policies && code == TOOL_OK; i++)
         code = measure_policy(r, r->o.policies[i], r->write && i + 1 == r->o.n_policies);
     if (r->write && fclose(r->write)) code = tool_failed("rows", "%s could not be written", r->o.write);

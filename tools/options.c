@@ -34,36 +34,6 @@ int tool_failed(const char *command, const char *format, ...)
     return TOOL_FAILED;
 }
 
-/* ------------------------------------------------------------------ help */
-
-#define TEXT_COLUMN 26
-
-static void print_option(const char *name, const char *value, const char *text)
-{
-    int n = printf("  %s%s%s", name, value ? " " : "", value ? value : "");
-    if (n >= TEXT_COLUMN) {
-        putchar('\n');
-        n = 0;
-    }
-    for (; *text; text++) {
-        for (; n < TEXT_COLUMN; n++) putchar(' ');
-        for (; *text && *text != '\n'; text++) putchar(*text);
-        putchar('\n');
-        n = 0;
-        if (!*text) break;
-    }
-}
-
-static int print_help(const tool_command *c)
-{
-    printf("usage: quire %s %s\n\n%s\n\noptions:\n", c->name, c->usage, c->about);
-    for (size_t i = 0; i < c->n_options; i++)
-        print_option(c->options[i].name, c->options[i].value, c->options[i].text);
-    print_option("--help", NULL, "this text");
-    printf("\nexamples:\n%s", c->examples);
-    return TOOL_OK;
-}
-
 /* --------------------------------------------------------------- parsing */
 
 static const tool_option *find_option(const tool_command *c, const char *name, size_t length)
@@ -94,11 +64,24 @@ static int parse_option(const tool_command *c, int argc, char **argv, int *at, v
     return -1;
 }
 
+static bool wants_help(const tool_command *c, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (c->set_rest && (argv[i][0] != '-' || strcmp(argv[i], "--") == 0)) return false;
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return true;
+    }
+    return false;
+}
+
 int tool_parse(const tool_command *c, int argc, char **argv, void *ctx)
 {
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return print_help(c);
+    if (wants_help(c, argc, argv)) return tool_help(c);
     for (int i = 1; i < argc; i++) {
+        if (c->set_rest && (argv[i][0] != '-' || strcmp(argv[i], "--") == 0)) {
+            i += argv[i][0] == '-';
+            c->set_rest(ctx, argc - i, argv + i);
+            return -1;
+        }
         if (argv[i][0] == '-' && argv[i][1]) {
             int code = parse_option(c, argc, argv, &i, ctx);
             if (code >= 0) return code;
@@ -121,7 +104,7 @@ bool tool_number(const char *text, char end, uint64_t min, uint64_t max, uint64_
     if (*text < '0' || *text > '9') return false;
     errno = 0;
     uint64_t n = strtoull(text, &stop, 10);
-    unsigned shift = *stop == 'K' || *stop == 'k' ? 10 : *stop == 'M' ? 20 : 0;
+    unsigned shift = *stop == 'K' || *stop == 'k' ? 10 : *stop == 'M' ? 20 : *stop == 'G' ? 30 : 0;
     if (shift) stop++;
     if (errno || (*stop && *stop != end) || n > UINT64_MAX >> shift) return false;
     n <<= shift;
@@ -149,6 +132,16 @@ bool tool_word(const char **text, char *word, size_t size)
     *text += n;
     if (**text == ',') (*text)++;
     return true;
+}
+
+const char *tool_bytes(char *text, double bytes)
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    size_t i = 0;
+    for (; bytes >= 999.5 && i + 1 < sizeof units / sizeof units[0]; i++) bytes /= 1024;
+    int digits = i == 0 || bytes >= 99.95 ? 0 : bytes >= 9.995 ? 1 : 2;
+    snprintf(text, TOOL_BYTES_SIZE, "%.*f %s", digits, bytes, units[i]);
+    return text;
 }
 
 void tool_json_string(FILE *file, const char *text)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#define _POSIX_C_SOURCE 200809L
+#define _XOPEN_SOURCE 700 /* realpath */
 #include "place.h"
 
 #include <stdio.h>
@@ -29,10 +29,13 @@ static bool own_directory(char *dir)
 /* Beside bin/: an installation or a build folder can be moved. */
 static bool near(char *path, const char *below, const char *name)
 {
-    char dir[PLACE_SIZE], there[2 * PLACE_SIZE];
+    char dir[PLACE_SIZE], there[2 * PLACE_SIZE], *real;
     if (!own_directory(dir)) return false;
     snprintf(there, sizeof there, "%s/../%s", dir, below);
-    return is_there(path, there, name, R_OK);
+    if (!is_there(path, there, name, R_OK) || !(real = realpath(path, NULL))) return false;
+    bool fits = snprintf(path, PLACE_SIZE, "%s", real) < PLACE_SIZE;
+    free(real);
+    return fits;
 }
 
 bool place_plugin(char *path)

@@ -6,48 +6,138 @@
 
 #include <string.h>
 
-static const struct {
+typedef struct sub_command {
     const char *name, *text;
     int (*run)(int argc, char **argv);
-} commands[] = {
+} sub_command;
+
+static const sub_command commands[] = {
+    {"run", "starts a llama.cpp program with its KV cache under a policy", cmd_run},
+    {"plan", "which policies let which context of a model fit into memory", cmd_plan},
+    {"stat", "what running programs hold with the device, and what that saves", cmd_stat},
+    {"cache", "prompt-cache files of mlx-lm: shows and converts them", cmd_cache},
     {"codecs", "the codecs, their bits per value and what they exchange rows with", cmd_codecs},
     {"bench", "times attention on this machine, beside reading the same bytes and beside ggml", cmd_bench},
     {"calibrate", "records a profile of a model, which lets K take one bit less", cmd_calibrate},
     {"eval", "measures what caches cost on real models, with llama.cpp", cmd_eval},
     {"rows", "what policies do to recorded rows of a real model", cmd_rows},
+#ifdef QUIRE_WITH_STORE
+    {"store", "pages that outlive the process: looks after them, shares slots of llama-server", cmd_store},
+#endif
 };
 
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
+static const char brief[] = "attention over a KV cache kept in 2 to 8 bits per value";
+static const char examples[] =
+    "  quire plan model.gguf                               what fits, and what it costs\n"
+    "  quire run -- llama-server -m model.gguf -c 32768    the same server, less memory\n"
+    "  quire codecs                                        what policies are made of\n"
+    "  quire bench --context 32K                           decode with the usual codecs\n";
+
+static const sub_command *find_command(const char *name)
+{
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (strcmp(name, commands[i].name) == 0) return &commands[i];
+    return NULL;
+}
+
+const char *tool_brief(const char *name)
+{
+    const sub_command *c = find_command(name);
+    return c ? c->text : brief;
+}
+
+/* -------------------------------------------------------------------- help */
+
 static void print_help(FILE *file)
 {
-    fprintf(file,
-            "usage: quire COMMAND [OPTIONS]\n\nAttention over a KV cache kept in 2 to 8 bits per value.\n\n"
-            "commands:\n");
+    fprintf(file, "usage: quire COMMAND [OPTIONS]\n\n%c%s.\n\ncommands:\n", brief[0] - 32, brief + 1);
     for (size_t i = 0; i < N_COMMANDS; i++) fprintf(file, "  %-10s %s\n", commands[i].name, commands[i].text);
-    fprintf(file, "\n  --help     this text; quire COMMAND --help tells about a command\n"
-                  "  --version  the version of the library and the instruction set it uses here\n"
-                  "\nexamples:\n"
-                  "  quire codecs                       what there is\n"
-                  "  quire codecs --json r4 a4g64       two of them, one JSON object per line\n"
-                  "  quire bench --context 32K          decode with the usual codecs\n"
-                  "  quire bench --help\n"
-                  "\nExit codes: 0 done, 1 failed, 2 the command line is wrong.\n");
+    fprintf(file,
+            "\n  --help     this text; quire COMMAND --help tells about a command\n"
+            "  --version  the version of the library and the instruction set it uses here\n"
+            "\nexamples:\n%s\nExit codes: %s.\n",
+            examples, TOOL_EXIT_CODES);
+}
+
+static int ask_for_help(const sub_command *c)
+{
+    static char help[] = "--help";
+    char name[32], *line[] = {name, help, NULL};
+    snprintf(name, sizeof name, "%s", c->name);
+    return c->run(2, line);
+}
+
+static void print_man(void)
+{
+    tool_man_head("quire", brief);
+    printf(".SH SYNOPSIS\n.B quire\nCOMMAND [OPTIONS]\n.SH COMMANDS\n");
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        printf(".TP\n.BR quire\\-%s (1)\n", commands[i].name);
+        tool_man_text(commands[i].text);
+        printf("\n");
+    }
+    printf(".SH EXIT STATUS\n");
+    tool_man_text(TOOL_EXIT_CODES);
+    printf(".\n.SH EXAMPLES\n.nf\n");
+    tool_man_text(examples);
+    printf(".fi\n");
+    tool_man_tail();
+}
+
+/* After an option with a value, and for plain words: files. After the "--" of run: another command line. */
+static void print_completion(void)
+{
+    printf("# bash completion of quire; made by `quire help --completion`\n_quire() {\n"
+           "    local i word=${COMP_WORDS[COMP_CWORD]} words values rest\n"
+           "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        mapfile -t COMPREPLY < <(compgen -W '");
+    for (size_t i = 0; i < N_COMMANDS; i++) printf("%s ", commands[i].name);
+    printf("help --help --version' -- \"$word\")\n        return\n    fi\n    case ${COMP_WORDS[1]} in\n");
+    tool_help_form = TOOL_COMPLETION;
+    for (size_t i = 0; i < N_COMMANDS; i++) ask_for_help(&commands[i]);
+    printf(
+        "        *) return ;;\n    esac\n"
+        "    if [ \"$rest\" = 1 ]; then\n"
+        "        for ((i = 2; i < COMP_CWORD; i++)); do\n"
+        "            if [ \"${COMP_WORDS[i]}\" = -- ] && type _command_offset >/dev/null 2>&1; then\n"
+        "                _command_offset $((i + 1))\n                return\n            fi\n        done\n    fi\n"
+        "    if [[ $word == -* && \" $values \" != *\" ${COMP_WORDS[COMP_CWORD - 1]} \"* ]]; then\n"
+        "        mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n"
+        "    else\n        mapfile -t COMPREPLY < <(compgen -f -- \"$word\")\n    fi\n}\n"
+        "complete -o filenames -F _quire quire\n");
+}
+
+/* quire help [--man | --completion] [COMMAND] */
+static int help(int argc, char **argv)
+{
+    int at = 1;
+    if (argc > at && strcmp(argv[at], "--completion") == 0) {
+        print_completion();
+        return TOOL_OK;
+    }
+    if (argc > at && strcmp(argv[at], "--man") == 0) {
+        tool_help_form = TOOL_MAN;
+        at++;
+    }
+    const sub_command *c = argc > at ? find_command(argv[at]) : NULL;
+    if (argc > at && !c)
+        return tool_usage("help", "there is no command \"%s\"; quire --help lists them", argv[at]);
+    if (c) return ask_for_help(c);
+    if (tool_help_form == TOOL_MAN)
+        print_man();
+    else
+        print_help(stdout);
+    return TOOL_OK;
 }
 
 int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "";
-    if (argc > 2 && strcmp(name, "help") == 0) {
-        static char help[] = "--help";
-        argv[1] = argv[2];
-        argv[2] = help;
-        argc = 3;
-        name = argv[1];
-    }
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        if (strcmp(name, commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
+    const sub_command *c = find_command(name);
+    if (c) return c->run(argc - 1, argv + 1);
+    if (strcmp(name, "help") == 0) return help(argc - 1, argv + 1);
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
         print_help(stdout);
         return TOOL_OK;
     }

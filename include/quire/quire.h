@@ -270,6 +270,15 @@ QUIRE_API void quire_profile_destroy(quire_profile *profile);
  * C is a codec name; one C stands for K and V. k= and v= replace that side of a preset or pair; without one
  * both are needed. Every key at most once, no spaces, fewer than 512 characters (docs/policy.md).
  */
+typedef struct quire_preset {
+    const char *name;
+    const char *without, *with_profile; /* what it stands for in a plan without and with a profile */
+    const char *summary;
+} quire_preset;
+
+QUIRE_API uint32_t quire_preset_count(void);
+QUIRE_API const quire_preset *quire_preset_at(uint32_t i); /* NULL: there are not so many */
+
 typedef struct quire_plan quire_plan;
 
 typedef struct quire_plan_options {

@@ -6,6 +6,7 @@
 #define _DEFAULT_SOURCE
 #include "device.h"
 #include "config.h"
+#include "stat.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +40,12 @@ static int run_node(struct worker *w, struct host_tensor *node)
 {
     if (is_nothing(node->op)) return HOST_SUCCESS;
     if (node->op == host.op.SET_ROWS) return set_rows_run(w, node);
-    if (node->op == host.op.FLASH_ATTN_EXT) return attend_run(w, node);
+    if (node->op == host.op.FLASH_ATTN_EXT) {
+        uint64_t begin = stat_now();
+        int status = attend_run(w, node);
+        stat_attended(stat_now() - begin);
+        return status;
+    }
     if (node->op == host.op.ROPE || node->op == host.op.CPY || node->op == host.op.CONT)
         return shift_run(w, node);
     say_trouble("%s is not an op of this device", host.ggml_op_name(node->op));
@@ -49,6 +55,7 @@ static int run_node(struct worker *w, struct host_tensor *node)
 static int graph_compute(struct host_backend *b, struct host_graph *graph)
 {
     int n = host.ggml_graph_n_nodes(graph), status = HOST_SUCCESS;
+    stat_begin(stat_now());
     for (int i = 0; i < n && !status; i++) {
         struct host_tensor *node = host.ggml_graph_node(graph, i);
         if (node->flags & HOST_FLAG_COMPUTE) status = run_node(b->context, node);

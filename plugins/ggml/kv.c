@@ -2,6 +2,7 @@
 /* Buffers, tensors and rows of the cache. */
 #define _DEFAULT_SOURCE
 #include "kv.h"
+#include "stat.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +32,8 @@ struct kv_buffer *kv_buffer_create(size_t size)
 
 static void destroy_kv(struct kv *kv)
 {
+    for (uint32_t s = 0; s < kv->streams; s++) kv_set_high(kv, s, 0);
+    stat_detach(kv);
     quire_format_destroy(kv->format);
     free(kv->refused);
     free(kv->high);
@@ -53,7 +56,7 @@ void kv_buffer_clear(struct kv_buffer *b)
     b->said_refused = false;
     for (uint32_t i = 0; i < b->n_kv; i++) {
         struct kv *kv = b->kv[i];
-        memset(kv->high, 0, kv->streams * sizeof *kv->high);
+        for (uint32_t s = 0; s < kv->streams; s++) kv_set_high(kv, s, 0);
         free(kv->refused);
         kv->refused = NULL;
         kv->n_refused = 0;
@@ -105,10 +108,16 @@ struct kv *kv_of(const struct host_tensor *t)
 
 /* ----------------------------------------------------------------------- rows */
 
+void kv_set_high(struct kv *kv, uint64_t stream, uint32_t high)
+{
+    stat_rows(kv, kv->high[stream], high);
+    kv->high[stream] = high;
+}
+
 void kv_wrote(struct kv *kv, uint64_t row, uint64_t n)
 {
     uint64_t stream = row / kv->cells, end = row % kv->cells + n;
-    if (end > kv->high[stream]) kv->high[stream] = (uint32_t)end;
+    if (end > kv->high[stream]) kv_set_high(kv, stream, (uint32_t)end);
     if (!kv->n_refused) return;
     for (uint64_t r = row; r < row + n; r++)
         if (kv_is_refused(kv, r)) {

@@ -44,7 +44,9 @@ struct kv { /* a K or V tensor of the host */
     uint32_t mark;
     uint64_t *refused; /* a bit for each row that came from another policy; NULL: none did */
     uint64_t n_refused;
-    uint32_t *high; /* per stream: cells from here on were never written */
+    uint32_t *high;                 /* per stream: cells from here on were never written */
+    struct quire_stat_policy *stat; /* where its rows are counted; NULL: not yet */
+    bool holds_tokens;              /* its rows are counted as tokens */
 };
 
 enum kv_state { KV_OPEN, KV_SETTLED, KV_PLAIN };
@@ -129,6 +131,7 @@ static inline uint32_t kv_tile_row(const struct kv *kv, uint64_t row)
 
 /* Notes that rows were written: memory in use, and no longer refused. */
 void kv_wrote(struct kv *, uint64_t row, uint64_t n);
+void kv_set_high(struct kv *, uint64_t stream, uint32_t high);
 void kv_refuse(struct kv *, uint64_t row);
 bool kv_is_refused(const struct kv *, uint64_t row);
 

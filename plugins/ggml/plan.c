@@ -4,6 +4,7 @@
 #include "kv.h"
 #include "config.h"
 #include "device.h"
+#include "stat.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -295,6 +296,7 @@ bool plan_context(struct kv_context *c)
         if (!give_format(kv, plan ? codec_of(plan, kv) : host_codec(kv->type)))
             say_trouble("%s: no format for %u heads of %u values; it stays as declared", kv->name,
                         kv->n_heads, kv->d);
+    stat_attach(c, plan ? quire_plan_policy(plan) : "declared");
     for (uint32_t i = 0; i < c->n_buffers; i++) {
         struct kv_buffer *b = c->buffer[i];
         if (b->state != KV_OPEN || !lay_out(b)) continue;

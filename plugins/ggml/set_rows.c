@@ -2,6 +2,7 @@
 /* SET_ROWS: rows of new tokens into the cells that the host chose, in any order. */
 #include "device.h"
 #include "config.h"
+#include "stat.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -106,6 +107,7 @@ static int store_rows(struct worker *w, struct kv *kv, struct host_tensor *op)
                   16.0 * (double)n_tokens * kv->row); /* coding a value costs about as much as 16 products */
     while (s.parts * kv->n_heads < 2 * w->n_threads && n_tokens / s.parts >= 2 * CELLS) s.parts *= 2;
     w->executor.run(w->executor.ctx, store_task, &s, s.parts * kv->n_heads);
+    stat_encoded((uint64_t)n_tokens);
     for (int64_t i = 0, n; i < n_tokens; i += n) {
         n = run_of(&s, i, &row);
         kv_wrote(kv, row, (uint64_t)n);

@@ -354,7 +354,7 @@ bool state_copy(struct kv *to, uint64_t to_row, const struct kv *from, uint64_t 
         if (!kv_is_unwritten(from, from_row) || !kv_is_unwritten(to, to_row) || from->n_refused)
             copy_run(to, to_row, from, from_row, run, bytes);
     }
-    if (whole) to->high[to_stream] = from->high[from_stream];
+    if (whole) kv_set_high(to, to_stream, from->high[from_stream]);
     free(bytes);
     return true;
 }

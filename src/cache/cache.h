@@ -63,6 +63,9 @@ static inline uint32_t quire_table_entry(const quire_table *t, uint32_t page_ind
 
 /* ring.c: which rows a group still needs when the next query stands at position `next`. */
 
+/* The same of a window and a ring, for who has no sequence. */
+uint32_t quire_ring_from(uint32_t window, const quire_seq_options *ring, uint32_t next, uint32_t spare);
+uint32_t quire_ring_kept(uint32_t window, const quire_seq_options *ring);
 /* Oldest position, sinks aside, that queries from `next` on may see, `spare` more tokens kept. */
 uint32_t quire_group_from(const quire_seq *seq, uint32_t group, uint32_t next, uint32_t spare);
 /* Pages at the start that stay however far the ring has moved. */

@@ -4,6 +4,7 @@
 #define QUIRE_CACHE_PLAN_H
 
 #include "page/page.h"
+#include "quire/quire_page.h"
 
 #define QUIRE_REASON_MAX 320 /* every remark a layer can get, joined */
 
@@ -39,9 +40,6 @@ struct quire_plan {
     double bytes_per_token;
     char warning[200]; /* empty: none */
 };
-
-/* One more owner; quire_plan_destroy() drops one. May be called from any thread. */
-quire_plan *quire_plan_hold(const quire_plan *plan);
 
 /* warning.c: fills in the warning. profile: the caller's, or NULL; it may be one of another model. */
 void quire_plan_warn(quire_plan *plan, const quire_profile *profile);

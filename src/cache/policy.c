@@ -22,16 +22,25 @@ typedef struct parser {
 } parser;
 
 /* k8v4 and k4v4 are names for bytes on disk and never change. The others say what the user wants and may get
- * better codecs in a later version; the canonical form names what they stand for now. */
-static const struct preset {
-    const char *name, *pair, *pair_with_profile;
-} presets[] = {
-    {"k8v4", "a8g64/a4g64", "a8g64/a4g64"},
-    {"k4v4", "a4g64/a4g64", "a4g64/a4g64"},
-    {"safe", "r8/r4", "r8/r4"},
-    {"balanced", "r5/r4", "c:r4/r4"},
-    {"small", "r5/r3", "c:r4/r3"},
+ * better codecs in a later version; the canonical form names what they stand for now. docs/fidelity.md has the evidence. */
+static const quire_preset presets[] = {
+    {"k8v4", "a8g64/a4g64", "a8g64/a4g64", "MLX's 8-bit K and 4-bit V; the same for ever"},
+    {"k4v4", "a4g64/a4g64", "a4g64/a4g64", "MLX's 4-bit K and V; the same for ever"},
+    {"safe", "r8/r8", "c:r8/r8", "closer to f16 than llama.cpp's q8_0, and smaller"},
+    {"balanced", "r6/r4", "c:r5/r4", "a third of f16, texts rarely change"},
+    {"small", "r5/r3", "c:r4/r3", "a quarter of f16, texts change now and then"},
 };
+#define N_PRESETS ((uint32_t)(sizeof presets / sizeof *presets))
+
+uint32_t quire_preset_count(void)
+{
+    return N_PRESETS;
+}
+
+const quire_preset *quire_preset_at(uint32_t i)
+{
+    return i < N_PRESETS ? &presets[i] : NULL;
+}
 
 /* ---------------------------------------------------------------- messages */
 
@@ -152,9 +161,9 @@ static quire_status parse_counted(const parser *ps, piece item, piece p, uint32_
 /* Preset or pair: the part that may stand first. */
 static quire_status parse_first(parser *ps, piece item)
 {
-    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+    for (uint32_t i = 0; i < N_PRESETS; i++) {
         if (!is(item, presets[i].name)) continue;
-        piece pair = piece_of(ps->with_profile ? presets[i].pair_with_profile : presets[i].pair);
+        piece pair = piece_of(ps->with_profile ? presets[i].with_profile : presets[i].without);
         return parse_pair(ps, pair, pair, &ps->policy.main);
     }
     if (!memchr(item.at, '/', item.n) && !find_codec(item))

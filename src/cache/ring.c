@@ -17,8 +17,7 @@ static uint32_t reach_of(uint32_t window, const quire_seq_options *ring)
     return !window || last < window ? last : window;
 }
 
-/* Pages at the start that stay however far the ring has moved. */
-static uint32_t kept_pages(uint32_t window, const quire_seq_options *ring)
+uint32_t quire_ring_kept(uint32_t window, const quire_seq_options *ring)
 {
     /* A window no longer than the ring hides the sinks before the ring does. */
     if (window && window <= ring->max_tokens - ring->sinks) return 0;
@@ -30,17 +29,22 @@ static uint32_t reach(const quire_seq *seq, uint32_t group)
     return reach_of(seq->plan->group[group].window, &seq->ring);
 }
 
-uint32_t quire_group_from(const quire_seq *seq, uint32_t group, uint32_t next, uint32_t spare)
+uint32_t quire_ring_from(uint32_t window, const quire_seq_options *ring, uint32_t next, uint32_t spare)
 {
-    uint64_t back = reach(seq, group);
+    uint64_t back = reach_of(window, ring);
     if (!back) return 0;
     back += spare;
     return (uint64_t)next + 1 > back ? (uint32_t)(next + 1 - back) : 0;
 }
 
+uint32_t quire_group_from(const quire_seq *seq, uint32_t group, uint32_t next, uint32_t spare)
+{
+    return quire_ring_from(seq->plan->group[group].window, &seq->ring, next, spare);
+}
+
 uint32_t quire_group_kept(const quire_seq *seq, uint32_t group)
 {
-    return kept_pages(seq->plan->group[group].window, &seq->ring);
+    return quire_ring_kept(seq->plan->group[group].window, &seq->ring);
 }
 
 size_t quire_plan_bytes(const quire_plan *plan, const quire_seq_options *options, uint32_t n_tokens,
@@ -55,8 +59,8 @@ size_t quire_plan_bytes(const quire_plan *plan, const quire_seq_options *options
         if (back) {
             /* What a step may see and what it adds, at the worst place within pages. */
             uint64_t span = back - 1 + ring.spare_tokens + step_tokens;
-            uint64_t held =
-                kept_pages(group->window, &ring) + (span + 2 * QUIRE_PAGE_TOKENS - 2) / QUIRE_PAGE_TOKENS;
+            uint64_t held = quire_ring_kept(group->window, &ring) +
+                            (span + 2 * QUIRE_PAGE_TOKENS - 2) / QUIRE_PAGE_TOKENS;
             if (held < n) n = held;
         }
         uint64_t n_sinks = group->n_sink_pages < n ? group->n_sink_pages : n;

@@ -79,6 +79,10 @@ quire_status quire_pages_add(quire_pages *pages, const quire_page_layout *layout
 
 /* One page of zeros with one reference, NULL if the budget is used up. The layout must have been added. */
 quire_page *quire_page_take(quire_pages *pages, const quire_page_layout *layout);
+/* The same with undefined bytes, for who fills all of them at once. */
+quire_page *quire_page_take_raw(quire_pages *pages, const quire_page_layout *layout);
+/* Makes its memory resident at once: a fault for each OS page costs more than filling it. Nothing but time depends on it. */
+void quire_page_populate(const quire_pages *pages, quire_page *page);
 /* A copy of the tiles of another page of the same layout. */
 quire_page *quire_page_copy(quire_pages *pages, const quire_page *from);
 

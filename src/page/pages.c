@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* page: the page memory of a pool. Address space is reserved once per page size; memory is touched page by page.
  * Released pages stay resident for reuse until another size needs their share of the budget. */
+#define _GNU_SOURCE
 #include "page/page.h"
 
 #include <assert.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 /* Released pages stay resident up to this share of the budget, and a few in any case. */
@@ -172,6 +174,27 @@ quire_page *quire_page_take(quire_pages *pages, const quire_page_layout *layout)
 quire_page *quire_page_take_promised(quire_pages *pages, const quire_page_layout *layout, size_t *promise)
 {
     return take_zeroed(pages, layout, promise);
+}
+
+void quire_page_populate(const quire_pages *pages, quire_page *page)
+{
+#ifdef MADV_POPULATE_WRITE
+    size_t os_page = pages->os_page, before = (os_page - (uintptr_t)page->data % os_page) % os_page;
+    size_t bytes = page->layout->bytes;
+    if (bytes < before + os_page) return; /* OS pages that lie wholly inside */
+    (void)madvise(page->data + before, (bytes - before) / os_page * os_page, MADV_POPULATE_WRITE);
+#else
+    (void)pages;
+    (void)page;
+#endif
+}
+
+quire_page *quire_page_take_raw(quire_pages *pages, const quire_page_layout *layout)
+{
+    quire_page *page = take(pages, layout, false, NULL);
+    if (!page) return NULL;
+    page->dirty = true;
+    return page;
 }
 
 quire_page *quire_page_copy(quire_pages *pages, const quire_page *from)

@@ -109,27 +109,15 @@ def compiled(name, text):
     return str(library)
 
 
-def with_version(version):
-    """A folder with a copy of the host's library that says another version."""
-    directory = kit.folder() / f"version-{version}"
-    directory.mkdir()
-    bytes_ = (kit.programs() / "libggml-base.so").read_bytes()
-    said = b"0.25.1\0"
-    if said not in bytes_:
-        raise Broken("the host's library does not hold its version")
-    (directory / "libggml-base.so.0").write_bytes(bytes_.replace(said, version.encode().ljust(len(said), b"\0")))
-    return str(directory)
-
-
 def unknown_versions():
     """A host of an unknown version goes on without the device, and says how to get one."""
     program = str(kit.programs() / "llama-completion")
     for version in ("0.99.0", "0.3.1", "none"):
-        done = generate(version, program, {"LD_LIBRARY_PATH": with_version(version)})
+        done = generate(version, program, {"LD_LIBRARY_PATH": kit.with_version(version)})
         expect("Paris" in done.stdout and f"quire: not loaded: ggml {version} is not known" in done.stderr and
                "QUIRE_GGML_SOURCE" in done.stderr, f"ggml {version} is refused, and the host answers", done.stderr[-800:])
     # A version that lies about its layout: 0.26 has another table of buffer types, and another API version.
-    done = generate("lie", program, {"LD_LIBRARY_PATH": with_version("0.26.0")})
+    done = generate("lie", program, {"LD_LIBRARY_PATH": kit.with_version("0.26.0")})
     expect("Paris" in done.stdout and "quire: not loaded: ggml 0.26.0" in done.stderr,
            "a host that is not what its version says is refused", done.stderr[-800:])
 

@@ -94,6 +94,18 @@ def made_model(*args):
     return str(path)
 
 
+def with_version(version):
+    """A folder with a copy of the host's library that says another version."""
+    directory = folder() / f"version-{version}"
+    directory.mkdir()
+    bytes_ = (programs() / "libggml-base.so").read_bytes()
+    said = b"0.25.1\0"
+    if said not in bytes_:
+        raise Broken("the host's library does not hold its version")
+    (directory / "libggml-base.so.0").write_bytes(bytes_.replace(said, version.encode().ljust(len(said), b"\0")))
+    return str(directory)
+
+
 def text(begin=0, n=None):
     """n characters of the text, from the first word after `begin`."""
     whole = TEXT_FILE.read_text(encoding="utf-8")

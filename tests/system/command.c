@@ -9,121 +9,7 @@
 #include <cmocka.h>
 
 #include "quire/quire.h"
-
-#include <ctype.h>
-#include <limits.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-static char quire_path[PATH_MAX];
-
-typedef struct result {
-    int code;
-    char text[1 << 16]; /* of stdout, or of stderr if only that was asked for */
-} result;
-
-/* Runs `quire <arguments>`; the shell sees the arguments. */
-static result *run(const char *arguments)
-{
-    static result r;
-    char line[PATH_MAX + 1024];
-    snprintf(line, sizeof line, "'%s' %s", quire_path, arguments);
-    FILE *pipe = popen(line, "r");
-    assert_non_null(pipe);
-    size_t n = fread(r.text, 1, sizeof r.text - 1, pipe);
-    assert_true(n < sizeof r.text - 1);
-    r.text[n] = 0;
-    int status = pclose(pipe);
-    r.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    return &r;
-}
-
-/* Beside this program. Without it, or if it does not run here (another architecture), there is nothing to test. */
-static int find_command(void **state)
-{
-    (void)state;
-    ssize_t n = readlink("/proc/self/exe", quire_path, sizeof quire_path - 16);
-    if (n < 0) return -1;
-    quire_path[n] = 0;
-    char *name = strrchr(quire_path, '/');
-    if (!name) return -1;
-    strcpy(name, "/quire");
-    if (run("--version 2>/dev/null")->code != 0) quire_path[0] = 0;
-    return 0;
-}
-
-static void need_command(void)
-{
-    if (!quire_path[0]) skip();
-}
-
-/* -------------------------------------------------------------------- JSON */
-
-static const char *space(const char *p)
-{
-    while (*p == ' ') p++;
-    return p;
-}
-
-/* The end of a JSON value, or NULL if it is none. */
-static const char *json_value(const char *p)
-{
-    static const char *const words[] = {"true", "false", "null"};
-    if (*p == '"') {
-        for (p++; *p && *p != '"'; p++)
-            if (*p == '\\' && !*++p) return NULL;
-        return *p ? p + 1 : NULL;
-    }
-    if (*p == '{' || *p == '[') {
-        char end = *p == '{' ? '}' : ']';
-        for (p = space(p + 1); *p != end;) {
-            if (end == '}') {
-                if (*p != '"' || !(p = json_value(p)) || *(p = space(p)) != ':') return NULL;
-                p = space(p + 1);
-            }
-            if (!(p = json_value(p))) return NULL;
-            p = space(p);
-            if (*p != ',' && *p != end) return NULL;
-            if (*p == ',') p = space(p + 1);
-        }
-        return p + 1;
-    }
-    for (size_t i = 0; i < 3; i++)
-        if (strncmp(p, words[i], strlen(words[i])) == 0) return p + strlen(words[i]);
-    char *end;
-    if (*p != '-' && !isdigit((unsigned char)*p)) return NULL;
-    strtod(p, &end);
-    return end;
-}
-
-/* The value of a key in a flat object; fails the test if it is not there. */
-static const char *value_of(const char *line, const char *key)
-{
-    char quoted[64];
-    snprintf(quoted, sizeof quoted, "\"%s\":", key);
-    const char *at = strstr(line, quoted);
-    if (!at) fail_msg("no %s in %s", key, line);
-    return at + strlen(quoted);
-}
-
-/* Calls back for every line, each of which must be one object. */
-static uint32_t each_line(char *text, void (*look)(const char *line, uint32_t index))
-{
-    uint32_t n = 0;
-    for (char *line = text, *end; *line; line = end + 1, n++) {
-        end = strchr(line, '\n');
-        assert_non_null(end);
-        *end = 0;
-        const char *rest = *line == '{' ? json_value(line) : NULL;
-        if (!rest || *rest) fail_msg("not an object: %s", line);
-        if (look) look(line, n);
-    }
-    return n;
-}
+#include "support/command_kit.h"
 
 /* ------------------------------------------------------------------- tests */
 
@@ -135,8 +21,8 @@ static void test_help(void **state)
     assert_int_equal(r->code, 0);
     assert_non_null(strstr(r->text, "codecs"));
     assert_non_null(strstr(r->text, "examples:"));
-    static const char *const lines[] = {"codecs --help", "bench --help", "help bench",
-                                        "bench --context 1K -h"};
+    static const char *const lines[] = {"codecs --help",         "bench --help", "help bench",
+                                        "bench --context 1K -h", "rows --help",  "calibrate --help"};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         r = run(lines[i]);
         assert_int_equal(r->code, 0);
@@ -145,6 +31,56 @@ static void test_help(void **state)
         assert_non_null(strstr(r->text, "examples:"));
     }
     assert_int_equal(run("2>/dev/null")->code, 2);
+}
+
+static const char *const names[] = {"run",   "plan",      "stat", "cache", "codecs",
+                                    "bench", "calibrate", "eval", "rows"};
+#define N_NAMES (sizeof names / sizeof names[0])
+
+/* Text, manual and completion come from the same tables. */
+static void test_every_command_is_explained(void **state)
+{
+    static const char *const parts[] = {".TH ", ".SH NAME", ".SH SYNOPSIS", ".SH EXIT STATUS",
+                                        ".SH EXAMPLES"};
+    char line[128];
+    (void)state;
+    need_command();
+    for (size_t i = 0; i < N_NAMES; i++) {
+        snprintf(line, sizeof line, "help --man %s", names[i]);
+        result *r = run(line);
+        assert_int_equal(r->code, 0);
+        for (size_t j = 0; j < sizeof parts / sizeof parts[0]; j++)
+            assert_non_null(strstr(r->text, parts[j]));
+        if (strcmp(names[i], "eval") == 0) continue; /* its help is that of a script */
+        snprintf(line, sizeof line, "%s --help", names[i]);
+        r = run(line);
+        assert_int_equal(r->code, 0);
+        assert_non_null(strstr(r->text, "usage: quire "));
+        assert_non_null(strstr(r->text, "--json"));
+        assert_non_null(strstr(r->text, "examples:\n  "));
+        assert_non_null(strstr(r->text, "Exit codes: "));
+    }
+    result *r = run("help --man");
+    for (size_t i = 0; i < N_NAMES; i++) {
+        snprintf(line, sizeof line, "quire\\-%s (1)", names[i]);
+        assert_non_null(strstr(r->text, line));
+    }
+    /* If there is a man, it has nothing to complain about. */
+    r = run("help --man run 2>&1 >/tmp/quire-page.$$; ! command -v groff >/dev/null ||"
+            "groff -man -Tutf8 -ww -z /tmp/quire-page.$$ 2>&1; rm -f /tmp/quire-page.$$");
+    assert_string_equal(r->text, "");
+    assert_int_equal(run("help nonsense 2>/dev/null")->code, 2);
+}
+
+static void test_completion(void **state)
+{
+    (void)state;
+    need_command();
+    result *r = run("help --completion >/tmp/quire-completion.$$ && F=/tmp/quire-completion.$$ bash -c '. $F;"
+                    "COMP_WORDS=(quire pl); COMP_CWORD=1; _quire; echo ${COMPREPLY[*]};"
+                    "COMP_WORDS=(quire plan --pa); COMP_CWORD=2; _quire; echo ${COMPREPLY[*]}';"
+                    "rm -f /tmp/quire-completion.$$");
+    assert_string_equal(r->text, "plan\n--parallel\n");
 }
 
 static void look_at_codec(const char *line, uint32_t index)
@@ -177,6 +113,11 @@ static void test_codecs(void **state)
     r = run("codecs --json r4 q8_0");
     assert_int_equal(r->code, 0);
     assert_int_equal(each_line(r->text, NULL), 2);
+    r = run("codecs --presets --json");
+    assert_int_equal(r->code, 0);
+    assert_non_null(strstr(r->text, "\"name\":\"balanced\""));
+    assert_int_equal(each_line(r->text, NULL), quire_preset_count());
+    assert_int_equal(run("codecs --presets r4 2>/dev/null")->code, 2);
 }
 
 /* The form is fixed: other programs read it. */
@@ -297,6 +238,13 @@ static void test_wrong_lines(void **state)
         {"bench --markdown /nowhere/rows.jsonl", "/nowhere", 1},
         {"bench --markdown /proc/self/comm", "line 1", 1},
         {"bench --context 2048M --sequences 64 --codecs f16", "memory", 1},
+        {"rows", "a file", 2},
+        {"rows --nonsense x", "--nonsense", 2},
+        {"rows /nowhere", "/nowhere", 1},
+        {"rows /proc/self/comm", "not a file of recorded rows", 1},
+        {"calibrate", "a model", 2},
+        {"calibrate --length 1 x.gguf", "--length", 2},
+        {"calibrate /nowhere.gguf", "/nowhere.gguf", 1},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         char line[256];
@@ -313,6 +261,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_help),
+        cmocka_unit_test(test_every_command_is_explained),
+        cmocka_unit_test(test_completion),
         cmocka_unit_test(test_codecs),
         cmocka_unit_test(test_bench),
         cmocka_unit_test(test_bench_isas),

@@ -319,7 +319,7 @@ static void profiles(void **state)
     quire_plan *a, *b;
     assert_int_equal(quire_plan_create(&a, &g, "balanced", &with_p), QUIRE_OK);
     assert_int_equal(quire_plan_create(&b, &g, "balanced", &with_q), QUIRE_OK);
-    assert_string_equal(quire_plan_policy(a), "c:r4/r4");
+    assert_string_equal(quire_plan_policy(a), "c:r5/r4");
     assert_true(quire_plan_fingerprint(a) != quire_plan_fingerprint(b));
     assert_true(a->geometry_fingerprint == b->geometry_fingerprint);
     quire_plan_destroy(b);

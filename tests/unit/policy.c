@@ -19,10 +19,10 @@ static const struct {
     /* presets */
     {"k8v4", "a8g64/a4g64", NULL},
     {"k4v4", "a4g64/a4g64", NULL},
-    {"safe", "r8/r4", NULL},
-    {"balanced", "r5/r4", "c:r4/r4"},
+    {"safe", "r8/r8", "c:r8/r8"},
+    {"balanced", "r6/r4", "c:r5/r4"},
     {"small", "r5/r3", "c:r4/r3"},
-    {"balanced,edge=2:r8", "r5/r4,edge=2:r8/r8", "c:r4/r4,edge=2:r8/r8"},
+    {"balanced,edge=2:r8", "r6/r4,edge=2:r8/r8", "c:r5/r4,edge=2:r8/r8"},
     {"small,k=r8", "r8/r3", NULL},
     {"small,v=r8", "r5/r8", "c:r4/r8"},
     /* codecs and pairs */
@@ -156,6 +156,21 @@ static void valid_policies(void **state)
     }
 }
 
+/* A preset is what the table says, and a policy of its own. */
+static void preset_table(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < quire_preset_count(); i++) {
+        const quire_preset *p = quire_preset_at(i);
+        quire_policy policy;
+        assert_int_equal(quire_policy_parse(&policy, p->name, false, NULL, 0), QUIRE_OK);
+        assert_string_equal(policy.canonical, p->without);
+        assert_int_equal(quire_policy_parse(&policy, p->name, true, NULL, 0), QUIRE_OK);
+        assert_string_equal(policy.canonical, p->with_profile);
+    }
+    assert_null(quire_preset_at(quire_preset_count()));
+}
+
 static void parsed_fields(void **state)
 {
     (void)state;
@@ -263,8 +278,9 @@ static void canonical_fits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(valid_policies), cmocka_unit_test(parsed_fields), cmocka_unit_test(invalid_policies),
-        cmocka_unit_test(length_limit),   cmocka_unit_test(every_pair),    cmocka_unit_test(canonical_fits),
+        cmocka_unit_test(valid_policies),   cmocka_unit_test(preset_table), cmocka_unit_test(parsed_fields),
+        cmocka_unit_test(invalid_policies), cmocka_unit_test(length_limit), cmocka_unit_test(every_pair),
+        cmocka_unit_test(canonical_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Makes tools/evidence.h, what `quire plan` says about the cost of policies, from the results.
+
+    eval/evidence.py [--check]     --check: fails if tools/evidence.h is not what the results give
+
+Takes results/MODEL.jsonl (the headline: 2048 tokens, wiki) where they exist, and what eval/check.py expects on
+SmolLM2 for caches that they do not have. Rows that are missing are left out.
+"""
+import json
+import sys
+from pathlib import Path
+
+
+HERE = Path(__file__).resolve().parent
+HEADER = HERE.parent / "tools" / "evidence.h"
+BEGIN = """/* SPDX-License-Identifier: MIT */
+/* evidence: what policies cost on real models, against f16. Made by eval/evidence.py; do not edit. */
+#ifndef QUIRE_TOOLS_EVIDENCE_H
+#define QUIRE_TOOLS_EVIDENCE_H
+
+typedef struct evidence {
+    const char *policy, *model;
+    double kld;  /* mean KL divergence */
+    double top1; /* percent of tokens with the same likeliest choice; 0: not measured */
+} evidence;
+
+/* clang-format off */
+static const evidence evidence_rows[] = {
+"""
+END = """};
+/* clang-format on */
+
+#define N_EVIDENCE (sizeof evidence_rows / sizeof evidence_rows[0])
+
+#endif
+"""
+
+
+def canonical(name):
+    """One codec stands for both sides."""
+    return name if "/" in name else f"{name}/{name}"
+
+
+def measured():
+    """(policy, model) -> (KL, same token), over as much text as there is."""
+    found = {}
+    for file in sorted((HERE / "results").glob("*.jsonl")):
+        for line in file.read_text().splitlines():
+            row = json.loads(line)
+            job, figures = row.get("job", {}), row.get("figures") or {}
+            if job.get("what") != "divergence" or job.get("ctx") != 2048 or job.get("text") != "wiki" or "kld" not in figures:
+                continue
+            if "noise" in job["model"] or job["cache"].startswith(("stock ", "f16")):  # stock types are rotated by the host
+                continue
+            key = {"k8v4": "a8g64/a4g64"}.get(job["cache"]) or canonical(job["cache"]), job["model"].partition("+")[0]
+            if key not in found or job["chunks"] > found[key][0]:
+                found[key] = job["chunks"], figures["kld"], figures.get("top1") or 0
+            elif job["chunks"] == found[key][0] and figures["kld"] > found[key][1]:  # another profile: the worse one
+                found[key] = job["chunks"], figures["kld"], figures.get("top1") or 0
+    return {key: value[1:] for key, value in found.items()}
+
+
+def expected(found):
+    """eval/check.py's figures of SmolLM2, for what was not measured at length."""
+    for name, value in json.loads((HERE / "expected.json").read_text()).items():
+        if name.startswith("KL ") and "stock" not in name:
+            found.setdefault((canonical(name.removeprefix("KL ")), "smollm2-135m"), (value, 0))
+
+
+def header():
+    found = measured()
+    expected(found)
+    rows = [f'    {{"{policy}", "{model}", {kld:.4g}, {top1:.4g}}},\n' for (policy, model), (kld, top1) in sorted(found.items())]
+    return BEGIN + "".join(rows) + END
+
+
+def main():
+    text = header()
+    if "--check" in sys.argv[1:]:
+        if HEADER.read_text() != text:
+            sys.exit("tools/evidence.h is not what the results give; eval/evidence.py makes it again")
+    else:
+        HEADER.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT */
+/* store: time, memory, names of misses. */
+#define _POSIX_C_SOURCE 200809L
+#include "store/base.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* --------------------------------------------------------------------- time */
+
+uint64_t quire_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * QUIRE_SECOND + (uint64_t)t.tv_nsec;
+}
+
+uint64_t quire_now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+bool quire_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+    if (pthread_condattr_init(&attr)) return false;
+    bool done = !pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) && !pthread_cond_init(cond, &attr);
+    pthread_condattr_destroy(&attr);
+    return done;
+}
+
+bool quire_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline)
+{
+    struct timespec t = {.tv_sec = (time_t)(deadline / QUIRE_SECOND),
+                         .tv_nsec = (long)(deadline % QUIRE_SECOND)};
+    return pthread_cond_timedwait(cond, lock, &t) == 0 || quire_now() < deadline;
+}
+
+bool quire_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool started = pthread_create(thread, NULL, run, arg) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
+}
+
+/* ------------------------------------------------------------------- memory */
+
+static void *plain_alloc(void *ctx, size_t bytes)
+{
+    (void)ctx;
+    void *ptr = NULL;
+    return posix_memalign(&ptr, 64, bytes) ? NULL : ptr;
+}
+
+static void plain_free(void *ctx, void *ptr, size_t bytes)
+{
+    (void)ctx;
+    (void)bytes;
+    free(ptr);
+}
+
+quire_allocator quire_mem_allocator(const quire_allocator *allocator)
+{
+    quire_allocator a = allocator ? *allocator : (quire_allocator){0};
+    if (!a.alloc || !a.free) {
+        a.alloc = plain_alloc;
+        a.free = plain_free;
+    }
+    return a;
+}
+
+void *quire_mem_take(const quire_allocator *a, size_t bytes)
+{
+    if (bytes >= SIZE_MAX / 2) return NULL;
+    void *ptr = a->alloc(a->ctx, bytes ? bytes : 1);
+    if (ptr) memset(ptr, 0, bytes ? bytes : 1);
+    return ptr;
+}
+
+void quire_mem_free(const quire_allocator *a, void *ptr, size_t bytes)
+{
+    if (ptr) a->free(a->ctx, ptr, bytes ? bytes : 1);
+}
+
+char *quire_mem_text(const quire_allocator *a, const char *text)
+{
+    if (!text) return NULL;
+    size_t n = strlen(text) + 1;
+    char *copy = (char *)quire_mem_take(a, n);
+    if (copy) memcpy(copy, text, n);
+    return copy;
+}
+
+void quire_mem_free_text(const quire_allocator *a, char *text)
+{
+    if (text) quire_mem_free(a, text, strlen(text) + 1);
+}
+
+/* ------------------------------------------------------------------- misses */
+
+const char *quire_miss_name(quire_miss miss)
+{
+    switch (miss) {
+#define NAME(name, text) \
+    case QUIRE_MISS_##name: return #name;
+        QUIRE_MISS_LIST(NAME)
+#undef NAME
+    case QUIRE_MISS_COUNT: break;
+    }
+    return "?";
+}
+
+const char *quire_miss_text(quire_miss miss)
+{
+    switch (miss) {
+#define TEXT(name, text) \
+    case QUIRE_MISS_##name: return text;
+        QUIRE_MISS_LIST(TEXT)
+#undef TEXT
+    case QUIRE_MISS_COUNT: break;
+    }
+    return "?";
+}

@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: MIT */
+/* store: one connection to a node. libvalkey connects, speaks the protocol and TLS; values are handed on from its read buffer
+ * without a copy, and nothing is allocated because of a number in a reply. */
+#define _GNU_SOURCE
+#include "store/conn.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/x509v3.h>
+#include <poll.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <valkey/tls.h>
+
+#define KEY_PREFIX "q1:"
+#define KEY_BYTES (sizeof KEY_PREFIX - 1 + 64)
+#define READ_BYTES (64u << 10)
+#define SLACK_BYTES (64u << 10) /* of replies that are not values */
+#define READS_IN_A_ROW 64
+
+/* ---------------------------------------------------- replies, as libvalkey finds them */
+
+static int depth_of(const valkeyReadTask *t)
+{
+    int depth = 0;
+    for (; t->parent; t = t->parent) depth++;
+    return depth;
+}
+
+static const quire_wait *head(const quire_conn *c)
+{
+    return c->n_waits ? &c->wait[c->first_wait] : NULL;
+}
+
+static bool is_slots(const quire_conn *c)
+{
+    return head(c) && head(c)->kind == QUIRE_WAIT_SLOTS;
+}
+
+static void *on_string(const valkeyReadTask *t, char *text, size_t n)
+{
+    quire_conn *c = (quire_conn *)t->privdata;
+    const quire_wait *w = head(c);
+    if (!t->parent) {
+        c->reply.type = t->type;
+        if (t->type == VALKEY_REPLY_STRING && w && w->kind == QUIRE_WAIT_CALL && w->call->verb == QUIRE_GET) {
+            w->call->found = n != 0; /* GETRANGE of nothing is "" */
+            if (n) w->call->on_value(w->call->ctx, (const uint8_t *)text, n);
+        } else {
+            if (n >= sizeof c->reply.text) n = sizeof c->reply.text - 1;
+            memcpy(c->reply.text, text, n);
+            c->reply.text[n] = 0;
+        }
+    } else if (is_slots(c) && depth_of(t) == 3 && t->parent->idx == 2 && t->idx == 0) {
+        c->range_host_bytes = n < sizeof c->range_host ? (uint32_t)n : 0;
+        memcpy(c->range_host, text, c->range_host_bytes);
+    }
+    return c;
+}
+
+/* [[first, last, [host, port, ...], replicas...], ...] */
+static void *on_integer(const valkeyReadTask *t, long long value)
+{
+    quire_conn *c = (quire_conn *)t->privdata;
+    uint32_t number = value >= 0 && value <= 65535 ? (uint32_t)value : UINT32_MAX;
+    if (!t->parent) {
+        c->reply.type = t->type;
+        c->reply.integer = value;
+    } else if (is_slots(c) && depth_of(t) == 2 && t->idx < 2) {
+        *(t->idx ? &c->range_last : &c->range_first) = number;
+        c->range_host_bytes = 0;
+    } else if (is_slots(c) && depth_of(t) == 3 && t->parent->idx == 2 && t->idx == 1) {
+        char own[QUIRE_HOST_MAX];
+        uint32_t port;
+        quire_node_address(c->remote, c->node, own, &port);
+        uint32_t node =
+            c->range_host_bytes
+                ? quire_node_at(c->remote, c->range_host, c->range_host_bytes, number)
+                : quire_node_at(c->remote, own, strlen(own), number); /* no host: that of the connection */
+        if (node != QUIRE_NO_NODE) quire_node_set_slots(c->remote, c->range_first, c->range_last, node);
+        c->n_ranges++;
+    }
+    return c;
+}
+
+static void *on_array(const valkeyReadTask *t, size_t n)
+{
+    quire_conn *c = (quire_conn *)t->privdata;
+    (void)n;
+    if (!t->parent) c->reply.type = t->type;
+    return c;
+}
+
+static void *on_nil(const valkeyReadTask *t)
+{
+    quire_conn *c = (quire_conn *)t->privdata;
+    if (!t->parent) c->reply.type = VALKEY_REPLY_NIL;
+    return c;
+}
+
+static void *on_double(const valkeyReadTask *t, double value, char *text, size_t n)
+{
+    (void)value;
+    (void)text;
+    (void)n;
+    return on_nil(t);
+}
+
+static void *on_bool(const valkeyReadTask *t, int value)
+{
+    (void)value;
+    return on_nil(t);
+}
+
+static void on_free(void *object)
+{
+    (void)object; /* it is the connection */
+}
+
+static valkeyReplyObjectFunctions functions = {on_string, on_array, on_integer, on_double,
+                                               on_nil,    on_bool,  on_free};
+
+/* --------------------------------------------------------------- connecting */
+
+bool quire_conn_begin(quire_conn *c, quire_remote *remote, uint32_t node)
+{
+    char host[QUIRE_HOST_MAX];
+    uint32_t port;
+    valkeyOptions options = {0};
+    quire_node_address(remote, node, host, &port);
+    VALKEY_OPTIONS_SET_TCP(&options, host, (int)port);
+    options.options = VALKEY_OPT_NONBLOCK | VALKEY_OPT_PREFER_IP_UNSPEC;
+    *c = (quire_conn){.remote = remote, .node = node, .state = QUIRE_CONN_CONNECTING};
+    c->began = c->progress = quire_now();
+    c->ctx = valkeyConnectWithOptions(&options);
+    if (!c->ctx || c->ctx->err) {
+        quire_conn_close(c);
+        return false;
+    }
+    c->ctx->reader->fn = &functions;
+    c->ctx->reader->privdata = c;
+    c->ctx->reader->maxbuf = 0; /* keep the buffer for the next value */
+    c->ctx->reader->maxdepth = 8;
+    c->ctx->reader->maxelements = QUIRE_SLOTS;
+    return true;
+}
+
+void quire_conn_close(quire_conn *c)
+{
+    if (c->ctx) valkeyFree(c->ctx); /* and its TLS */
+    c->ctx = NULL;
+    c->tls = NULL;
+    c->state = QUIRE_CONN_CLOSED;
+    c->n_waits = c->first_wait = 0;
+    c->in_flight = 0;
+}
+
+static bool begin_tls(quire_conn *c)
+{
+    char host[QUIRE_HOST_MAX];
+    uint32_t port;
+    quire_node_address(c->remote, c->node, host, &port);
+    const char *name = c->remote->options.tls_name ? c->remote->options.tls_name : host;
+    SSL *tls = SSL_new(c->remote->tls);
+    if (!tls) return false;
+    /* Either a name or an address must be in the certificate. */
+    bool good = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(tls), name) == 1 ||
+                (SSL_set1_host(tls, name) == 1 && SSL_set_tlsext_host_name(tls, name) == 1);
+    if (!good || valkeyInitiateTLS(c->ctx, tls) != VALKEY_OK) {
+        SSL_free(tls);
+        return false;
+    }
+    c->tls = tls;
+    return true;
+}
+
+static bool append(quire_conn *c, const char *bytes, size_t n, const quire_wait *wait)
+{
+    if (valkeyAppendFormattedCommand(c->ctx, bytes, n) != VALKEY_OK) return false;
+    if (wait) {
+        c->wait[(c->first_wait + c->n_waits) % QUIRE_MAX_WAITS] = *wait;
+        c->n_waits++;
+    }
+    c->wants_write = true;
+    return true;
+}
+
+static bool append_command(quire_conn *c, int argc, const char **argv, quire_wait_kind kind)
+{
+    char *text;
+    size_t lengths[4];
+    for (int i = 0; i < argc; i++) lengths[i] = strlen(argv[i]);
+    long long n = valkeyFormatCommandArgv(&text, argc, argv, lengths);
+    if (n < 0) return false;
+    bool done = append(c, text, (size_t)n, &(quire_wait){.kind = kind});
+    valkeyFreeCommand(text);
+    return done;
+}
+
+bool quire_conn_ask_slots(quire_conn *c)
+{
+    const char *argv[] = {"CLUSTER", "SLOTS"};
+    c->n_ranges = 0;
+    return c->n_waits < QUIRE_MAX_WAITS && append_command(c, 2, argv, QUIRE_WAIT_SLOTS);
+}
+
+static bool greet(quire_conn *c)
+{
+    const quire_store_remote *o = &c->remote->options;
+    const char *argv[3] = {"AUTH", o->user ? o->user : o->password, o->password};
+    quire_count(&c->remote->counters->reconnects, 1);
+    if (o->password && !append_command(c, o->user ? 3 : 2, argv, QUIRE_WAIT_AUTH)) return false;
+    return quire_node_topology(c->remote) == QUIRE_SINGLE || quire_conn_ask_slots(c);
+}
+
+static quire_miss continue_connect(quire_conn *c)
+{
+    struct pollfd p = {.fd = c->ctx->fd, .events = POLLOUT};
+    int error = 0, one = 1;
+    socklen_t n = sizeof error;
+    if (poll(&p, 1, 0) <= 0) return QUIRE_MISS_NONE;
+    if (getsockopt(c->ctx->fd, SOL_SOCKET, SO_ERROR, &error, &n) || error) return QUIRE_MISS_CONNECT;
+    (void)setsockopt(c->ctx->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    c->progress = quire_now();
+    if (!c->remote->tls) {
+        c->state = QUIRE_CONN_OPEN;
+        return greet(c) ? QUIRE_MISS_NONE : QUIRE_MISS_MEMORY;
+    }
+    c->state = QUIRE_CONN_HANDSHAKE;
+    return begin_tls(c) ? QUIRE_MISS_NONE : QUIRE_MISS_CONNECT;
+}
+
+quire_miss quire_conn_continue(quire_conn *c)
+{
+    if (c->state == QUIRE_CONN_CONNECTING) {
+        quire_miss miss = continue_connect(c);
+        if (miss) return miss;
+    }
+    if (c->state != QUIRE_CONN_HANDSHAKE) return QUIRE_MISS_NONE;
+    int rc = SSL_do_handshake(c->tls);
+    if (rc == 1) {
+        c->state = QUIRE_CONN_OPEN;
+        c->progress = quire_now();
+        return greet(c) ? QUIRE_MISS_NONE : QUIRE_MISS_MEMORY;
+    }
+    int why = SSL_get_error(c->tls, rc);
+    return why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE ? QUIRE_MISS_NONE : QUIRE_MISS_CONNECT;
+}
+
+short quire_conn_events(const quire_conn *c)
+{
+    if (c->state == QUIRE_CONN_CONNECTING) return POLLOUT;
+    if (c->state == QUIRE_CONN_HANDSHAKE) return SSL_want_write(c->tls) ? POLLOUT : POLLIN;
+    return (short)(POLLIN | (c->wants_write ? POLLOUT : 0));
+}
+
+/* ----------------------------------------------------------------- commands */
+
+static void key_of(char key[KEY_BYTES + 1], const quire_key *object)
+{
+    static const char digits[] = "0123456789abcdef";
+    size_t n = sizeof KEY_PREFIX - 1;
+    memcpy(key, KEY_PREFIX, n);
+    for (int i = 0; i < 32; i++) {
+        key[n++] = digits[object->byte[i] >> 4];
+        key[n++] = digits[object->byte[i] & 15];
+    }
+    key[n] = 0;
+}
+
+uint32_t quire_call_slot(const quire_call *call)
+{
+    char key[KEY_BYTES + 1];
+    key_of(key, &call->object);
+    return quire_slot_of(key, KEY_BYTES);
+}
+
+static bool send_set(quire_conn *c, quire_call *call, const char *key)
+{
+    char text[256];
+    uint32_t ttl = c->remote->options.ttl_seconds;
+    quire_wait wait = {QUIRE_WAIT_CALL, call};
+    int n = snprintf(text, sizeof text, "*%d\r\n$3\r\nSET\r\n$%zu\r\n%s\r\n$%zu\r\n", ttl ? 5 : 3, KEY_BYTES,
+                     key, call->bytes);
+    if (!append(c, text, (size_t)n, NULL) || !append(c, (const char *)call->value, call->bytes, NULL))
+        return false;
+    char seconds[16];
+    int digits = snprintf(seconds, sizeof seconds, "%u", (unsigned)ttl);
+    n = ttl ? snprintf(text, sizeof text, "\r\n$2\r\nEX\r\n$%d\r\n%s\r\n", digits, seconds)
+            : snprintf(text, sizeof text, "\r\n");
+    return append(c, text, (size_t)n, &wait);
+}
+
+bool quire_conn_send(quire_conn *c, quire_call *call)
+{
+    char key[KEY_BYTES + 1], text[256];
+    quire_wait wait = {QUIRE_WAIT_CALL, call};
+    if (c->n_waits + 2 > QUIRE_MAX_WAITS) return false;
+    key_of(key, &call->object);
+    if (call->asking) {
+        const char *argv[] = {"ASKING"};
+        if (!append_command(c, 1, argv, QUIRE_WAIT_ASKING)) return false;
+    }
+    if (!c->n_waits) c->progress = quire_now(); /* silence counts from here */
+    if (call->verb == QUIRE_SET) return send_set(c, call, key);
+    if (call->verb == QUIRE_GET) {
+        /* One byte more than is expected tells a longer value, and no server sends more than it was asked for. */
+        char last[24];
+        int digits = snprintf(last, sizeof last, "%zu", call->bytes);
+        int n = snprintf(text, sizeof text, "*4\r\n$8\r\nGETRANGE\r\n$%zu\r\n%s\r\n$1\r\n0\r\n$%d\r\n%s\r\n",
+                         KEY_BYTES, key, digits, last);
+        c->in_flight += call->bytes;
+        return append(c, text, (size_t)n, &wait);
+    }
+    const char *name = call->verb == QUIRE_EXISTS ? "EXISTS" : "DEL";
+    int n =
+        snprintf(text, sizeof text, "*2\r\n$%zu\r\n%s\r\n$%zu\r\n%s\r\n", strlen(name), name, KEY_BYTES, key);
+    return append(c, text, (size_t)n, &wait);
+}
+
+quire_miss quire_conn_write(quire_conn *c)
+{
+    int done = 0;
+    if (!c->wants_write) return QUIRE_MISS_NONE;
+    if (valkeyBufferWrite(c->ctx, &done) != VALKEY_OK) return QUIRE_MISS_CONNECT;
+    if (done) c->progress = quire_now();
+    c->wants_write = !done;
+    return QUIRE_MISS_NONE;
+}
+
+/* ------------------------------------------------------------------ replies */
+
+/* Bytes that may lie in the read buffer: one value that was asked for, and the small replies behind it. */
+static size_t read_limit(const quire_conn *c)
+{
+    const quire_wait *w = head(c);
+    size_t limit = w && w->kind == QUIRE_WAIT_CALL && w->call->verb == QUIRE_GET ? w->call->bytes : 0;
+    return limit + SLACK_BYTES;
+}
+
+quire_miss quire_conn_read(quire_conn *c)
+{
+    valkeyReader *r = c->ctx->reader;
+    for (int i = 0; i < READS_IN_A_ROW; i++) {
+        char *to;
+        size_t cap, held = r->len - r->pos, limit = read_limit(c);
+        if (held >= limit) return i ? QUIRE_MISS_NONE : QUIRE_MISS_PROTOCOL;
+        size_t want = limit - held < READ_BYTES ? limit - held : READ_BYTES;
+        if (limit - held > SLACK_BYTES) want = limit - held; /* a value: room for all of it at once */
+        if (valkeyReaderGetReadBuf(r, &to, &cap, want) != VALKEY_OK) return QUIRE_MISS_MEMORY;
+        ssize_t n = c->ctx->funcs->read(c->ctx, to, want);
+        if (n < 0) return QUIRE_MISS_CONNECT;
+        if (n == 0) return QUIRE_MISS_NONE;
+        valkeyReaderCommitRead(r, (size_t)n);
+        c->progress = quire_now();
+        if ((size_t)n < want && !c->tls) return QUIRE_MISS_NONE;
+        if (r->len - r->pos >= limit) return QUIRE_MISS_NONE;
+    }
+    return QUIRE_MISS_NONE;
+}
+
+quire_miss quire_conn_next_reply(quire_conn *c, bool *has, quire_wait *wait)
+{
+    void *object = NULL;
+    *has = false;
+    if (!c->n_waits) return c->ctx->reader->len > c->ctx->reader->pos ? QUIRE_MISS_PROTOCOL : QUIRE_MISS_NONE;
+    if (valkeyReaderGetReply(c->ctx->reader, &object) != VALKEY_OK) return QUIRE_MISS_PROTOCOL;
+    if (!object) return QUIRE_MISS_NONE;
+    *wait = c->wait[c->first_wait];
+    c->first_wait = (c->first_wait + 1) % QUIRE_MAX_WAITS;
+    c->n_waits--;
+    if (wait->kind == QUIRE_WAIT_CALL && wait->call->verb == QUIRE_GET) c->in_flight -= wait->call->bytes;
+    *has = true;
+    return QUIRE_MISS_NONE;
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * store: the disk tier, on LMDB. The directory has a fixed number of segments, each an LMDB environment of fixed size, so that
+ * the cap holds whatever happens. A segment holds objects of one size at a time: freed runs fit the next object, and the free
+ * list stays short. Readers look into all segments; writers of all processes take turns by a lock on the directory's
+ * head file, so that no object is stored twice.
+ */
+#ifndef QUIRE_STORE_DISK_H
+#define QUIRE_STORE_DISK_H
+
+#include "store/object.h"
+
+typedef struct quire_disk quire_disk;
+
+/* cap_bytes 0: the directory's own. message gets one sentence on failure. EBUSY, EIO, EVERSION, EINVAL, ENOMEM. */
+quire_status quire_disk_open(quire_disk **out, const char *directory, uint64_t cap_bytes,
+                             const quire_allocator *allocator, quire_counters *counters, char *message,
+                             size_t message_size);
+void quire_disk_close(quire_disk *disk);
+
+typedef struct quire_disk_usage {
+    uint64_t file_bytes, cap_bytes, n_objects, n_pinned;
+} quire_disk_usage;
+void quire_disk_usage_get(quire_disk *disk, quire_disk_usage *out);
+
+/* ------------------------------------------------------------------ reading: any thread */
+
+/* has[i] becomes true if objects[i] is there; entries that are true already are left alone. */
+void quire_disk_has(quire_disk *disk, const quire_key *objects, uint32_t n, bool *has);
+/* Reads and verifies one object into id->bytes bytes; stop as in quire_unseal(). */
+quire_miss quire_disk_read(quire_disk *disk, const quire_object_id *id, void *payload,
+                           const atomic_bool *stop);
+/* Every object, one call each. */
+quire_status quire_disk_each(quire_disk *disk, bool payloads, quire_object_fn fn, void *ctx);
+
+/* ------------------------------------------ writing: any thread; writers of all processes take turns */
+
+typedef struct quire_disk_put {
+    quire_object_id id;
+    const void *payload;
+    const uint8_t *header; /* ready-made, or NULL */
+} quire_disk_put;
+
+typedef struct quire_disk_touch {
+    const quire_key *objects; /* of one chain, the first page first: it is kept longest */
+    uint32_t n;
+} quire_disk_touch;
+
+/* Bytes of objects of one size that are best written at once. */
+size_t quire_disk_batch(const quire_disk *disk);
+/* Whether so many objects can be written without evicting any. */
+bool quire_disk_has_room(quire_disk *disk, uint64_t payload_bytes, uint32_t n);
+/* Objects of one size. Counts saved, known, dropped, failed and evicted itself. false: the disk failed. */
+bool quire_disk_write(quire_disk *disk, const quire_disk_put *puts, uint32_t n);
+/* Recency of many chains, in one transaction per segment. */
+void quire_disk_touch_all(quire_disk *disk, const quire_disk_touch *touches, uint32_t n);
+/* EIO: the disk failed. */
+quire_status quire_disk_pin(quire_disk *disk, const quire_key *objects, uint32_t n, bool pinned);
+/* Number of objects that were there. */
+uint32_t quire_disk_remove(quire_disk *disk, const quire_key *objects, uint32_t n);
+/* Evicts what was used before `before_us`, then the least recently used while more than max_bytes are in objects. */
+quire_status quire_disk_trim(quire_disk *disk, uint64_t before_us, uint64_t max_bytes, uint64_t *n_removed);
+
+#endif

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: MIT */
+/* store: the threads that load. */
+#include "store/seal.h"
+#include "store/store.h"
+
+#define STATE(s) (1u << QUIRE_SLOT_##s)
+#define HAD (STATE(ON_DISK) | STATE(ON_REMOTE) | STATE(UNDER_WAY) | STATE(LOADED))
+#define MAX_BATCH 64u
+
+/* ---------------------------------------------------------------- the stages */
+
+static void unlist(quire_loader *l, quire_load *load)
+{
+    if (!load->listed) return;
+    quire_load **at = &l->loads;
+    while (*at != load) at = &(*at)->next;
+    *at = load->next;
+    load->listed = false;
+}
+
+/* Marks the slots of the longest prefix that can be had; gives back pages that it does not use. */
+static void choose(quire_load *load)
+{
+    uint32_t n = quire_load_choose(load, HAD);
+    load->n_chosen = n;
+    load->cursor[0] = load->cursor[1] = 0;
+    for (uint32_t g = 0; g < load->ns->n_groups; g++) {
+        uint32_t kept, first;
+        quire_namespace_range(load->ns, &load->ring, g, n, &kept, &first);
+        for (uint32_t i = load->first_page; i < load->n_pages; i++) {
+            quire_slot *slot = quire_load_slot(load, g, i);
+            slot->wanted = i < n && (i < kept || i >= first);
+            if (slot->wanted || !slot->page) continue;
+            quire_pool_drop_page(load->pool, slot->page); /* room for those that are wanted now */
+            slot->page = NULL;
+            slot->state = slot->from_remote ? QUIRE_SLOT_ON_REMOTE : QUIRE_SLOT_ON_DISK;
+        }
+    }
+}
+
+static bool is_complete(const quire_load *load)
+{
+    for (uint32_t g = 0; g < load->ns->n_groups; g++)
+        for (uint32_t i = load->first_page; i < load->n_chosen; i++) {
+            const quire_slot *slot = quire_load_slot(load, g, i);
+            if (slot->wanted && slot->state != QUIRE_SLOT_LOADED) return false;
+        }
+    return true;
+}
+
+/* The next slot of a tier, page after page, so that the first pages get the pool's room; NULL: none left. */
+static quire_slot *next_slot(quire_load *load, int tier, uint32_t *group, uint32_t *page)
+{
+    quire_slot_state state = tier == QUIRE_DISK ? QUIRE_SLOT_ON_DISK : QUIRE_SLOT_ON_REMOTE;
+    uint32_t n_groups = load->ns->n_groups, end = load->n_chosen * n_groups;
+    for (uint32_t *at = &load->cursor[tier]; *at < end; ++*at) {
+        *page = *at / n_groups;
+        *group = *at % n_groups;
+        quire_slot *slot = quire_load_slot(load, *group, *page);
+        if (slot->wanted && slot->state == state) return slot;
+    }
+    return NULL;
+}
+
+void quire_load_advance(quire_loader *l, quire_load *load)
+{
+    if (load->stage == QUIRE_STAGE_FETCH && !load->n_under_way) {
+        uint32_t g, p;
+        if (!next_slot(load, QUIRE_DISK, &g, &p) && !next_slot(load, QUIRE_REMOTE, &g, &p)) {
+            if (!is_complete(load)) choose(load);
+            if (is_complete(load)) load->stage = QUIRE_STAGE_DONE;
+        }
+    }
+    if (load->stage == QUIRE_STAGE_FETCH) {
+        pthread_cond_broadcast(&l->disk_work);
+        pthread_cond_broadcast(&l->remote_work);
+    } else if (load->stage == QUIRE_STAGE_REMOTE) {
+        pthread_cond_broadcast(&l->remote_work);
+    } else if (load->stage == QUIRE_STAGE_DONE) {
+        unlist(l, load);
+        pthread_cond_broadcast(&l->progress);
+    }
+}
+
+static void end_survey(quire_loader *l, quire_load *load, bool ask_remote)
+{
+    if (load->stage != QUIRE_STAGE_SURVEYING) return; /* the engine has left */
+    if (ask_remote && quire_load_choose(load, STATE(ON_DISK)) < load->n_pages) {
+        load->stage = QUIRE_STAGE_REMOTE;
+    } else {
+        choose(load);
+        load->stage = load->survey_only ? QUIRE_STAGE_DONE : QUIRE_STAGE_FETCH;
+    }
+    quire_load_advance(l, load);
+}
+
+/* ------------------------------------------------------------------- slots */
+
+/* Room for one page, and what it must be. */
+typedef struct fetch {
+    quire_load *load;
+    uint32_t group, page_index;
+    quire_object_id id;
+    quire_page *page;
+    void *raw, *room;
+    quire_miss miss;
+    quire_sealer *sealer;
+    quire_loader *loader;
+    bool done;
+} fetch;
+
+static void begin_fetch(quire_loader *l, quire_load *load, fetch *f, uint32_t group, uint32_t page_index)
+{
+    size_t at = (size_t)group * load->n_pages + page_index;
+    *f = (fetch){.load = load, .loader = l, .group = group, .page_index = page_index};
+    f->id = quire_namespace_object(load->ns, load->keys, &load->objects[at], group, page_index);
+    /* Here, under the lock: the first pages get the pool's room. */
+    if (load->pool) f->page = quire_pool_take_page(load->pool, load->ns->plan, group, page_index);
+    load->slots[at].state = QUIRE_SLOT_UNDER_WAY;
+    load->n_under_way++;
+    load->refs++;
+}
+
+static bool take_room(fetch *f)
+{
+    quire_load *load = f->load;
+    if (load->pool) {
+        f->room = f->page ? quire_page_room(load->pool, f->page) : NULL;
+    } else {
+        f->raw = quire_mem_take(quire_namespace_allocator(load->ns), load->ns->raw_bytes);
+        f->room = f->raw;
+    }
+    f->miss = f->room ? QUIRE_MISS_ABSENT : load->pool ? QUIRE_MISS_ROOM : QUIRE_MISS_MEMORY;
+    return f->room != NULL;
+}
+
+/* The object itself is bad, wherever it came from: it shall not be found again. */
+static bool is_damage(quire_miss miss)
+{
+    return miss >= QUIRE_MISS_MAGIC && miss <= QUIRE_MISS_SEAL;
+}
+
+/* Puts the outcome into the slot. Not under the lock. */
+static void end_fetch(fetch *f, int tier)
+{
+    quire_load *load = f->load;
+    quire_loader *l = f->loader;
+    quire_counters *count = &l->store->counters;
+    bool keep = f->miss == QUIRE_MISS_NONE;
+    f->done = true;
+    if (keep) {
+        quire_count(&count->loaded[tier], 1);
+        quire_count(&count->loaded_bytes[tier], f->id.bytes);
+    } else if (is_damage(f->miss)) {
+        quire_store_discard(l->store, &f->id, tier);
+    }
+    pthread_mutex_lock(&l->lock);
+    quire_slot *slot = quire_load_slot(load, f->group, f->page_index);
+    bool ended = atomic_load(&load->ended);
+    load->n_under_way--;
+    if (keep && !ended) {
+        slot->page = f->page;
+        slot->raw = f->raw;
+        slot->from_remote = tier == QUIRE_REMOTE;
+        slot->state = QUIRE_SLOT_LOADED;
+        f->page = NULL;
+        f->raw = NULL;
+    } else if (!ended) {
+        bool other = tier == QUIRE_DISK && l->store->remote && f->miss != QUIRE_MISS_ROOM &&
+                     f->miss != QUIRE_MISS_MEMORY;
+        slot->state =
+            other ? QUIRE_SLOT_ON_REMOTE : QUIRE_SLOT_ABSENT; /* what the disk lost the remote may have */
+        slot->from_remote = other;
+        if (f->miss != QUIRE_MISS_ABSENT) {
+            quire_count(&count->misses[f->miss], 1);
+            load->n_failed += !other;
+        }
+    }
+    quire_load_advance(l, load);
+    pthread_mutex_unlock(&l->lock);
+    if (f->page) quire_pool_drop_page(load->pool, f->page);
+    if (f->raw) quire_mem_free(quire_namespace_allocator(load->ns), f->raw, load->ns->raw_bytes);
+    pthread_mutex_lock(&l->lock);
+    quire_load_unref(l, load);
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* The oldest load that has something to do for a tier. *slot stays NULL for a survey. */
+static quire_load *find_work(quire_loader *l, int tier, quire_slot **slot, uint32_t *group, uint32_t *page)
+{
+    quire_load_stage survey = tier == QUIRE_DISK ? QUIRE_STAGE_DISK : QUIRE_STAGE_REMOTE;
+    uint64_t now = quire_now();
+    *slot = NULL;
+    for (quire_load *load = l->loads; load; load = load->next) {
+        if (now >= load->deadline) continue;
+        if (load->stage == survey) return load;
+        if (load->stage == QUIRE_STAGE_FETCH && (*slot = next_slot(load, tier, group, page))) return load;
+    }
+    return NULL;
+}
+
+/* -------------------------------------------------------------------- disk */
+
+static void apply_disk(quire_store *store, quire_load *load, const bool *has)
+{
+    size_t n = (size_t)load->n_pages * load->ns->n_groups;
+    for (size_t i = 0; i < n; i++)
+        load->slots[i].state = has && has[i]   ? QUIRE_SLOT_ON_DISK
+                               : store->remote ? QUIRE_SLOT_UNKNOWN
+                                               : QUIRE_SLOT_ABSENT;
+}
+
+static bool *ask_disk(quire_store *store, const quire_load *load)
+{
+    size_t n = (size_t)load->n_pages * load->ns->n_groups;
+    bool *has = (bool *)quire_mem_take(&store->allocator, n);
+    if (has && store->disk) quire_disk_has(store->disk, load->objects, (uint32_t)n, has);
+    return has;
+}
+
+void quire_load_survey_disk(quire_store *store, quire_load *load)
+{
+    bool *has = ask_disk(store, load);
+    apply_disk(store, load, has);
+    quire_mem_free(&store->allocator, has, (size_t)load->n_pages * load->ns->n_groups);
+}
+
+static void survey_disk(quire_loader *l, quire_load *load)
+{
+    load->stage = QUIRE_STAGE_SURVEYING;
+    load->refs++;
+    pthread_mutex_unlock(&l->lock);
+    bool *has = ask_disk(l->store, load);
+    pthread_mutex_lock(&l->lock);
+    if (load->stage == QUIRE_STAGE_SURVEYING) apply_disk(l->store, load, has);
+    end_survey(l, load, l->store->remote != NULL);
+    size_t n = (size_t)load->n_pages * load->ns->n_groups;
+    quire_load_unref(l, load);
+    quire_mem_free(&l->store->allocator, has, n);
+}
+
+void *quire_load_from_disk(void *arg)
+{
+    quire_loader *l = (quire_loader *)arg;
+    pthread_mutex_lock(&l->lock);
+    while (!l->stop) {
+        quire_slot *slot;
+        uint32_t group, page;
+        quire_load *load = find_work(l, QUIRE_DISK, &slot, &group, &page);
+        if (!load) {
+            pthread_cond_wait(&l->disk_work, &l->lock);
+        } else if (!slot) {
+            survey_disk(l, load);
+        } else {
+            fetch f;
+            begin_fetch(l, load, &f, group, page);
+            pthread_mutex_unlock(&l->lock);
+            if (take_room(&f)) f.miss = quire_disk_read(l->store->disk, &f.id, f.room, &load->ended);
+            end_fetch(&f, QUIRE_DISK);
+            pthread_mutex_lock(&l->lock);
+        }
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------ remote */
+
+static void survey_remote(quire_loader *l, quire_load *load, quire_lane *lane)
+{
+    quire_counters *count = &l->store->counters;
+    const quire_allocator *a = &l->store->allocator;
+    size_t n = (size_t)load->n_pages * load->ns->n_groups;
+    load->stage = QUIRE_STAGE_SURVEYING;
+    load->refs++;
+    pthread_mutex_unlock(&l->lock);
+    quire_call *calls = (quire_call *)quire_mem_take(a, sizeof *calls * n);
+    uint32_t n_calls = 0;
+    for (size_t i = 0; i < n && calls; i++) /* nobody else touches slots during a survey */
+        if (load->slots[i].state == QUIRE_SLOT_UNKNOWN)
+            calls[n_calls++] = (quire_call){.verb = QUIRE_EXISTS, .object = load->objects[i]};
+    if (calls) quire_lane_run(lane, calls, n_calls, load->deadline);
+    pthread_mutex_lock(&l->lock);
+    if (load->stage == QUIRE_STAGE_SURVEYING) {
+        quire_miss why = QUIRE_MISS_NONE;
+        for (size_t i = 0, c = 0; i < n; i++) {
+            if (load->slots[i].state != QUIRE_SLOT_UNKNOWN) continue;
+            bool found = calls && calls[c].found && !calls[c].miss;
+            if (calls && calls[c].miss && !why) why = calls[c].miss;
+            load->slots[i].state = found ? QUIRE_SLOT_ON_REMOTE : QUIRE_SLOT_ABSENT;
+            load->slots[i].from_remote = found;
+            c++;
+        }
+        if (why) { /* one miss for the page at which the prefix ends because of it */
+            quire_count(&count->misses[why], 1);
+            load->n_failed++;
+        }
+    }
+    end_survey(l, load, false);
+    quire_load_unref(l, load);
+    quire_mem_free(a, calls, sizeof *calls * n);
+}
+
+static void on_value(void *ctx, const uint8_t *bytes, size_t n)
+{
+    fetch *f = (fetch *)ctx;
+    f->miss = quire_unseal(f->sealer, f->room, &f->load->ns->seal_key, &f->id, bytes, n, &f->load->ended);
+    end_fetch(f, QUIRE_REMOTE);
+}
+
+/* A run of slots of one load: as many as may be in flight. */
+static void fetch_remote(quire_loader *l, quire_load *load, quire_lane *lane, quire_sealer *sealer)
+{
+    fetch f[MAX_BATCH];
+    quire_call calls[MAX_BATCH];
+    uint32_t n = 0, n_calls = 0, group, page;
+    size_t bytes = 0, max = quire_remote_in_flight(l->store->remote);
+    uint64_t deadline = load->deadline;
+    while (n < MAX_BATCH && next_slot(load, QUIRE_REMOTE, &group, &page)) {
+        size_t next = quire_namespace_page(load->ns, group, page).bytes;
+        if (n && bytes + next > max) break;
+        bytes += next;
+        begin_fetch(l, load, &f[n], group, page);
+        f[n++].sealer = sealer;
+    }
+    pthread_mutex_unlock(&l->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        if (!take_room(&f[i])) continue;
+        calls[n_calls++] = (quire_call){.verb = QUIRE_GET,
+                                        .object = f[i].id.object,
+                                        .bytes = quire_sealed_bytes(f[i].id.bytes),
+                                        .on_value = on_value,
+                                        .ctx = &f[i]};
+    }
+    quire_lane_run(lane, calls, n_calls, deadline);
+    for (uint32_t i = 0; i < n_calls; i++) {
+        fetch *one = (fetch *)calls[i].ctx;
+        if (!one->done) one->miss = calls[i].miss ? calls[i].miss : QUIRE_MISS_ABSENT;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (!f[i].done) end_fetch(&f[i], QUIRE_REMOTE);
+    pthread_mutex_lock(&l->lock);
+}
+
+void *quire_load_from_remote(void *arg)
+{
+    quire_loader *l = (quire_loader *)arg;
+    quire_lane *lane = quire_lane_create(l->store->remote, &l->store->stop);
+    quire_sealer *sealer = quire_sealer_create(&l->store->allocator);
+    pthread_mutex_lock(&l->lock);
+    while (!l->stop && lane && sealer) {
+        quire_slot *slot;
+        uint32_t group, page;
+        quire_load *load = find_work(l, QUIRE_REMOTE, &slot, &group, &page);
+        if (!load)
+            pthread_cond_wait(&l->remote_work, &l->lock);
+        else if (!slot)
+            survey_remote(l, load, lane);
+        else
+            fetch_remote(l, load, lane, sealer);
+    }
+    pthread_mutex_unlock(&l->lock);
+    quire_sealer_destroy(sealer);
+    quire_lane_destroy(lane);
+    return NULL;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+/* store: what a namespace is, as 32 bytes; and the key that seals its remote objects (docs/formats/store.md). */
+#ifndef QUIRE_STORE_IDENTITY_H
+#define QUIRE_STORE_IDENTITY_H
+
+#include "store/base.h"
+
+typedef struct quire_raw_layout {
+    const char *text;
+    size_t page_bytes;
+} quire_raw_layout;
+
+/* Exactly one of plan and raw. EINVAL: a member is missing. */
+quire_status quire_identity_root(quire_key *out, const quire_identity *identity, const quire_plan *plan,
+                                 const quire_seq_options *ring, const quire_raw_layout *raw);
+/* HKDF-SHA256 of the tenant's secret, salted with the root. */
+quire_status quire_identity_seal_key(quire_key *out, const quire_key *root, const uint8_t secret[32]);
+
+#endif

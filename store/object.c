@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+/* store: the page object. Lengths are compared with what the caller expects, never trusted. */
+#include "store/object.h"
+
+#define OBJECT_VERSION 1u
+static const uint8_t magic[8] = {'Q', 'U', 'I', 'R', 'E', 'P', 'G', 0};
+
+enum {
+    AT_VERSION = 8,
+    AT_FLAGS = 12,
+    AT_ROOT = 16,
+    AT_KEY = 48,
+    AT_PARENT = 80,
+    AT_GROUP = 112,
+    AT_PAGE = 116,
+    AT_TOKENS = 120,
+    AT_RESERVED = 124,
+    AT_LENGTH = 128,
+    AT_FINGERPRINT = 136,
+    AT_PAYLOAD_HASH = 144,
+    AT_RESERVED2 = 160,
+    AT_HEADER_HASH = 184,
+};
+
+void quire_payload_begin(quire_payload_hash *h)
+{
+    (void)XXH3_128bits_reset(&h->state);
+}
+
+void quire_payload_add(quire_payload_hash *h, const void *bytes, size_t n)
+{
+    (void)XXH3_128bits_update(&h->state, bytes, n);
+}
+
+void quire_payload_copy(quire_payload_hash *h, void *to, const void *from, size_t n)
+{
+    for (size_t at = 0, part; at < n; at += part) {
+        part = n - at < QUIRE_OBJECT_BLOCK ? n - at : QUIRE_OBJECT_BLOCK;
+        const uint8_t *source = (const uint8_t *)from + at;
+        if (to) source = (const uint8_t *)memcpy((uint8_t *)to + at, source, part);
+        quire_payload_add(h, source, part);
+    }
+}
+
+static void store_payload_hash(uint8_t out[16], const quire_payload_hash *h)
+{
+    XXH128_hash_t hash = XXH3_128bits_digest(&h->state);
+    quire_store64(out, hash.low64);
+    quire_store64(out + 8, hash.high64);
+}
+
+static uint64_t header_hash(const uint8_t *header)
+{
+    return XXH3_64bits(header, AT_HEADER_HASH);
+}
+
+void quire_object_write_header(uint8_t header[QUIRE_OBJECT_HEADER], const quire_object_id *id,
+                               const quire_payload_hash *h)
+{
+    memset(header, 0, QUIRE_OBJECT_HEADER);
+    memcpy(header, magic, sizeof magic);
+    quire_store32(header + AT_VERSION, OBJECT_VERSION);
+    memcpy(header + AT_ROOT, id->root.byte, 32);
+    memcpy(header + AT_KEY, id->key.byte, 32);
+    memcpy(header + AT_PARENT, id->parent.byte, 32);
+    quire_store32(header + AT_GROUP, id->group);
+    quire_store32(header + AT_PAGE, id->page_index);
+    quire_store32(header + AT_TOKENS, QUIRE_PAGE_TOKENS);
+    quire_store64(header + AT_LENGTH, id->bytes);
+    quire_store64(header + AT_FINGERPRINT, id->fingerprint);
+    store_payload_hash(header + AT_PAYLOAD_HASH, h);
+    quire_store64(header + AT_HEADER_HASH, header_hash(header));
+}
+
+quire_miss quire_object_read_header(const uint8_t *header, size_t n, quire_object_info *info)
+{
+    static const uint8_t zeros[AT_HEADER_HASH - AT_RESERVED2];
+    if (n < QUIRE_OBJECT_HEADER) return QUIRE_MISS_LENGTH;
+    if (memcmp(header, magic, sizeof magic)) return QUIRE_MISS_MAGIC;
+    if (quire_load32(header + AT_VERSION) != OBJECT_VERSION) return QUIRE_MISS_VERSION;
+    if (quire_load64(header + AT_HEADER_HASH) != header_hash(header)) return QUIRE_MISS_HEADER;
+    if (quire_load32(header + AT_FLAGS) || quire_load32(header + AT_RESERVED) ||
+        memcmp(header + AT_RESERVED2, zeros, sizeof zeros))
+        return QUIRE_MISS_RESERVED;
+    if (quire_load32(header + AT_TOKENS) != QUIRE_PAGE_TOKENS) return QUIRE_MISS_CODEC;
+    memcpy(info->root, header + AT_ROOT, 32);
+    memcpy(info->key, header + AT_KEY, 32);
+    memcpy(info->parent, header + AT_PARENT, 32);
+    info->group = quire_load32(header + AT_GROUP);
+    info->page_index = quire_load32(header + AT_PAGE);
+    info->payload_bytes = quire_load64(header + AT_LENGTH);
+    info->fingerprint = quire_load64(header + AT_FINGERPRINT);
+    if (info->payload_bytes != n - QUIRE_OBJECT_HEADER) return QUIRE_MISS_LENGTH;
+    return QUIRE_MISS_NONE;
+}
+
+quire_miss quire_object_check_header(const uint8_t *header, size_t n, const quire_object_id *id)
+{
+    quire_object_info info;
+    quire_miss miss = quire_object_read_header(header, n, &info);
+    if (miss) return miss;
+    if (memcmp(info.root, id->root.byte, 32)) return QUIRE_MISS_IDENTITY;
+    if (memcmp(info.key, id->key.byte, 32) || memcmp(info.parent, id->parent.byte, 32) ||
+        info.group != id->group || info.page_index != id->page_index)
+        return QUIRE_MISS_KEY;
+    if (info.fingerprint != id->fingerprint) return QUIRE_MISS_CODEC;
+    return info.payload_bytes == id->bytes ? QUIRE_MISS_NONE : QUIRE_MISS_LENGTH;
+}
+
+quire_miss quire_object_check_payload(const uint8_t header[QUIRE_OBJECT_HEADER], const quire_payload_hash *h)
+{
+    uint8_t hash[16];
+    store_payload_hash(hash, h);
+    return memcmp(hash, header + AT_PAYLOAD_HASH, sizeof hash) ? QUIRE_MISS_PAYLOAD : QUIRE_MISS_NONE;
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+/* store: the page object, a header and the page's bytes as they lie in memory (docs/formats/store.md). */
+#ifndef QUIRE_STORE_OBJECT_H
+#define QUIRE_STORE_OBJECT_H
+
+#include "store/base.h"
+
+#define XXH_STATIC_LINKING_ONLY /* for the state as a member */
+#include <xxhash.h>
+
+#define QUIRE_OBJECT_HEADER 192u
+#define QUIRE_OBJECT_BLOCK \
+    (128u << 10) /* copied and hashed at a time: stays in the CPU's cache between both */
+/* Larger pages do not exist: 4096 layers of the largest tiles are far below. Bounds what a length field can ask for. */
+#define QUIRE_OBJECT_MAX (1ull << 34)
+
+/* What an object must be; of a page, from its namespace. */
+typedef struct quire_object_id {
+    quire_key root, key, parent, object;
+    uint32_t group, page_index;
+    uint64_t bytes, fingerprint; /* of the payload */
+} quire_object_id;
+
+/* Copies the payload block by block, hashing it. */
+typedef struct quire_payload_hash {
+    XXH3_state_t state;
+} quire_payload_hash;
+
+void quire_payload_begin(quire_payload_hash *h);
+void quire_payload_add(quire_payload_hash *h, const void *bytes, size_t n);
+/* to may be NULL: only hashed. */
+void quire_payload_copy(quire_payload_hash *h, void *to, const void *from, size_t n);
+
+void quire_object_write_header(uint8_t header[QUIRE_OBJECT_HEADER], const quire_object_id *id,
+                               const quire_payload_hash *h);
+/* Whether a header of an object of n bytes in all is undamaged, whatever its namespace. Fills info but for used and
+ * pinned. */
+quire_miss quire_object_read_header(const uint8_t *header, size_t n, quire_object_info *info);
+/* Whether it is the header of this object. Everything but the payload's hash is decided here. */
+quire_miss quire_object_check_header(const uint8_t *header, size_t n, const quire_object_id *id);
+quire_miss quire_object_check_payload(const uint8_t header[QUIRE_OBJECT_HEADER], const quire_payload_hash *h);
+
+#endif

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * store: the remote tier: a Valkey or Redis server, or a cluster of them. What lanes share is here: nodes, which node has which
+ * slot of the key space, and whether a node is taken as down. A lane is one thread's way to all nodes.
+ */
+#ifndef QUIRE_STORE_REMOTE_H
+#define QUIRE_STORE_REMOTE_H
+
+#include "store/base.h"
+
+typedef struct quire_remote quire_remote;
+typedef struct quire_lane quire_lane;
+
+quire_status quire_remote_create(quire_remote **out, const quire_store_remote *options,
+                                 const quire_allocator *allocator, quire_counters *counters, char *message,
+                                 size_t message_size);
+void quire_remote_destroy(quire_remote *remote); /* its lanes must be gone */
+void quire_remote_nodes(quire_remote *remote, uint32_t *n, uint32_t *n_down);
+size_t quire_remote_in_flight(const quire_remote *remote);
+
+/* stop: of the whole store; lanes look at it at least ten times a second. NULL: no memory. */
+quire_lane *quire_lane_create(quire_remote *remote, const atomic_bool *stop);
+void quire_lane_destroy(quire_lane *lane);
+
+typedef enum quire_verb { QUIRE_EXISTS, QUIRE_GET, QUIRE_SET, QUIRE_DEL } quire_verb;
+
+/* One command. Those of a run are sent without waiting for each other's replies. */
+typedef struct quire_call {
+    quire_verb verb;
+    quire_key object;
+    const uint8_t *value; /* SET */
+    size_t bytes;         /* SET: of the value; GET: expected, no more are asked for */
+    void (*on_value)(void *ctx, const uint8_t *bytes, size_t n); /* GET: what came, in the lane's thread */
+    void *ctx;
+    quire_miss miss; /* result: NONE, or why there was no answer */
+    bool found;      /* EXISTS and GET: it is there */
+    /* The lane's own. */
+    uint32_t state, attempts, node;
+    bool asking;
+} quire_call;
+
+/* Until all are answered or the deadline has passed. */
+void quire_lane_run(quire_lane *lane, quire_call *calls, uint32_t n, uint64_t deadline);
+
+#endif

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: MIT */
+/* store: the threads that save. */
+#include "store/seal.h"
+#include "store/store.h"
+
+#define MAX_ITEMS 64u
+#define MAX_TOUCHES 64u
+#define TOUCH_DELAY (2 * QUIRE_SECOND) /* recency is written in batches */
+#define DAY_US 86400000000ull
+#define PUT_TIMEOUT_MS 5000u
+
+/* -------------------------------------------------------------------- disk */
+
+typedef struct disk_saver {
+    quire_store *store;
+    quire_item *touches[MAX_TOUCHES];
+    uint32_t n_touches;
+    uint64_t touch_deadline;
+    uint64_t day, day_bytes; /* written on this day */
+} disk_saver;
+
+static void write_touches(disk_saver *s)
+{
+    quire_disk_touch touches[MAX_TOUCHES];
+    for (uint32_t i = 0; i < s->n_touches; i++)
+        touches[i] = (quire_disk_touch){s->touches[i]->objects, s->touches[i]->n_objects};
+    quire_disk_touch_all(s->store->disk, touches, s->n_touches);
+    quire_queue_done(&s->store->queue[QUIRE_DISK], s->touches, s->n_touches);
+    s->n_touches = 0;
+}
+
+static void add_touch(disk_saver *s, quire_item *item)
+{
+    if (!s->n_touches) s->touch_deadline = quire_now() + TOUCH_DELAY;
+    s->touches[s->n_touches++] = item;
+    if (s->n_touches == MAX_TOUCHES) write_touches(s);
+}
+
+static bool is_within_day(disk_saver *s, uint64_t bytes)
+{
+    uint64_t limit = s->store->disk_bytes_per_day, day = quire_now_us() / DAY_US;
+    if (!limit) return true;
+    if (day != s->day) s->day_bytes = 0;
+    s->day = day;
+    if (s->day_bytes + bytes > limit) return false;
+    s->day_bytes += bytes;
+    return true;
+}
+
+static void write_items(disk_saver *s, quire_item **items, uint32_t n)
+{
+    quire_store *store = s->store;
+    quire_disk_put puts[MAX_ITEMS];
+    if (!is_within_day(s, items[0]->id.bytes * n)) {
+        quire_count(&store->counters.dropped[QUIRE_DISK], n);
+        return;
+    }
+    /* What goes is decided by recency: that must be known by then. */
+    if (s->n_touches && !quire_disk_has_room(store->disk, items[0]->id.bytes, n)) write_touches(s);
+    for (uint32_t i = 0; i < n; i++)
+        puts[i] = (quire_disk_put){.id = items[i]->id, .payload = items[i]->blob->bytes};
+    (void)quire_disk_write(store->disk, puts, n);
+}
+
+void *quire_save_to_disk(void *arg)
+{
+    disk_saver s = {.store = (quire_store *)arg};
+    quire_queue *q = &s.store->queue[QUIRE_DISK];
+    quire_item *items[MAX_ITEMS];
+    for (;;) {
+        bool flushing;
+        uint64_t deadline = s.n_touches ? s.touch_deadline : quire_now() + QUIRE_SECOND;
+        uint32_t n =
+            quire_queue_take(q, items, MAX_ITEMS, quire_disk_batch(s.store->disk), deadline, &flushing);
+        if (n && items[0]->errand == QUIRE_TOUCH) {
+            add_touch(&s, items[0]);
+        } else if (n) {
+            if (items[0]->errand == QUIRE_SAVE)
+                write_items(&s, items, n);
+            else
+                quire_count(&s.store->counters.removed[QUIRE_DISK],
+                            quire_disk_remove(s.store->disk, &items[0]->id.object, 1));
+            quire_queue_done(q, items, n);
+        }
+        bool closed = !n && quire_queue_is_closed(q);
+        if (s.n_touches && (closed || (flushing && !n) || quire_now() >= s.touch_deadline)) write_touches(&s);
+        if (closed) return NULL;
+    }
+}
+
+/* ------------------------------------------------------------------ remote */
+
+typedef struct remote_saver {
+    quire_store *store;
+    quire_lane *lane;
+    quire_sealer *sealer;
+    uint8_t *sealed; /* room for the batch */
+    size_t cap;
+} remote_saver;
+
+static bool grow(remote_saver *s, size_t bytes)
+{
+    if (bytes <= s->cap) return true;
+    uint8_t *fresh = (uint8_t *)quire_mem_take(&s->store->allocator, bytes);
+    if (!fresh) return false;
+    quire_mem_free(&s->store->allocator, s->sealed, s->cap);
+    s->sealed = fresh;
+    s->cap = bytes;
+    return true;
+}
+
+/* Asks which are there already, so that a fleet does not send the same prefix over and over. */
+static uint32_t ask_unknown(remote_saver *s, quire_item **items, uint32_t n, quire_item **unknown)
+{
+    quire_counters *count = &s->store->counters;
+    quire_call calls[MAX_ITEMS];
+    uint32_t n_unknown = 0;
+    for (uint32_t i = 0; i < n; i++)
+        calls[i] = (quire_call){.verb = QUIRE_EXISTS, .object = items[i]->id.object};
+    quire_lane_run(s->lane, calls, n, quire_deadline(PUT_TIMEOUT_MS));
+    for (uint32_t i = 0; i < n; i++) {
+        if (calls[i].miss)
+            quire_count(&count->failed[QUIRE_REMOTE], 1);
+        else if (calls[i].found)
+            quire_count(&count->known[QUIRE_REMOTE], 1);
+        else
+            unknown[n_unknown++] = items[i];
+    }
+    return n_unknown;
+}
+
+static void send_items(remote_saver *s, quire_item **items, uint32_t n)
+{
+    quire_counters *count = &s->store->counters;
+    quire_call calls[MAX_ITEMS];
+    quire_item *unknown[MAX_ITEMS];
+    n = ask_unknown(s, items, n, unknown);
+    if (!n) return;
+    size_t bytes = quire_sealed_bytes(unknown[0]->id.bytes), stride = (bytes + 63) / 64 * 64;
+    bool good = grow(s, stride * n);
+    for (uint32_t i = 0; i < n && good; i++) {
+        const quire_item *item = unknown[i];
+        uint8_t *to = s->sealed + stride * i;
+        good = quire_seal(s->sealer, to, &item->blob->ns->seal_key, &item->id, item->blob->bytes, NULL);
+        calls[i] = (quire_call){.verb = QUIRE_SET, .object = item->id.object, .value = to, .bytes = bytes};
+    }
+    if (good) quire_lane_run(s->lane, calls, n, quire_deadline(PUT_TIMEOUT_MS));
+    for (uint32_t i = 0; i < n; i++) {
+        bool saved = good && !calls[i].miss;
+        quire_count(saved ? &count->saved[QUIRE_REMOTE] : &count->failed[QUIRE_REMOTE], 1);
+        if (saved) quire_count(&count->saved_bytes[QUIRE_REMOTE], unknown[i]->id.bytes);
+    }
+}
+
+static void remove_item(remote_saver *s, const quire_item *item)
+{
+    quire_call call = {.verb = QUIRE_DEL, .object = item->id.object};
+    quire_lane_run(s->lane, &call, 1, quire_deadline(PUT_TIMEOUT_MS));
+    if (!call.miss && call.found) quire_count(&s->store->counters.removed[QUIRE_REMOTE], 1);
+}
+
+void *quire_save_to_remote(void *arg)
+{
+    quire_store *store = (quire_store *)arg;
+    remote_saver s = {.store = store,
+                      .lane = quire_lane_create(store->remote, &store->stop),
+                      .sealer = quire_sealer_create(&store->allocator)};
+    quire_queue *q = &store->queue[QUIRE_REMOTE];
+    quire_item *items[MAX_ITEMS];
+    for (;;) {
+        bool flushing;
+        uint32_t n = quire_queue_take(q, items, MAX_ITEMS, quire_remote_in_flight(store->remote),
+                                      quire_now() + QUIRE_SECOND, &flushing);
+        if (!n && quire_queue_is_closed(q)) break;
+        if (!n) continue;
+        if (!s.lane || !s.sealer || atomic_load(&store->stop))
+            quire_count(&store->counters.failed[QUIRE_REMOTE], n);
+        else if (items[0]->errand == QUIRE_SAVE)
+            send_items(&s, items, n);
+        else
+            remove_item(&s, items[0]);
+        quire_queue_done(q, items, n);
+    }
+    quire_lane_destroy(s.lane);
+    quire_sealer_destroy(s.sealer);
+    quire_mem_free(&store->allocator, s.sealed, s.cap);
+    return NULL;
+}

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT */
+/* store: open, close, statistics, administration. */
+#include "store/store.h"
+
+#define DEFAULT_QUEUE (256u << 20)
+#define DEFAULT_THREADS 2u
+#define MAX_THREADS 64u
+
+bool quire_store_has(const quire_store *store, int tier)
+{
+    return tier == QUIRE_DISK ? store->disk != NULL : store->remote != NULL;
+}
+
+/* --------------------------------------------------------------------- open */
+
+static quire_status open_tiers(quire_store *s, const quire_store_options *o)
+{
+    quire_status status = QUIRE_OK;
+    if (o->directory)
+        status = quire_disk_open(&s->disk, o->directory, o->disk_bytes, &s->allocator, &s->counters,
+                                 o->message, o->message_size);
+    if (!status && o->remote.host)
+        status = quire_remote_create(&s->remote, &o->remote, &s->allocator, &s->counters, o->message,
+                                     o->message_size);
+    return status;
+}
+
+static quire_status start_threads(quire_store *s, const quire_store_options *o)
+{
+    static void *(*const run[2])(void *) = {quire_save_to_disk, quire_save_to_remote};
+    size_t queue_bytes = o->queue_bytes ? o->queue_bytes : DEFAULT_QUEUE;
+    uint32_t n_disk = o->disk_threads ? o->disk_threads : DEFAULT_THREADS;
+    uint32_t n_remote = o->remote.connections ? o->remote.connections : DEFAULT_THREADS;
+    for (int t = 0; t < 2; t++) {
+        if (!quire_queue_init(&s->queue[t], &s->allocator, queue_bytes, &s->counters.queued_bytes[t]))
+            return QUIRE_ENOMEM;
+        if (!quire_store_has(s, t)) continue;
+        if (!quire_thread_start(&s->saver[t], run[t], s)) return QUIRE_ENOMEM;
+        s->has_saver[t] = true;
+    }
+    return quire_loader_start(&s->loader, s, s->disk ? n_disk : 0, s->remote ? n_remote : 0);
+}
+
+quire_status quire_store_open(quire_store **out, const quire_store_options *o)
+{
+    if (!out || !o || !quire_options_are_known(o->version)) return QUIRE_EINVAL;
+    if (o->message && o->message_size) o->message[0] = 0;
+    if ((!o->directory && !o->remote.host) || o->disk_threads > MAX_THREADS ||
+        o->remote.connections > MAX_THREADS)
+        return QUIRE_EINVAL;
+    quire_allocator a = quire_mem_allocator(o->allocator);
+    quire_store *s = (quire_store *)quire_mem_take(&a, sizeof *s);
+    if (!s) return QUIRE_ENOMEM;
+    s->allocator = a;
+    s->promote = !o->no_promote;
+    s->disk_bytes_per_day = o->disk_bytes_per_day;
+    quire_status status = open_tiers(s, o);
+    if (!status) status = start_threads(s, o);
+    if (status)
+        quire_store_close(s);
+    else
+        *out = s;
+    return status;
+}
+
+quire_status quire_store_flush(quire_store *s, uint32_t timeout_ms)
+{
+    if (!s) return QUIRE_EINVAL;
+    uint64_t deadline = quire_deadline(timeout_ms);
+    bool done = true;
+    for (int t = 0; t < 2; t++)
+        if (quire_store_has(s, t)) done &= quire_queue_flush(&s->queue[t], deadline);
+    return done ? QUIRE_OK : QUIRE_EIO;
+}
+
+void quire_store_close(quire_store *s)
+{
+    if (!s) return;
+    quire_allocator a = s->allocator;
+    atomic_store(&s->stop, true);
+    quire_loader_stop(&s->loader);
+    for (int t = 0; t < 2; t++) {
+        if (s->has_saver[t]) {
+            quire_queue_close(&s->queue[t]);
+            pthread_join(s->saver[t], NULL);
+        }
+        if (s->queue[t].allocator) quire_queue_fini(&s->queue[t]);
+    }
+    quire_disk_close(s->disk);
+    quire_remote_destroy(s->remote);
+    quire_mem_free(&a, s, sizeof *s);
+}
+
+/* --------------------------------------------------------------------- offer */
+
+bool quire_store_offer(quire_store *s, const quire_object_id *id, quire_blob *blob, uint32_t tiers)
+{
+    bool taken = false;
+    blob->n = (size_t)id->bytes;
+    for (int t = 0; t < 2; t++) {
+        if (!(tiers >> t & 1) || !quire_store_has(s, t)) continue;
+        quire_item *item = quire_item_create(&s->allocator, QUIRE_SAVE);
+        if (item) {
+            item->id = *id;
+            item->blob = blob;
+            atomic_fetch_add_explicit(&blob->refs, 1, memory_order_relaxed);
+        }
+        if (item && quire_queue_put(&s->queue[t], item))
+            taken = true;
+        else
+            quire_count(&s->counters.dropped[t], 1);
+    }
+    quire_blob_drop(blob);
+    return taken;
+}
+
+void quire_store_discard(quire_store *s, const quire_object_id *id, int tier)
+{
+    quire_item *item = quire_item_create(&s->allocator, QUIRE_REMOVE);
+    if (!item) return;
+    item->id = *id;
+    (void)quire_queue_put(&s->queue[tier], item);
+}
+
+/* ---------------------------------------------------------------- statistics */
+
+void quire_store_stats_get(quire_store *s, quire_store_stats *out)
+{
+    const quire_counters *c = &s->counters;
+    quire_disk_usage usage = {0};
+    *out = (quire_store_stats){.loads = quire_counted(&c->loads),
+                               .evicted = quire_counted(&c->evicted),
+                               .breaks = quire_counted(&c->breaks),
+                               .reconnects = quire_counted(&c->reconnects)};
+    for (int i = 0; i < QUIRE_MISS_COUNT; i++) out->misses[i] = quire_counted(&c->misses[i]);
+    for (int t = 0; t < 2; t++) {
+        out->loaded[t] = quire_counted(&c->loaded[t]);
+        out->loaded_bytes[t] = quire_counted(&c->loaded_bytes[t]);
+        out->saved[t] = quire_counted(&c->saved[t]);
+        out->saved_bytes[t] = quire_counted(&c->saved_bytes[t]);
+        out->known[t] = quire_counted(&c->known[t]);
+        out->dropped[t] = quire_counted(&c->dropped[t]);
+        out->failed[t] = quire_counted(&c->failed[t]);
+        out->removed[t] = quire_counted(&c->removed[t]);
+        out->queued_bytes[t] = quire_counted(&c->queued_bytes[t]);
+    }
+    if (s->disk) quire_disk_usage_get(s->disk, &usage);
+    out->disk_bytes = usage.file_bytes;
+    out->disk_cap_bytes = usage.cap_bytes;
+    out->disk_objects = usage.n_objects;
+    out->pinned_objects = usage.n_pinned;
+    if (s->remote) quire_remote_nodes(s->remote, &out->nodes, &out->nodes_down);
+}
+
+/* ------------------------------------------------------------ administration */
+
+quire_status quire_store_each(quire_store *s, uint32_t payloads, quire_object_fn fn, void *ctx)
+{
+    if (!s || !s->disk || !fn) return QUIRE_EINVAL;
+    return quire_disk_each(s->disk, payloads != 0, fn, ctx);
+}
+
+quire_status quire_store_put_object(quire_store *s, const void *bytes, size_t n)
+{
+    const uint8_t *header = (const uint8_t *)bytes;
+    quire_object_info info;
+    quire_payload_hash hash;
+    if (!s || !s->disk || !bytes) return QUIRE_EINVAL;
+    quire_miss miss = quire_object_read_header(header, n, &info);
+    if (miss) return miss == QUIRE_MISS_VERSION ? QUIRE_EVERSION : QUIRE_EFORMAT;
+    quire_payload_begin(&hash);
+    quire_payload_add(&hash, header + QUIRE_OBJECT_HEADER, n - QUIRE_OBJECT_HEADER);
+    if (quire_object_check_payload(header, &hash)) return QUIRE_EFORMAT;
+    quire_disk_put put = {.payload = header + QUIRE_OBJECT_HEADER, .header = header};
+    put.id.bytes = info.payload_bytes;
+    memcpy(put.id.key.byte, info.key, 32);
+    quire_status status = quire_chain_objects(&put.id.object, &put.id.key, 1, info.group);
+    if (status) return status;
+    return quire_disk_write(s->disk, &put, 1) ? QUIRE_OK : QUIRE_EIO;
+}
+
+/* Damaged objects, some at a time: they are removed between two walks. */
+typedef struct damaged {
+    quire_key objects[64];
+    uint32_t n;
+} damaged;
+
+static quire_status note_damage(void *ctx, const quire_object_info *info, const void *bytes, size_t n)
+{
+    damaged *d = (damaged *)ctx;
+    (void)bytes;
+    (void)n;
+    if (info->damage) memcpy(d->objects[d->n++].byte, info->object, 32);
+    return d->n < 64 ? QUIRE_OK : QUIRE_EIO;
+}
+
+quire_status quire_store_gc(quire_store *s, uint64_t max_age_s, uint64_t max_bytes, uint64_t *n_removed)
+{
+    uint64_t n = 0, trimmed = 0, now = quire_now_us();
+    if (!s || !s->disk) return QUIRE_EINVAL;
+    for (damaged d = {.n = 64}; d.n == 64;) {
+        d.n = 0;
+        quire_status status = quire_disk_each(s->disk, true, note_damage, &d);
+        if (status && d.n < 64) return status;
+        uint32_t gone = quire_disk_remove(s->disk, d.objects, d.n);
+        quire_count(&s->counters.removed[QUIRE_DISK], gone);
+        n += gone;
+        if (gone < d.n) break;
+    }
+    uint64_t before = max_age_s && max_age_s < now / 1000000 ? now - max_age_s * 1000000 : 0;
+    quire_status status = quire_disk_trim(s->disk, before, max_bytes, &trimmed);
+    if (n_removed) *n_removed = n + trimmed;
+    return status;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT */
+/* store: the store itself: tiers, queues, threads. */
+#ifndef QUIRE_STORE_STORE_H
+#define QUIRE_STORE_STORE_H
+
+#include "store/disk.h"
+#include "store/load.h"
+#include "store/queue.h"
+#include "store/remote.h"
+
+struct quire_store {
+    quire_allocator allocator;
+    quire_counters counters;
+    quire_disk *disk;     /* NULL: no such tier */
+    quire_remote *remote; /* NULL: no such tier */
+    quire_queue queue[2]; /* of the tiers that are there */
+    quire_loader loader;
+    uint64_t disk_bytes_per_day;
+    bool promote;
+    atomic_bool stop; /* of the remote's threads */
+    bool has_saver[2];
+    pthread_t saver[2];
+};
+
+bool quire_store_has(const quire_store *store, int tier);
+
+/* save.c: threads that empty the queues. arg: the store. */
+void *quire_save_to_disk(void *arg);
+void *quire_save_to_remote(void *arg);
+
+/* Hand one page to the tiers (bits: 1 << QUIRE_DISK, 1 << QUIRE_REMOTE). Takes over one owner of the blob. true: some tier has
+ * taken it. */
+bool quire_store_offer(quire_store *store, const quire_object_id *id, quire_blob *blob, uint32_t tiers);
+/* A damaged object shall go. */
+void quire_store_discard(quire_store *store, const quire_object_id *id, int tier);
+
+#endif

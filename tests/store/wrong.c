@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: MIT */
+/* Wrong bytes are never given out: damaged, swapped, foreign, forged and replayed objects are misses with their reason. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "store/kit/servers.h"
+#include "store/disk_lock.h"
+#include "store/namespace.h"
+#include "store/seal.h"
+#include "store/store.h"
+#include "support/random.h"
+
+#include <string.h>
+
+#define PAGES 3u
+
+/* ----------------------------------------------------------- the disk, from below */
+
+typedef struct bytes {
+    uint8_t *data;
+    size_t n;
+} bytes;
+
+static void keys_of(kit_scene *s, quire_key *objects)
+{
+    quire_key keys[PAGES];
+    quire_prompt p = kit_prompt(s, PAGES * 64);
+    assert_int_equal(quire_chain_keys(keys, &s->ns->root, &p, PAGES), QUIRE_OK);
+    assert_int_equal(quire_chain_objects(objects, keys, PAGES, 0), QUIRE_OK);
+}
+
+/* Finds the segment of an object; reads or replaces what is stored under its key. */
+static bytes read_object(quire_disk *d, const quire_key *object)
+{
+    for (uint32_t i = 0; i < d->n_segments; i++) {
+        quire_segment *s = &d->segment[i];
+        MDB_txn *txn;
+        MDB_val key = quire_val(object->byte, 32), value;
+        assert_int_equal(quire_segment_begin(s, &txn), 0);
+        if (mdb_get(txn, s->objects, &key, &value) == 0) {
+            bytes b = {malloc(value.mv_size), value.mv_size};
+            memcpy(b.data, value.mv_data, b.n);
+            mdb_txn_abort(txn);
+            return b;
+        }
+        mdb_txn_abort(txn);
+    }
+    fail_msg("the object is not there");
+    return (bytes){0};
+}
+
+static void write_object(quire_disk *d, const quire_key *object, const void *data, size_t n)
+{
+    for (uint32_t i = 0; i < d->n_segments; i++) {
+        quire_segment *s = &d->segment[i];
+        MDB_txn *txn;
+        quire_meta m;
+        MDB_val key = quire_val(object->byte, 32), value = quire_val(data, n);
+        assert_int_equal(mdb_txn_begin(s->env, NULL, 0, &txn), 0);
+        bool here = quire_segment_meta(s, txn, object, &m) == 0;
+        if (here) assert_int_equal(mdb_put(txn, s->objects, &key, &value, 0), 0);
+        assert_int_equal(mdb_txn_commit(txn), 0);
+        if (here) return;
+    }
+    fail_msg("the object is not there");
+}
+
+/* ------------------------------------------------------------------ expectations */
+
+/* Loads everything; PAGES pages of group 0 were saved. Returns the first reason that was counted meanwhile. */
+static quire_miss load_reason(kit_scene *s, uint32_t n_expected)
+{
+    quire_store_stats before = kit_stats(s->store);
+    quire_seq *loaded = kit_load(s, PAGES * 64, 10000);
+    assert_int_equal(quire_seq_length(loaded), n_expected);
+    quire_seq_destroy(loaded);
+    quire_store_stats after = kit_stats(s->store);
+    for (int i = 1; i < QUIRE_MISS_COUNT; i++)
+        if (i != QUIRE_MISS_ABSENT && after.misses[i] > before.misses[i]) return (quire_miss)i;
+    return after.misses[QUIRE_MISS_ABSENT] > before.misses[QUIRE_MISS_ABSENT] ? QUIRE_MISS_ABSENT
+                                                                              : QUIRE_MISS_NONE;
+}
+
+/* Plain geometry: one group. */
+static void begin(kit_scene *s, quire_store *store)
+{
+    quire_geometry g = {QUIRE_OPTIONS, .n_layers = 2, .n_q_heads = 4, .n_kv_heads = 2, .d_k = 64, .d_v = 64};
+    kit_scene_begin_with(s, store, &g, "k4v4", 3, 0, 0);
+}
+
+static void save(kit_scene *s)
+{
+    quire_seq_destroy(kit_compute(s, PAGES * 64, true));
+    assert_int_equal(quire_store_flush(s->store, 10000), QUIRE_OK);
+}
+
+/* Under page 1's key: a changed copy. It is a miss with this reason, page 0 still comes, and the bad object goes. */
+static void expect_miss(kit_scene *s, const void *data, size_t n, quire_miss reason)
+{
+    quire_key objects[PAGES];
+    keys_of(s, objects);
+    bytes good = read_object(s->store->disk, &objects[1]);
+    write_object(s->store->disk, &objects[1], data, n);
+    quire_miss got = load_reason(s, 64);
+    if (reason != QUIRE_MISS_COUNT && got != reason)
+        fail_msg("%s, not %s", quire_miss_name(got), quire_miss_name(reason));
+    assert_true(got != QUIRE_MISS_NONE && got != QUIRE_MISS_ABSENT);
+    assert_int_equal(quire_store_flush(s->store, 10000), QUIRE_OK);
+    bool has = false;
+    quire_disk_has(s->store->disk, &objects[1], 1, &has);
+    assert_false(has);
+    assert_int_equal(quire_store_put_object(s->store, good.data, good.n), QUIRE_OK);
+    free(good.data);
+}
+
+/* --------------------------------------------------------------------- tests */
+
+static void bits_on_disk(void **state)
+{
+    (void)state;
+    char *dir = kit_directory(NULL);
+    quire_store *store = kit_open(dir, KIT_CAP, NULL);
+    kit_scene s;
+    quire_key objects[PAGES];
+    rng r = {99};
+    begin(&s, store);
+    save(&s);
+    keys_of(&s, objects);
+    bytes b = read_object(store->disk, &objects[1]);
+    uint8_t *bad = malloc(b.n + 4096);
+    for (size_t i = 0; i < QUIRE_OBJECT_HEADER; i++) { /* every byte of the header, one bit each */
+        memcpy(bad, b.data, b.n);
+        bad[i] ^= (uint8_t)(1u << rng_bits(&r) % 8);
+        expect_miss(&s, bad, b.n, i < 8 ? QUIRE_MISS_MAGIC : i < 12 ? QUIRE_MISS_VERSION : QUIRE_MISS_HEADER);
+    }
+    for (int i = 0; i < 60; i++) {
+        memcpy(bad, b.data, b.n);
+        size_t at = i == 0   ? QUIRE_OBJECT_HEADER
+                    : i == 1 ? b.n - 1
+                             : QUIRE_OBJECT_HEADER + rng_bits(&r) % (b.n - QUIRE_OBJECT_HEADER);
+        bad[at] ^= (uint8_t)(1u << rng_bits(&r) % 8);
+        expect_miss(&s, bad, b.n, QUIRE_MISS_PAYLOAD);
+    }
+    memcpy(bad, b.data, b.n);
+    memset(bad + b.n, 0, 4096);
+    const size_t lengths[] = {0, 1, 191, 192, 193, b.n - 1, b.n + 1, b.n + 4096};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        expect_miss(&s, bad, lengths[i], QUIRE_MISS_LENGTH);
+    bytes other = read_object(store->disk, &objects[2]); /* the place of another page */
+    expect_miss(&s, other.data, other.n, QUIRE_MISS_KEY);
+    free(other.data);
+    free(b.data);
+    free(bad);
+    assert_int_equal(load_reason(&s, PAGES * 64), QUIRE_MISS_NONE);
+    kit_scene_end(&s);
+    quire_store_close(store);
+    kit_remove(dir);
+}
+
+/* A well-formed object (hashes right) with one field that is not what was asked for. */
+static void fields(void **state)
+{
+    (void)state;
+    char *dir = kit_directory(NULL);
+    quire_store *store = kit_open(dir, KIT_CAP, NULL);
+    kit_scene s;
+    quire_key keys[PAGES], objects[PAGES];
+    begin(&s, store);
+    save(&s);
+    keys_of(&s, objects);
+    quire_prompt p = kit_prompt(&s, PAGES * 64);
+    assert_int_equal(quire_chain_keys(keys, &s.ns->root, &p, PAGES), QUIRE_OK);
+    bytes b = read_object(store->disk, &objects[1]);
+    quire_object_id good = quire_namespace_object(s.ns, keys, &objects[1], 0, 1);
+    for (int field = 0; field < 8; field++) {
+        quire_object_id id = good;
+        size_t n = b.n;
+        static const quire_miss reasons[] = {QUIRE_MISS_IDENTITY, QUIRE_MISS_KEY,   QUIRE_MISS_KEY,
+                                             QUIRE_MISS_KEY,      QUIRE_MISS_KEY,   QUIRE_MISS_CODEC,
+                                             QUIRE_MISS_LENGTH,   QUIRE_MISS_LENGTH};
+        if (field == 0) id.root.byte[31] ^= 1;
+        if (field == 1) id.key.byte[0] ^= 1;
+        if (field == 2) id.parent.byte[7] ^= 1;
+        if (field == 3) id.group ^= 1;
+        if (field == 4) id.page_index ^= 1;
+        if (field == 5) id.fingerprint ^= 1;
+        if (field == 6) id.bytes ^= 64;          /* the header's word against the object's length */
+        if (field == 7) n -= 64, id.bytes -= 64; /* whole, but shorter */
+        quire_payload_hash h;
+        quire_payload_begin(&h);
+        quire_payload_add(&h, b.data + QUIRE_OBJECT_HEADER, n - QUIRE_OBJECT_HEADER);
+        quire_object_write_header(b.data, &id, &h);
+        expect_miss(&s, b.data, n, reasons[field]);
+    }
+    free(b.data);
+    kit_scene_end(&s);
+    quire_store_close(store);
+    kit_remove(dir);
+}
+
+/* Every part of the identity gives other keys: nothing is found, whoever saved. */
+static void identities(void **state)
+{
+    (void)state;
+    char *dir = kit_directory(NULL);
+    quire_store *store = kit_open(dir, KIT_CAP, NULL);
+    kit_scene s, o;
+    begin(&s, store);
+    save(&s);
+    uint8_t secret[32] = {1};
+    for (int i = 0; i < 14; i++) {
+        quire_geometry g = s.g;
+        quire_identity id = kit_identity(1);
+        const char *policy = "k4v4";
+        quire_layer layers[2] = {{4, 2, 64, 64, 0, 0}, {4, 2, 64, 64, 0, 0}};
+        quire_seq_options ring = {QUIRE_OPTIONS, 0, 0, 0};
+        if (i == 0) id.secret = secret;
+        if (i == 1) id.weights = "weights-2";
+        if (i == 2) id.tokenizer = "tokenizer-2";
+        if (i == 3) id.adapter = "adapter";
+        if (i == 4) id.adapter = "adapter", id.adapter_scale = 0.5;
+        if (i == 5) id.rope = "base=10000 dims=32";
+        if (i == 6) policy = "k8v4";
+        if (i == 7) policy = "h:a4g64";
+        if (i == 8) g.n_q_heads = 2;
+        if (i == 9) g.n_kv_heads = 4;
+        if (i == 10) g.d_v = 32;
+        if (i == 11) layers[1].window = 64, g.layers = layers, g.n_q_heads = g.n_kv_heads = g.d_k = g.d_v = 0;
+        if (i == 12) ring.max_tokens = 512, ring.sinks = 4;
+        if (i == 13) g.n_layers = 1;
+        kit_scene_begin_with(&o, NULL, &g, policy, 3, ring.max_tokens, ring.sinks);
+        o.store = store;
+        assert_int_equal(quire_namespace_create(&o.ns, store, &id, o.plan, &ring), QUIRE_OK);
+        assert_int_equal(load_reason(&o, 0), QUIRE_MISS_ABSENT);
+        kit_scene_end(&o);
+    }
+    begin(&o, store); /* the same one finds it */
+    assert_int_equal(load_reason(&o, PAGES * 64), QUIRE_MISS_NONE);
+    kit_scene_end(&o);
+    kit_scene_end(&s);
+    quire_store_close(store);
+    kit_remove(dir);
+}
+
+/* ------------------------------------------------------------------- remote */
+
+static void key_name(char name[70], const quire_key *object)
+{
+    int n = sprintf(name, "q1:");
+    for (int i = 0; i < 32; i++) n += sprintf(name + n, "%02x", object->byte[i]);
+}
+
+static void put(valkeyContext *c, const quire_key *object, const void *data, size_t n)
+{
+    char name[70];
+    key_name(name, object);
+    valkeyReply *r = valkeyCommand(c, "SET %s %b", name, data, n);
+    assert_non_null(r);
+    freeReplyObject(r);
+}
+
+static bytes get(valkeyContext *c, const quire_key *object)
+{
+    char name[70];
+    key_name(name, object);
+    valkeyReply *r = valkeyCommand(c, "GET %s", name);
+    assert_true(r && r->type == VALKEY_REPLY_STRING);
+    bytes b = {malloc(r->len), r->len};
+    memcpy(b.data, r->str, r->len);
+    freeReplyObject(r);
+    return b;
+}
+
+static void expect_remote(kit_scene *s, valkeyContext *c, const quire_key *object, const void *data, size_t n,
+                          quire_miss reason)
+{
+    put(c, object, data, n);
+    quire_miss got = load_reason(s, 64);
+    if (got != reason) fail_msg("%s, not %s", quire_miss_name(got), quire_miss_name(reason));
+    assert_int_equal(quire_store_flush(s->store, 10000), QUIRE_OK); /* it is removed */
+    char name[70];
+    key_name(name, object);
+    valkeyReply *r = valkeyCommand(c, "EXISTS %s", name);
+    assert_int_equal(r->integer, 0);
+    freeReplyObject(r);
+}
+
+static void on_remote(void **state)
+{
+    (void)state;
+    kit_server server;
+    if (system("command -v redis-server >/dev/null 2>&1")) skip();
+    kit_server_start(&server, NULL);
+    valkeyContext *c = kit_connect(server.port);
+    quire_store_remote remote = kit_remote(server.port);
+    quire_store *store = kit_open(NULL, 0, &remote);
+    kit_scene s;
+    quire_key keys[PAGES], objects[PAGES];
+    rng r = {7};
+    begin(&s, store);
+    save(&s);
+    keys_of(&s, objects);
+    quire_prompt p = kit_prompt(&s, PAGES * 64);
+    assert_int_equal(quire_chain_keys(keys, &s.ns->root, &p, PAGES), QUIRE_OK);
+    bytes b = get(c, &objects[1]), other = get(c, &objects[2]);
+    uint8_t *bad = calloc(1, b.n + 100000);
+    for (size_t i = 0; i < QUIRE_SEAL_HEADER + QUIRE_OBJECT_HEADER + 40; i++) {
+        size_t at = i < QUIRE_SEAL_HEADER + QUIRE_OBJECT_HEADER ? i
+                    : i % 2                                     ? b.n - 1 - i % 16
+                                                                : rng_bits(&r) % b.n;
+        memcpy(bad, b.data, b.n);
+        bad[at] ^= (uint8_t)(1u << rng_bits(&r) % 8);
+        expect_remote(&s, c, &objects[1], bad, b.n,
+                      at < 8    ? QUIRE_MISS_MAGIC
+                      : at < 12 ? QUIRE_MISS_VERSION
+                      : at < 16 ? QUIRE_MISS_RESERVED
+                      : at < 24 ? QUIRE_MISS_LENGTH
+                      : at < 36 ? QUIRE_MISS_SEAL
+                      : at < 40 ? QUIRE_MISS_RESERVED
+                      : at < 72 ? QUIRE_MISS_KEY
+                                : QUIRE_MISS_SEAL);
+    }
+    memcpy(bad, b.data, b.n);
+    const size_t lengths[] = {1, 71, 72, b.n - 1, b.n + 1, b.n + 100000};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        expect_remote(&s, c, &objects[1], bad, lengths[i], QUIRE_MISS_LENGTH);
+    expect_remote(&s, c, &objects[1], other.data, other.n, QUIRE_MISS_KEY); /* replayed under another name */
+    memcpy(bad, other.data, other.n);                                       /* and with the name put right */
+    memcpy(bad + 40, objects[1].byte, 32);
+    expect_remote(&s, c, &objects[1], bad, b.n, QUIRE_MISS_SEAL);
+    /* Forged by a tenant who knows everything but the secret: the plain object, and a seal with its own key. */
+    quire_object_id id = quire_namespace_object(s.ns, keys, &objects[1], 0, 1);
+    quire_allocator a = quire_mem_allocator(NULL);
+    quire_sealer *sealer = quire_sealer_create(&a);
+    quire_key own = {{42}};
+    assert_true(quire_seal(sealer, bad, &own, &id, b.data, NULL));
+    expect_remote(&s, c, &objects[1], bad, b.n, QUIRE_MISS_SEAL);
+    /* Sealed with the right key but of another page: only who has the secret could, and even then it is refused. */
+    quire_object_id swapped = quire_namespace_object(s.ns, keys, &objects[1], 0, 1);
+    swapped.page_index = 2;
+    assert_true(quire_seal(sealer, bad, &s.ns->seal_key, &swapped, b.data, NULL));
+    expect_remote(&s, c, &objects[1], bad, b.n, QUIRE_MISS_KEY);
+    quire_sealer_destroy(sealer);
+    put(c, &objects[1], b.data, b.n); /* the true one, replayed: it is the same page */
+    assert_int_equal(load_reason(&s, PAGES * 64), QUIRE_MISS_NONE);
+    free(bad);
+    free(b.data);
+    free(other.data);
+    kit_scene_end(&s);
+    quire_store_close(store);
+    valkeyFree(c);
+    kit_server_end(&server);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bits_on_disk),
+        cmocka_unit_test(fields),
+        cmocka_unit_test(identities),
+        cmocka_unit_test(on_remote),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT */
+/* Finished pages handed out and taken back (quire_page.h). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "quire/quire_page.h"
+#include "support/cache_kit.h"
+#include "support/fail_alloc.h"
+
+#include <string.h>
+
+#define SEED 11u
+
+typedef struct source {
+    const quire_seq *seq;
+    quire_pool *pool;
+    uint32_t n_given;
+    uint32_t wrong_group; /* UINT32_MAX: none */
+} source;
+
+/* A copy of the page of another sequence, as a store would bring it. */
+static quire_page *find(void *ctx, uint32_t group, uint32_t page_index)
+{
+    source *s = (source *)ctx;
+    if (group == s->wrong_group) return NULL;
+    quire_page_info info;
+    quire_page *held = quire_seq_hold_page(s->seq, group, page_index);
+    quire_page *page = quire_pool_take_page(s->pool, quire_seq_plan(s->seq), group, page_index);
+    assert_true(held && page);
+    assert_int_equal(quire_plan_page_info(quire_seq_plan(s->seq), group, page_index, &info), QUIRE_OK);
+    memcpy(quire_page_room(s->pool, page), quire_page_bytes(held), info.bytes);
+    quire_pool_drop_page(s->pool, held);
+    s->n_given++;
+    return page;
+}
+
+static quire_seq *computed(quire_pool *pool, const quire_geometry *g, uint32_t n, uint32_t max,
+                           uint32_t sinks)
+{
+    quire_seq *seq = kit_seq(pool, max, sinks, 0);
+    for (uint32_t done = 0; done < n; done += 32)
+        assert_int_equal(kit_append(pool, g, seq, 32, SEED), QUIRE_OK);
+    return seq;
+}
+
+static void copies(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *policy;
+        uint32_t max_tokens, sinks;
+    } cases[] = {
+        {"k4v4", 0, 0}, {"f16", 0, 0}, {"r4,sinks=64:f16", 0, 0}, {"r5/r3", 200, 70}, {"q8_0", 150, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        quire_geometry g = kit_geometry(2, 32, 32);
+        quire_plan *plan = kit_plan(&g, cases[i].policy, NULL);
+        quire_pool *pool = kit_pool(plan, 8u << 20, NULL);
+        quire_seq *seq = computed(pool, &g, 448, cases[i].max_tokens, cases[i].sinks);
+        quire_seq *copy = kit_seq(pool, cases[i].max_tokens, cases[i].sinks, 0);
+        source s = {.seq = seq, .pool = pool, .wrong_group = UINT32_MAX};
+        quire_seq_options ring = quire_seq_ring(seq);
+        assert_int_equal(quire_seq_adopt(copy, 7, find, &s), QUIRE_OK);
+        assert_int_equal(quire_seq_length(copy), 448);
+        assert_true(kit_rows_hash(&g, seq) == kit_rows_hash(&g, copy));
+        assert_true(kit_attend_hash(&g, seq, &ring, 3) == kit_attend_hash(&g, copy, &ring, 3));
+        assert_int_equal(kit_append(pool, &g, seq, 100, SEED), QUIRE_OK);
+        assert_int_equal(kit_append(pool, &g, copy, 100, SEED), QUIRE_OK);
+        assert_true(kit_rows_hash(&g, seq) == kit_rows_hash(&g, copy));
+        quire_seq_destroy(copy);
+        quire_seq_destroy(seq);
+        kit_pool_is_empty(pool);
+        quire_pool_destroy(pool);
+        quire_plan_destroy(plan);
+    }
+}
+
+/* From every length to every longer one. */
+static void extensions(void **state)
+{
+    (void)state;
+    for (uint32_t from = 0; from <= 6; from++)
+        for (uint32_t to = from; to <= 6; to++) {
+            quire_geometry g = kit_geometry(1, 16, 16);
+            quire_plan *plan = kit_plan(&g, "f16", NULL);
+            quire_pool *pool = kit_pool(plan, 4u << 20, NULL);
+            quire_seq *short_one = computed(pool, &g, from * 64, 160, 10),
+                      *long_one = computed(pool, &g, to * 64, 160, 10);
+            source s = {.seq = long_one, .pool = pool, .wrong_group = UINT32_MAX};
+            assert_int_equal(quire_seq_adopt(short_one, to, find, &s), QUIRE_OK);
+            assert_true(kit_rows_hash(&g, short_one) == kit_rows_hash(&g, long_one));
+            assert_int_equal(quire_seq_trim_floor(short_one), quire_seq_trim_floor(long_one));
+            quire_seq_destroy(short_one);
+            quire_seq_destroy(long_one);
+            kit_pool_is_empty(pool);
+            quire_pool_destroy(pool);
+            quire_plan_destroy(plan);
+        }
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    quire_geometry g = kit_geometry(2, 32, 32);
+    quire_plan *plan = kit_plan(&g, "k4v4", NULL), *other = kit_plan(&g, "f16", NULL);
+    quire_pool *pool = kit_pool(plan, 8u << 20, NULL);
+    quire_seq *seq = computed(pool, &g, 128, 0, 0), *copy = kit_seq(pool, 0, 0, 0);
+    quire_step *step = NULL;
+    source s = {.seq = seq, .pool = pool, .wrong_group = 1};
+    uint64_t before = kit_rows_hash(&g, copy);
+    assert_null(quire_seq_hold_page(seq, 0, 2)); /* not there */
+    assert_null(quire_seq_hold_page(seq, 2, 0));
+    assert_null(quire_seq_hold_page(NULL, 0, 0));
+    assert_null(quire_seq_hold_page(seq, 1, 0)); /* the window has passed it */
+    assert_int_equal(kit_append(pool, &g, seq, 30, SEED), QUIRE_OK);
+    assert_null(quire_seq_hold_page(seq, 0, 2)); /* not finished */
+    assert_null(quire_pool_take_page(pool, other, 0, 0));
+    assert_null(quire_pool_take_page(pool, plan, 2, 0));
+    assert_int_equal(quire_seq_adopt(seq, 3, find, &s), QUIRE_EINVAL); /* 158 tokens */
+    assert_int_equal(quire_seq_trim(seq, 128), QUIRE_OK);
+    assert_int_equal(quire_seq_adopt(seq, 1, find, &s), QUIRE_EINVAL);
+    assert_int_equal(kit_begin(&step, pool, &g, copy, 3, SEED), QUIRE_OK);
+    assert_int_equal(quire_seq_adopt(copy, 2, find, &s), QUIRE_EBUSY);
+    quire_step_abort(step);
+    quire_page *kept[2]; /* group 0 gives pages before group 1 fails: they stay the caller's */
+    for (uint32_t i = 0; i < 2; i++) kept[i] = quire_seq_hold_page(seq, 0, i);
+    assert_int_equal(quire_seq_adopt(copy, 2, find, &s), QUIRE_EMISMATCH);
+    assert_true(kit_rows_hash(&g, copy) == before && quire_seq_length(copy) == 0);
+    for (uint32_t i = 0; i < 2; i++) quire_pool_drop_page(pool, kept[i]);
+    quire_seq_destroy(copy);
+    quire_seq_destroy(seq);
+    quire_pool_destroy(pool); /* the two copies that find() made go with it */
+    quire_plan_destroy(plan);
+    quire_plan_destroy(other);
+}
+
+/* A page that is held stays as it is when its sequence trims into it and goes on otherwise. */
+static void held(void **state)
+{
+    (void)state;
+    quire_geometry g = kit_geometry(2, 32, 32);
+    quire_plan *plan = kit_plan(&g, "r4", NULL);
+    quire_pool *pool = kit_pool(plan, 8u << 20, NULL);
+    quire_seq *seq = computed(pool, &g, 128, 0, 0);
+    quire_page_info info;
+    assert_int_equal(quire_plan_page_info(plan, 0, 1, &info), QUIRE_OK);
+    quire_page *page = quire_seq_hold_page(seq, 0, 1);
+    void *copy = malloc(info.bytes);
+    memcpy(copy, quire_page_bytes(page), info.bytes);
+    assert_int_equal(quire_seq_trim(seq, 110), QUIRE_OK);
+    assert_int_equal(kit_append(pool, &g, seq, 60, SEED + 1), QUIRE_OK);
+    assert_memory_equal(copy, quire_page_bytes(page), info.bytes);
+    quire_seq_destroy(seq);
+    assert_memory_equal(copy, quire_page_bytes(page), info.bytes);
+    quire_pool_drop_page(pool, page);
+    kit_pool_is_empty(pool);
+    free(copy);
+    quire_pool_destroy(pool);
+    quire_plan_destroy(plan);
+}
+
+static void ranges(void **state)
+{
+    (void)state;
+    quire_geometry g = kit_geometry(1, 16, 16); /* group 1 has a window of 40 */
+    quire_plan *plan = kit_plan(&g, "f16", NULL);
+    uint32_t kept, first;
+    quire_plan_page_range(plan, NULL, 0, 10, &kept, &first);
+    assert_int_equal(kept, 0);
+    assert_int_equal(first, 0);
+    quire_plan_page_range(plan, NULL, 1, 10, &kept, &first);
+    assert_int_equal(kept, 0);
+    assert_int_equal(first, 9);
+    quire_seq_options ring = {QUIRE_OPTIONS, 200, 70, 0};
+    quire_plan_page_range(plan, &ring, 0, 10, &kept, &first); /* 130 back from 640: position 511 */
+    assert_int_equal(kept, 2);
+    assert_int_equal(first, 7);
+    quire_plan_page_range(plan, &ring, 0, 3, &kept, &first); /* sinks and window meet */
+    assert_int_equal(kept, 0);
+    assert_int_equal(first, 0);
+    quire_plan_page_range(plan, &ring, 0, 0, &kept, &first);
+    assert_int_equal(first, 0);
+    quire_plan_destroy(plan);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(copies), cmocka_unit_test(extensions), cmocka_unit_test(refusals),
+        cmocka_unit_test(held),   cmocka_unit_test(ranges),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+/* quire store: looks after a store of pages, and moves slots of llama-server into and out of it. */
+#include "store_options.h"
+
+#include <string.h>
+
+static const struct {
+    const char *name, *text;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    {"stat", "objects, bytes, cap", store_stat},
+    {"ls", "the objects on disk, one per line", store_ls},
+    {"verify", "reads every object on disk and checks it", store_verify},
+    {"gc", "removes what is damaged, old or too much", store_gc},
+    {"export", "writes the objects on disk into one file", store_export},
+    {"import", "puts the objects of such a file on disk", store_import},
+    {"put-slot", "a slot that llama-server has saved becomes pages", store_put_slot},
+    {"get-slot", "pages become a slot that llama-server can restore", store_get_slot},
+};
+
+#define N_COMMANDS (sizeof commands / sizeof commands[0])
+
+/* Help in every form, of a command that has commands. */
+static int help(void)
+{
+    char about[1024] =
+        "Looks after a store of pages (docs/store.md).\n\nCommands, each with its own --help:\n";
+    size_t n = strlen(about);
+    for (size_t i = 0; i < N_COMMANDS && n < sizeof about; i++)
+        n += (size_t)snprintf(about + n, sizeof about - n, "%s  %-10s %s", i ? "\n" : "", commands[i].name,
+                              commands[i].text);
+    tool_command command = {
+        .name = "store",
+        .usage = "COMMAND [OPTIONS]",
+        .about = about,
+        .examples = "  quire store stat --dir /var/cache/quire\n"
+                    "  quire store verify --dir /var/cache/quire --json\n"
+                    "  quire store get-slot --help\n",
+    };
+    return tool_help(&command);
+}
+
+int cmd_store(int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : "";
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (strcmp(name, commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) return help();
+    if (argc < 2) return tool_usage("store", "it needs a command; quire store --help lists them");
+    return tool_usage("store", "there is no command \"%s\"; quire store --help lists them", name);
+}

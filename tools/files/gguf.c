@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * GGUF: magic, u32 version, u64 number of tensors, u64 number of entries; an entry is a string (u64 length, bytes), a u32
+ * type and a value; an array is u32 type, u64 count, values. All little-endian, nothing aligned.
+ */
+#include "files/gguf.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { TYPE_BOOL = 7, TYPE_STRING = 8, TYPE_ARRAY = 9, N_TYPES = 13 };
+
+/* Bytes of a value; 0: it tells its own length. */
+static const uint8_t type_bytes[N_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+
+typedef struct cursor {
+    const uint8_t *at, *end;
+} cursor;
+
+typedef struct text {
+    const uint8_t *bytes;
+    uint64_t n;
+} text;
+
+/* ------------------------------------------------------------------- pieces */
+
+static bool take(cursor *c, uint64_t n, const uint8_t **bytes)
+{
+    if (n > (uint64_t)(c->end - c->at)) return false;
+    *bytes = c->at;
+    c->at += n;
+    return true;
+}
+
+static uint64_t little(const uint8_t *bytes, uint32_t n)
+{
+    uint64_t value = 0;
+    for (uint32_t i = 0; i < n; i++) value |= (uint64_t)bytes[i] << 8 * i;
+    return value;
+}
+
+static bool take_number(cursor *c, uint32_t n, uint64_t *value)
+{
+    const uint8_t *bytes;
+    if (!take(c, n, &bytes)) return false;
+    *value = little(bytes, n);
+    return true;
+}
+
+static bool take_text(cursor *c, text *t)
+{
+    return take_number(c, 8, &t->n) && take(c, t->n, &t->bytes);
+}
+
+static bool skip_values(cursor *c, uint64_t type, uint64_t count)
+{
+    const uint8_t *bytes;
+    text t;
+    if (type_bytes[type]) return count <= UINT64_MAX / 8 && take(c, count * type_bytes[type], &bytes);
+    for (; count; count--) /* each takes eight bytes at least, so the end comes */
+        if (!take_text(c, &t)) return false;
+    return true;
+}
+
+/* ------------------------------------------------------------------ entries */
+
+typedef struct entry {
+    text key;
+    uint64_t type;  /* of the value, or of the values of an array */
+    uint64_t count; /* 1 for what is no array */
+    bool is_array;
+    cursor values;
+} entry;
+
+/* Arrays of arrays do not exist in models. */
+static bool take_entry(cursor *c, entry *e)
+{
+    e->count = 1;
+    if (!take_text(c, &e->key) || !take_number(c, 4, &e->type)) return false;
+    e->is_array = e->type == TYPE_ARRAY;
+    if (e->is_array && (!take_number(c, 4, &e->type) || !take_number(c, 8, &e->count))) return false;
+    if (e->type >= N_TYPES || e->type == TYPE_ARRAY) return false;
+    e->values.at = c->at;
+    if (!skip_values(c, e->type, e->count)) return false;
+    e->values.end = c->at;
+    return true;
+}
+
+/* ---------------------------------------------------------------------- keys */
+
+/* A string without what terminals act on. */
+static void copy_text(char *to, size_t size, const text *t)
+{
+    size_t n = t->n < size - 1 ? (size_t)t->n : size - 1;
+    for (size_t i = 0; i < n; i++)
+        to[i] = t->bytes[i] < 0x20 || t->bytes[i] == 0x7f ? '?' : (char)t->bytes[i];
+    to[n] = 0;
+}
+
+static bool key_is(const entry *e, const char *prefix, const char *name)
+{
+    size_t n = strlen(prefix), m = strlen(name);
+    return e->key.n == n + m && !memcmp(e->key.bytes, prefix, n) && !memcmp(e->key.bytes + n, name, m);
+}
+
+/* Whole numbers and flags only. */
+static bool next_value(entry *e, uint32_t *out)
+{
+    static const bool is_signed[N_TYPES] = {[1] = true, [3] = true, [5] = true, [11] = true};
+    uint64_t value = 0;
+    uint32_t bytes = type_bytes[e->type];
+    if (e->type == 6 || e->type == 12 || !bytes || !take_number(&e->values, bytes, &value)) return false;
+    if (is_signed[e->type] && value >> (8 * bytes - 1)) return false;
+    if (value > INT32_MAX) return false;
+    *out = e->type == TYPE_BOOL ? value != 0 : (uint32_t)value;
+    return true;
+}
+
+static bool read_list(gguf_list *list, entry *e)
+{
+    if (e->count > GGUF_MAX_LAYERS) return false;
+    for (list->n = 0; list->n < e->count; list->n++)
+        if (!next_value(e, &list->value[list->n])) return false;
+    return true;
+}
+
+/* A number that some files give once for every layer: all of them must be equal. */
+static bool read_number(uint32_t *out, entry *e)
+{
+    uint32_t first = 0, value;
+    if (!e->count || !next_value(e, &first)) return false;
+    for (uint64_t i = 1; i < e->count; i++)
+        if (!next_value(e, &value) || value != first) return false;
+    *out = first;
+    return true;
+}
+
+#define NUMBERS(X)                                        \
+    X("block_count", block_count)                         \
+    X("context_length", context_length)                   \
+    X("embedding_length", embedding_length)               \
+    X("nextn_predict_layers", nextn_predict_layers)       \
+    X("full_attention_interval", full_attention_interval) \
+    X("attention.key_length", key_length)                 \
+    X("attention.value_length", value_length)             \
+    X("attention.key_length_swa", key_length_swa)         \
+    X("attention.value_length_swa", value_length_swa)     \
+    X("attention.key_length_mla", key_length_mla)         \
+    X("attention.value_length_mla", value_length_mla)     \
+    X("attention.sliding_window", sliding_window)         \
+    X("attention.shared_kv_layers", shared_kv_layers)
+#define LISTS(X)                                \
+    X("attention.head_count", head_count)       \
+    X("attention.head_count_kv", head_count_kv) \
+    X("attention.sliding_window_pattern", window_pattern)
+
+/* Returns the name of a key whose value is not what it should be, or NULL. */
+static const char *read_fact(gguf_facts *f, const char *prefix, entry *e)
+{
+#define X(text_, member) \
+    if (key_is(e, prefix, text_)) return read_number(&f->member, e) ? NULL : text_;
+    NUMBERS(X)
+#undef X
+#define X(text_, member) \
+    if (key_is(e, prefix, text_)) return read_list(&f->member, e) ? NULL : text_;
+    LISTS(X)
+#undef X
+    return NULL;
+}
+
+/* ---------------------------------------------------------------------- read */
+
+static bool refuse(char *message, size_t size, const char *what, const char *more)
+{
+    snprintf(message, size, "%s%s", what, more);
+    return false;
+}
+
+static bool read_head(gguf_facts *f, cursor *c, uint64_t *n_entries)
+{
+    const uint8_t *magic;
+    uint64_t version, n_tensors;
+    if (!take(c, 4, &magic) || memcmp(magic, "GGUF", 4) || !take_number(c, 4, &version)) return false;
+    f->version = (uint32_t)version;
+    return take_number(c, 8, &n_tensors) && take_number(c, 8, n_entries);
+}
+
+/* The architecture, which begins the keys of the rest, usually comes first, but need not. */
+static bool read_names(gguf_facts *f, cursor c, uint64_t n_entries)
+{
+    entry e;
+    text t;
+    for (; n_entries; n_entries--) {
+        if (!take_entry(&c, &e)) return false;
+        if (e.type != TYPE_STRING || e.is_array || !take_text(&e.values, &t)) continue;
+        if (key_is(&e, "general.", "architecture")) copy_text(f->arch, sizeof f->arch, &t);
+        if (key_is(&e, "general.", "name")) copy_text(f->name, sizeof f->name, &t);
+    }
+    return true;
+}
+
+bool gguf_read(gguf_facts *out, const uint8_t *bytes, size_t n, char *message, size_t size)
+{
+    cursor c = {bytes, bytes + n};
+    uint64_t n_entries;
+    char prefix[sizeof out->arch + 1];
+    entry e;
+    *out = (gguf_facts){.version = 0};
+    if (!read_head(out, &c, &n_entries)) return refuse(message, size, "it is not a GGUF file", "");
+    if (out->version != 2 && out->version != 3)
+        return refuse(message, size, "it is of a version of GGUF that is not known", " (2 and 3 are)");
+    if (!read_names(out, c, n_entries))
+        return refuse(message, size, "its metadata is damaged or cut off", "");
+    if (!out->arch[0]) return refuse(message, size, "it does not name its architecture", "");
+    snprintf(prefix, sizeof prefix, "%s.", out->arch);
+    for (; n_entries; n_entries--) {
+        if (!take_entry(&c, &e)) return refuse(message, size, "its metadata is damaged or cut off", "");
+        const char *wrong = read_fact(out, prefix, &e);
+        if (wrong) return refuse(message, size, "it has no usable value of ", wrong);
+    }
+    return true;
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+/* gguf: what a model file of llama.cpp says about the shape of its attention. Reads metadata only. */
+#ifndef QUIRE_FILES_GGUF_H
+#define QUIRE_FILES_GGUF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { GGUF_MAX_LAYERS = 1024 };
+
+/* One value for all layers (n is 1), or one for each; n is 0 if the file does not say. */
+typedef struct gguf_list {
+    uint32_t n;
+    uint32_t value[GGUF_MAX_LAYERS];
+} gguf_list;
+
+/* Numbers that the file does not have are 0. */
+typedef struct gguf_facts {
+    char arch[64], name[128];
+    uint32_t version;
+    uint32_t block_count, context_length, embedding_length;
+    uint32_t key_length, value_length, key_length_swa, value_length_swa;
+    uint32_t key_length_mla, value_length_mla;
+    uint32_t sliding_window, shared_kv_layers, nextn_predict_layers, full_attention_interval;
+    gguf_list head_count, head_count_kv, window_pattern;
+} gguf_facts;
+
+/*
+ * Reads the facts out of the first bytes of a file, or all of them. Allocates nothing; time is linear in n whatever the
+ * bytes say. false: message has one sentence.
+ */
+bool gguf_read(gguf_facts *out, const uint8_t *bytes, size_t n, char *message, size_t size);
+
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * slot_file: files that llama-server writes for a slot (/slots?action=save): tokens, then for every layer the K rows and the V
+ * rows of its cells, in the types the server was started with. Reading trusts nothing; writing gives a file that the server
+ * restores.
+ */
+#ifndef QUIRE_TOOLS_SLOT_FILE_H
+#define QUIRE_TOOLS_SLOT_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define SLOT_MAX_LAYERS 1024u
+
+/* K or V of one layer. */
+typedef struct slot_rows {
+    int32_t type; /* ggml's number */
+    uint64_t row_bytes;
+    uint32_t element_bytes; /* of V that lies transposed; else 0 */
+    size_t at;              /* of the first row in the file */
+} slot_rows;
+
+/* What is the same for every prompt of a server: types and sizes. */
+typedef struct slot_layout {
+    uint32_t version;
+    bool v_transposed;
+    uint32_t n_layers, n_v; /* layers with V: all or none */
+    slot_rows k[SLOT_MAX_LAYERS], v[SLOT_MAX_LAYERS];
+    size_t page_bytes; /* rows of 64 tokens, layer after layer, K then V */
+} slot_layout;
+
+typedef struct slot_file {
+    uint8_t *bytes;
+    size_t n;
+    slot_layout layout;
+    uint32_t *tokens, n_tokens;
+    uint32_t *cell_of, n_cells; /* cell_of[position] */
+} slot_file;
+
+/* NULL, or one sentence about what is wrong. */
+const char *slot_read(slot_file *out, const char *path);
+void slot_free(slot_file *slot);
+
+/* A text that says all of the layout; the same text gives the same layout. */
+void slot_layout_print(const slot_layout *layout, char *text, size_t size);
+const char *slot_layout_parse(slot_layout *out, const char *text);
+
+/* Rows of the positions 64 * page_index and following, which must be there. */
+void slot_get_page(const slot_file *slot, uint32_t page_index, uint8_t *page);
+/* pages[i]: page_bytes bytes each. n_streams as the server's that shall restore it. NULL, or what is wrong. */
+const char *slot_write(const char *path, const slot_layout *layout, const uint32_t *tokens,
+                       uint8_t *const *pages, uint32_t n_pages, uint32_t n_streams);
+
+#endif

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+#define _POSIX_C_SOURCE 200809L
+#include "stat_file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* When a process started, in the unit of /proc/PID/stat; 0: there is none. */
+static uint64_t start_of(uint64_t pid)
+{
+    char path[64], text[1024];
+    unsigned long long start = 0;
+    snprintf(path, sizeof path, "/proc/%llu/stat", (unsigned long long)pid);
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[n] = 0;
+    char *at = strrchr(text, ')');
+    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+    if (at) sscanf(at, " %llu", &start);
+    return start;
+}
+
+static void end_strings(quire_stat *s)
+{
+    s->program[sizeof s->program - 1] = 0;
+    s->ggml[sizeof s->ggml - 1] = 0;
+    s->isa[sizeof s->isa - 1] = 0;
+    for (uint32_t i = 0; i < QUIRE_STAT_POLICIES; i++)
+        s->policies[i].policy[sizeof s->policies[i].policy - 1] = 0;
+}
+
+bool stat_file_read(quire_stat *s, const char *path, bool *is_stale)
+{
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return false;
+    /* In a folder for everybody a name proves nothing. */
+    bool right = !fstat(fd, &info) && S_ISREG(info.st_mode) && info.st_uid == getuid() &&
+                 read(fd, s, sizeof *s) == (ssize_t)sizeof *s;
+    close(fd);
+    if (!right || memcmp(s->magic, QUIRE_STAT_MAGIC, sizeof s->magic) || s->version != QUIRE_STAT_VERSION ||
+        s->size < sizeof *s)
+        return false;
+    end_strings(s);
+    *is_stale = start_of(s->pid) != s->start;
+    return true;
+}
+
+static size_t look_into(const char *folder, uint64_t pid, void (*look)(void *, const quire_stat *), void *ctx)
+{
+    char start[64], path[512];
+    size_t found = 0;
+    bool is_stale;
+    quire_stat s;
+    DIR *dir = folder && *folder ? opendir(folder) : NULL;
+    snprintf(start, sizeof start, "quire-stat.%u.", (unsigned)getuid());
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        if (strncmp(e->d_name, start, strlen(start)) ||
+            snprintf(path, sizeof path, "%s/%s", folder, e->d_name) >= (int)sizeof path ||
+            !stat_file_read(&s, path, &is_stale))
+            continue;
+        if (is_stale) {
+            unlink(path);
+        } else if (!pid || s.pid == pid) {
+            look(ctx, &s);
+            found++;
+        }
+    }
+    if (dir) closedir(dir);
+    return found;
+}
+
+size_t stat_file_each(uint64_t pid, void (*look)(void *, const quire_stat *), void *ctx)
+{
+    return look_into(getenv("XDG_RUNTIME_DIR"), pid, look, ctx) + look_into("/dev/shm", pid, look, ctx) +
+           look_into("/tmp", pid, look, ctx);
+}
