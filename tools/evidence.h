@@ -12,8 +12,8 @@ typedef struct evidence {
 /* clang-format off */
 static const evidence evidence_rows[] = {
     {"a4g64/a4g64", "smollm2-135m", 0.1246, 0},
-    {"c:r4/r3", "smollm2-135m", 0.03351, 0},
-    {"c:r5/r4", "smollm2-135m", 0.008168, 0},
+    {"c:r4/r3", "smollm2-135m", 0.03115, 0},
+    {"c:r5/r4", "smollm2-135m", 0.007568, 0},
     {"r4/r4", "smollm2-135m", 0.04297, 0},
     {"r5/r3", "smollm2-135m", 0.03226, 0},
     {"r6/r4", "smollm2-135m", 0.008001, 0},

@@ -180,6 +180,13 @@ quire_status quire_profile_observe_q(quire_profile *profile, uint32_t layer, uin
     return QUIRE_OK;
 }
 
+/* Errors matter as much as queries are large, and are as large as what is coded spreads. */
+static float weight_of(double q_rms, double variance)
+{
+    double sd = sqrt(variance > 1e-12 ? variance : 1e-12);
+    return (float)quire_within(sqrt(q_rms / sd), (double)QUIRE_WEIGHT_MIN, (double)QUIRE_WEIGHT_MAX);
+}
+
 /* A channel of which K or Q was not seen is left as it is. */
 static void finish_channel(const quire_channel_sums *sums, float *mean, float *weight, float *q_rms)
 {
@@ -188,11 +195,9 @@ static void finish_channel(const quire_channel_sums *sums, float *mean, float *w
     *q_rms = 1;
     if (!sums->n_k || !sums->n_q) return;
     double m = sums->k / (double)sums->n_k;
-    double variance = sums->kk / (double)sums->n_k - m * m;
-    double sd = sqrt(variance > 1e-12 ? variance : 1e-12);
     double rms = sqrt(sums->qq / (double)sums->n_q + 1e-12);
     *mean = (float)quire_within(m, (double)-QUIRE_F16_MAX, (double)QUIRE_F16_MAX);
-    *weight = (float)quire_within(sqrt(rms / sd), (double)QUIRE_WEIGHT_MIN, (double)QUIRE_WEIGHT_MAX);
+    *weight = weight_of(rms, sums->kk / (double)sums->n_k - m * m);
     *q_rms = (float)rms;
 }
 
@@ -206,7 +211,7 @@ static bool saw_both(const quire_profile_layer *l)
     return k && q;
 }
 
-/* One mean from the sums, which weights are made with; then more of them, if there are rows to find them in. */
+/* One mean from the sums, and weights for the spread around it; with these the means, and around them the spread that counts. */
 QUIRE_APART static void finish_layer(const quire_profile *p, quire_profile_layer *l)
 {
     uint32_t d = l->d_k, n_means = saw_both(l) ? quire_sample_means(p, l) : 0;
@@ -217,7 +222,10 @@ QUIRE_APART static void finish_layer(const quire_profile *p, quire_profile_layer
         float *mean = quire_profile_vectors(l, h), *weight = mean + (size_t)l->n_means * d,
               *q_rms = weight + d;
         for (uint32_t c = 0; c < d; c++) finish_channel(&sums[c], &mean[c], &weight[c], &q_rms[c]);
-        if (n_means) quire_means_find(p, l, h, FIRST_POSITION, moved ? p->length : 0);
+        const double *variance =
+            n_means ? quire_means_find(p, l, h, FIRST_POSITION, moved ? p->length : 0) : NULL;
+        for (uint32_t c = 0; variance && c < d; c++)
+            if (sums[c].n_q) weight[c] = weight_of((double)q_rms[c], variance[c]);
     }
 }
 

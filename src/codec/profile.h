@@ -119,10 +119,13 @@ void quire_sample_add(const quire_profile *profile, quire_profile_layer *layer, 
                       const float *k);
 /* How many means the sample is good for; 0: it is empty. */
 uint32_t quire_sample_means(const quire_profile *profile, const quire_profile_layer *layer);
-/* Writes the means of one head; its weights are known. The rows are brought to the positions from first up to end; end 0: they
- * stay where they are. */
-void quire_means_find(const quire_profile *profile, const quire_profile_layer *layer, uint32_t head,
-                      uint32_t first, uint32_t end);
+/*
+ * Writes the means of one head, found with the weights that are there. The rows are brought to the positions from first up to
+ * end; end 0: they stay where they are. Gives the variance of each channel around the means, in memory of the profile; NULL:
+ * there are too few rows to tell.
+ */
+const double *quire_means_find(const quire_profile *profile, const quire_profile_layer *layer, uint32_t head,
+                               uint32_t first, uint32_t end);
 
 /* A profile of n_layers layers without shapes. NULL: no memory. */
 quire_profile *quire_profile_new(uint32_t n_layers, const quire_allocator *allocator);

@@ -17,38 +17,21 @@ static float bell(uint64_t *state)
     return ((float)sum - 131070.0f) / 37837.0f;
 }
 
-/*
- * How far the rows of a mean spread around it: the weight tells the spread of all rows, and that of the means is a part of it.
- * Half of it remains at least; means count alike here, however many rows they have.
- */
-static void find_spreads(const quire_calibration *cal, uint32_t d, float *spread)
-{
-    for (uint32_t i = 0; i < d; i++) {
-        double all = (double)cal->q_rms[i] / ((double)cal->weight[i] * (double)cal->weight[i]);
-        double sum = 0, squares = 0, n = (double)cal->n_means;
-        for (uint32_t m = 1; m <= cal->n_means; m++) {
-            double x = (double)quire_mean_at(cal, d, m)[i];
-            sum += x;
-            squares += x * x;
-        }
-        double rest = all * all - (squares / n - sum / n * (sum / n));
-        spread[i] = (float)sqrt(rest > all * all / 4 ? rest : all * all / 4);
-    }
-}
-
-/* Rows with the head's means and spreads, coded and decoded; errors weigh as much as queries are large there. */
+/* Rows around each of the head's means, coded and decoded; errors weigh as much as queries are large there. */
 QUIRE_APART static double head_error(const quire_coder *coder, const quire_calibration *cal, uint64_t seed)
 {
     bool calibrated = coder->codec->info.flags & QUIRE_CODEC_CALIBRATED;
     quire_calibration none = {0};
     quire_coded_row row;
-    float x[QUIRE_MAX_D], y[QUIRE_MAX_D], spread[QUIRE_MAX_D];
+    float x[QUIRE_MAX_D], y[QUIRE_MAX_D];
     uint32_t rows = (ROWS + cal->n_means - 1) / cal->n_means * cal->n_means;
     double sum = 0;
-    find_spreads(cal, coder->d, spread);
     for (uint32_t r = 0; r < rows; r++) {
         const float *mean = quire_mean_at(cal, coder->d, 1 + r % cal->n_means);
-        for (uint32_t i = 0; i < coder->d; i++) x[i] = mean[i] + spread[i] * bell(&seed);
+        for (uint32_t i = 0; i < coder->d; i++) {
+            float spread = cal->q_rms[i] / (cal->weight[i] * cal->weight[i]); /* around the mean */
+            x[i] = mean[i] + spread * bell(&seed);
+        }
         quire_encode_row(coder, calibrated ? cal : &none, x, &row, NULL);
         quire_decode_row(coder, calibrated ? cal : &none, &row, y);
         for (uint32_t i = 0; i < coder->d; i++) {

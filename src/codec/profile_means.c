@@ -14,6 +14,7 @@
 #define MAX_BYTES ((size_t)64 << 20) /* of a profile's samples, and of the memory to work on them */
 #define ROUNDS 16                    /* more gain less than a thousandth */
 #define SEED 0x51C64E6Du
+#define ROWS_PER_MEAN 4u /* from which on spreads around means are known */
 
 /* ------------------------------------------------------------------- sample */
 
@@ -205,8 +206,26 @@ static void fetch_rows(const quire_profile *p, const quire_profile_layer *l, uin
     }
 }
 
-void quire_means_find(const quire_profile *p, const quire_profile_layer *l, uint32_t head, uint32_t first,
-                      uint32_t end)
+/* Of each channel, around the mean of every row. */
+static const double *variances(const cluster *c)
+{
+    double *sums = c->work->sums;
+    memset(sums, 0, c->d * sizeof *sums);
+    for (uint32_t i = 0; i < c->n_rows; i++) {
+        const float *row = row_at(c, i);
+        const float *mean = quire_mean_at(&c->cal, c->d, quire_nearest_mean(&c->cal, row, c->d, NULL));
+        for (uint32_t k = 0; k < c->d; k++) {
+            double e = (double)row[k] - (mean ? (double)mean[k] : 0);
+            sums[k] += e * e;
+        }
+    }
+    /* Means lie nearer to the rows they were made of than to others. */
+    for (uint32_t k = 0; k < c->d; k++) sums[k] /= (double)(c->n_rows - c->cal.n_means);
+    return sums;
+}
+
+const double *quire_means_find(const quire_profile *p, const quire_profile_layer *l, uint32_t head,
+                               uint32_t first, uint32_t end)
 {
     float *mean = quire_profile_vectors(l, head), *weight = mean + (size_t)l->n_means * l->d_k;
     cluster c = {.work = &p->work,
@@ -222,4 +241,5 @@ void quire_means_find(const quire_profile *p, const quire_profile_layer *l, uint
         if (!(total < last)) break;
         last = total;
     }
+    return c.n_rows < ROWS_PER_MEAN * l->n_means ? NULL : variances(&c);
 }

@@ -76,6 +76,12 @@ static void clusters_are_found(void **state)
     one.n_means = 1;
     double with_many = error_with(&many), with_one = error_with(&one);
     if (!(with_many < 0.25 * with_one)) fail_msg("15 means: error %g, one: %g", with_many, with_one);
+    /* The weights are those of the spread around the means, 0.3. */
+    for (uint32_t i = 0; i < D; i++) {
+        double weight = sqrt((double)many.q_rms[i] / 0.3);
+        if (fabs((double)many.weight[i] / weight - 1) > 0.1)
+            fail_msg("channel %u: weight %g, expected %g", i, (double)many.weight[i], weight);
+    }
     quire_profile_destroy(p);
 }
 
