@@ -6,6 +6,7 @@
 #define STATE(s) (1u << QUIRE_SLOT_##s)
 #define HAD (STATE(ON_DISK) | STATE(ON_REMOTE) | STATE(UNDER_WAY) | STATE(LOADED))
 #define MAX_BATCH 64u
+#define LOT 8u /* pages of a load that are made resident together */
 
 /* ---------------------------------------------------------------- the stages */
 
@@ -106,7 +107,9 @@ typedef struct fetch {
     quire_miss miss;
     quire_sealer *sealer;
     quire_loader *loader;
-    bool done;
+    bool done, is_resident;
+    struct fetch *lot; /* those that are taken together */
+    uint32_t n_lot;
 } fetch;
 
 static void begin_fetch(quire_loader *l, quire_load *load, fetch *f, uint32_t group, uint32_t page_index)
@@ -121,11 +124,32 @@ static void begin_fetch(quire_loader *l, quire_load *load, fetch *f, uint32_t gr
     load->refs++;
 }
 
+/* The lots of a batch; each becomes resident when the first of its pages is needed. */
+static void part_into_lots(fetch *f, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        f[i].lot = &f[i / LOT * LOT];
+        f[i].n_lot = n - i / LOT * LOT < LOT ? n - i / LOT * LOT : LOT;
+    }
+}
+
+static void make_resident(fetch *f)
+{
+    quire_page *pages[LOT];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->n_lot; i++) {
+        if (f->lot[i].page && !f->lot[i].done) pages[n++] = f->lot[i].page;
+        f->lot[i].is_resident = true;
+    }
+    quire_pool_populate(f->load->pool, pages, n);
+}
+
 static bool take_room(fetch *f)
 {
     quire_load *load = f->load;
     if (load->pool) {
-        f->room = f->page ? quire_page_room(load->pool, f->page) : NULL;
+        if (!f->is_resident) make_resident(f);
+        f->room = f->page ? quire_page_room(f->page) : NULL;
     } else {
         f->raw = quire_mem_take(quire_namespace_allocator(load->ns), load->ns->raw_bytes);
         f->room = f->raw;
@@ -239,6 +263,35 @@ static void survey_disk(quire_loader *l, quire_load *load)
     quire_mem_free(&l->store->allocator, has, n);
 }
 
+/* A thread's share of the slots of a load that are still to be fetched. */
+static uint32_t share_of(const quire_load *load, quire_slot_state state, uint32_t n_threads)
+{
+    uint32_t n = 0, share;
+    for (uint32_t g = 0; g < load->ns->n_groups; g++)
+        for (uint32_t i = load->first_page; i < load->n_chosen; i++) {
+            const quire_slot *slot = quire_load_slot(load, g, i);
+            n += slot->wanted && slot->state == state;
+        }
+    share = (n + n_threads - 1) / n_threads;
+    return share < MAX_BATCH ? share : MAX_BATCH;
+}
+
+/* A lot of slots of one load. */
+static void fetch_disk(quire_loader *l, quire_load *load)
+{
+    fetch f[LOT];
+    uint32_t n = 0, share = share_of(load, QUIRE_SLOT_ON_DISK, l->n_disk), group, page;
+    while (n < LOT && n < share && next_slot(load, QUIRE_DISK, &group, &page))
+        begin_fetch(l, load, &f[n++], group, page);
+    pthread_mutex_unlock(&l->lock);
+    part_into_lots(f, n);
+    for (uint32_t i = 0; i < n; i++) {
+        if (take_room(&f[i])) f[i].miss = quire_disk_read(l->store->disk, &f[i].id, f[i].room, &load->ended);
+        end_fetch(&f[i], QUIRE_DISK);
+    }
+    pthread_mutex_lock(&l->lock);
+}
+
 void *quire_load_from_disk(void *arg)
 {
     quire_loader *l = (quire_loader *)arg;
@@ -252,12 +305,7 @@ void *quire_load_from_disk(void *arg)
         } else if (!slot) {
             survey_disk(l, load);
         } else {
-            fetch f;
-            begin_fetch(l, load, &f, group, page);
-            pthread_mutex_unlock(&l->lock);
-            if (take_room(&f)) f.miss = quire_disk_read(l->store->disk, &f.id, f.room, &load->ended);
-            end_fetch(&f, QUIRE_DISK);
-            pthread_mutex_lock(&l->lock);
+            fetch_disk(l, load);
         }
     }
     pthread_mutex_unlock(&l->lock);
@@ -309,31 +357,19 @@ static void on_value(void *ctx, const uint8_t *bytes, size_t n)
     end_fetch(f, QUIRE_REMOTE);
 }
 
-/* A thread's share of the slots of a load that are still to be fetched. */
-static uint32_t share_of(const quire_load *load, uint32_t n_threads)
-{
-    uint32_t n = 0, share;
-    for (uint32_t g = 0; g < load->ns->n_groups; g++)
-        for (uint32_t i = load->first_page; i < load->n_chosen; i++) {
-            const quire_slot *slot = quire_load_slot(load, g, i);
-            n += slot->wanted && slot->state == QUIRE_SLOT_ON_REMOTE;
-        }
-    share = (n + n_threads - 1) / n_threads;
-    return share < MAX_BATCH ? share : MAX_BATCH;
-}
-
 /* A run of slots of one load. The lane bounds how many bytes are in flight; a long run keeps the server busy. */
 static void fetch_remote(quire_loader *l, quire_load *load, quire_lane *lane, quire_sealer *sealer)
 {
     fetch f[MAX_BATCH];
     quire_call calls[MAX_BATCH];
-    uint32_t n = 0, n_calls = 0, share = share_of(load, l->n_remote), group, page;
+    uint32_t n = 0, n_calls = 0, share = share_of(load, QUIRE_SLOT_ON_REMOTE, l->n_remote), group, page;
     uint64_t deadline = load->deadline;
     while (n < share && next_slot(load, QUIRE_REMOTE, &group, &page)) {
         begin_fetch(l, load, &f[n], group, page);
         f[n++].sealer = sealer;
     }
     pthread_mutex_unlock(&l->lock);
+    part_into_lots(f, n);
     for (uint32_t i = 0; i < n; i++) {
         if (load->pool && !f[i].page) {
             f[i].miss = QUIRE_MISS_ROOM;

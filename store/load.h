@@ -61,7 +61,7 @@ typedef struct quire_loader {
     pthread_cond_t disk_work, remote_work, progress;
     quire_load *loads; /* with work to do, oldest first */
     bool stop;
-    uint32_t n_threads, n_remote;
+    uint32_t n_threads, n_disk, n_remote;
     pthread_t *threads;
     uint32_t cap_threads;
 } quire_loader;

@@ -14,6 +14,7 @@ quire_status quire_loader_start(quire_loader *l, quire_store *store, uint32_t n_
         !quire_cond_init(&l->progress))
         return QUIRE_ENOMEM;
     l->cap_threads = n_disk + n_remote;
+    l->n_disk = n_disk;
     l->n_remote = n_remote;
     l->threads = (pthread_t *)quire_mem_take(&store->allocator, sizeof *l->threads * l->cap_threads);
     if (!l->threads) return QUIRE_ENOMEM;

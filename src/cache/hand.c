@@ -59,10 +59,15 @@ void quire_page_share(quire_page *page)
     quire_page_hold(page);
 }
 
-void *quire_page_room(quire_pool *pool, quire_page *page)
+void *quire_page_room(quire_page *page)
 {
-    quire_page_populate(&pool->pages, page);
     return page->data;
+}
+
+void quire_pool_populate(quire_pool *pool, quire_page *const *pages, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += QUIRE_POPULATE)
+        quire_pages_populate(&pool->pages, pages + i, n - i < QUIRE_POPULATE ? n - i : QUIRE_POPULATE);
 }
 
 quire_page *quire_pool_take_page(quire_pool *pool, const quire_plan *plan, uint32_t group,

@@ -81,8 +81,10 @@ quire_status quire_pages_add(quire_pages *pages, const quire_page_layout *layout
 quire_page *quire_page_take(quire_pages *pages, const quire_page_layout *layout);
 /* The same with undefined bytes, for who fills all of them at once. */
 quire_page *quire_page_take_raw(quire_pages *pages, const quire_page_layout *layout);
-/* Makes its memory resident at once: a fault for each OS page costs more than filling it. Nothing but time depends on it. */
-void quire_page_populate(const quire_pages *pages, quire_page *page);
+/* Makes the memory of pages that will be filled resident at once: a fault for each OS page costs more than filling it. Pages that lie
+ * side by side get huge OS pages where these lie wholly inside. Nothing but time depends on it. n at most QUIRE_POPULATE. */
+#define QUIRE_POPULATE 16u
+void quire_pages_populate(const quire_pages *pages, quire_page *const *page, uint32_t n);
 /* A copy of the tiles of another page of the same layout. */
 quire_page *quire_page_copy(quire_pages *pages, const quire_page *from);
 

@@ -176,18 +176,50 @@ quire_page *quire_page_take_promised(quire_pages *pages, const quire_page_layout
     return take_zeroed(pages, layout, promise);
 }
 
-void quire_page_populate(const quire_pages *pages, quire_page *page)
-{
 #ifdef MADV_POPULATE_WRITE
-    size_t os_page = pages->os_page, before = (os_page - (uintptr_t)page->data % os_page) % os_page;
-    size_t bytes = page->layout->bytes;
-    if (bytes < before + os_page) return; /* OS pages that lie wholly inside */
-    (void)madvise(page->data + before, (bytes - before) / os_page * os_page, MADV_POPULATE_WRITE);
+#define HUGE_PAGE ((uintptr_t)2 << 20)
+
+/* Only of our own reservations, whose small OS pages are our choice: who reserves otherwise has chosen otherwise. The range is as
+ * it was afterwards; huge pages that are there stay. */
+static void populate_range(const quire_pages *pages, uint8_t *begin, uint8_t *end, bool may_be_huge)
+{
+    uintptr_t mask = pages->os_page - 1, from = ((uintptr_t)begin + mask) & ~mask,
+              to = (uintptr_t)end & ~mask;
+    uintptr_t first = (from + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1), last = to & ~(HUGE_PAGE - 1);
+    if (from >= to) return; /* OS pages that lie wholly inside */
+    may_be_huge = may_be_huge && first < last;
+    if (may_be_huge) (void)madvise((void *)first, last - first, MADV_HUGEPAGE);
+    (void)madvise((void *)from, to - from, MADV_POPULATE_WRITE);
+    if (may_be_huge) (void)madvise((void *)first, last - first, MADV_NOHUGEPAGE);
+}
+
+void quire_pages_populate(const quire_pages *pages, quire_page *const *page, uint32_t n)
+{
+    quire_page *sorted[QUIRE_POPULATE];
+    bool may_be_huge = pages->allocator.reserve == quire_allocator_or_default(NULL).reserve;
+    assert(n <= QUIRE_POPULATE);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = i;
+        for (; at && sorted[at - 1]->data > page[i]->data; at--) sorted[at] = sorted[at - 1];
+        sorted[at] = page[i];
+    }
+    for (uint32_t i = 0, run; i < n; i += run) {
+        uint8_t *end = sorted[i]->data + sorted[i]->layout->bytes;
+        for (run = 1; i + run < n &&
+                      sorted[i + run]->data == sorted[i + run - 1]->data + sorted[i]->size_class->stride;
+             run++)
+            end = sorted[i + run]->data + sorted[i + run]->layout->bytes;
+        populate_range(pages, sorted[i]->data, end, may_be_huge);
+    }
+}
 #else
+void quire_pages_populate(const quire_pages *pages, quire_page *const *page, uint32_t n)
+{
     (void)pages;
     (void)page;
-#endif
+    (void)n;
 }
+#endif
 
 quire_page *quire_page_take_raw(quire_pages *pages, const quire_page_layout *layout)
 {

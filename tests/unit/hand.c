@@ -32,7 +32,7 @@ static quire_page *find(void *ctx, uint32_t group, uint32_t page_index)
     quire_page *page = quire_pool_take_page(s->pool, quire_seq_plan(s->seq), group, page_index);
     assert_true(held && page);
     assert_int_equal(quire_plan_page_info(quire_seq_plan(s->seq), group, page_index, &info), QUIRE_OK);
-    memcpy(quire_page_room(s->pool, page), quire_page_bytes(held), info.bytes);
+    memcpy(quire_page_room(page), quire_page_bytes(held), info.bytes);
     quire_pool_drop_page(s->pool, held);
     s->n_given++;
     return page;
@@ -162,6 +162,32 @@ static void held(void **state)
     quire_plan_destroy(plan);
 }
 
+/* Pages made resident in any order, side by side or not, hold what is put into them. */
+static void populated(void **state)
+{
+    (void)state;
+    quire_geometry g = {QUIRE_OPTIONS,   .n_layers = 8, .n_q_heads = 8,
+                        .n_kv_heads = 8, .d_k = 128,    .d_v = 128};
+    quire_plan *plan = kit_plan(&g, "k4v4", NULL);
+    size_t bytes = quire_plan_page_bytes(plan, 0);
+    quire_pool *pool = kit_pool(plan, 40 * (bytes + 4096), NULL);
+    quire_page *page[40], *some[20];
+    for (uint32_t i = 0; i < 40; i++) assert_non_null(page[i] = quire_pool_take_page(pool, plan, 0, i));
+    for (uint32_t i = 0; i < 20; i++) some[i] = page[(i * 7 + 3) % 40];
+    quire_pool_populate(pool, some, 20);
+    quire_pool_populate(pool, page, 40);
+    quire_pool_populate(pool, page, 0);
+    for (uint32_t i = 0; i < 40; i++) memset(quire_page_room(page[i]), (int)i, bytes);
+    for (uint32_t i = 0; i < 40; i++) {
+        const uint8_t *b = quire_page_bytes(page[i]);
+        assert_true(b[0] == i && b[bytes / 2] == i && b[bytes - 1] == i);
+        quire_pool_drop_page(pool, page[i]);
+    }
+    kit_pool_is_empty(pool);
+    quire_pool_destroy(pool);
+    quire_plan_destroy(plan);
+}
+
 static void ranges(void **state)
 {
     (void)state;
@@ -190,7 +216,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(copies), cmocka_unit_test(extensions), cmocka_unit_test(refusals),
-        cmocka_unit_test(held),   cmocka_unit_test(ranges),
+        cmocka_unit_test(held),   cmocka_unit_test(ranges),     cmocka_unit_test(populated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,7 @@ static quire_page *next_page(void *ctx, uint32_t group, uint32_t i)
     mine *m = (mine *)ctx;
     quire_page *page = quire_pool_take_page(m->pool, m->plan, group, i);
     KIT_REQUIRE(page);
-    memcpy(quire_page_room(m->pool, page), m->b->source + i * m->b->page_bytes, m->b->page_bytes);
+    memcpy(quire_page_room(page), m->b->source + i * m->b->page_bytes, m->b->page_bytes);
     return page;
 }
 
