@@ -127,18 +127,41 @@ static float search(const quire_row_work *w, const start *from)
     return s[best];
 }
 
+/* Least squares shrinks coarse rows (2 bits: by an eighth), and the shrinking does not average out. So V, and K with few
+ * bits, take the scale that keeps x.y = x.x. */
+static bool shrinks(const quire_coder *coder)
+{
+    return coder->side == QUIRE_K && coder->codec->info.bits >= 4;
+}
+
 static void zero_row(const quire_coder *coder, quire_coded_row *row)
 {
     memset(row->code, 1 << (coder->codec->info.bits - 1), coder->d);
     row->scale[0] = 0;
 }
 
-/* Stores the scale and gives its value; a row without a usable one becomes zero. */
-static float finish(const quire_coder *coder, quire_coded_row *row, float s, quire_counts *counts)
+/* Stores the scale; a row without a usable one becomes zero. */
+static void finish(const quire_coder *coder, quire_coded_row *row, float s, quire_counts *counts)
 {
-    row->scale[0] = usable(s) ? quire_store_row_scale(coder->codec, s, counts) : 0;
-    if (!usable(s)) zero_row(coder, row);
-    return quire_f16_to_f32(row->scale[0]);
+    if (usable(s))
+        row->scale[0] = quire_store_scale(s, counts);
+    else
+        zero_row(coder, row);
+}
+
+/*
+ * Calibrated rows: half of a step of their scale is 1/128 of it, more than 6 bits of code bear. So the codes, which were taken
+ * with the scale s, follow the scale that is stored; fit: what would be stored exactly.
+ */
+static void finish_calibrated(const quire_coder *coder, const quire_row_work *w, const start *from, float s,
+                              float fit, quire_coded_row *row, quire_counts *counts)
+{
+    row->scale[0] = usable(fit) ? quire_store_row_scale(coder->codec, fit, counts) : 0;
+    float stored = quire_f16_to_f32(row->scale[0]);
+    if (stored > 0)
+        from->ops->assign(w, shrinks(coder) ? stored : s * (stored / fit), row->code);
+    else
+        zero_row(coder, row);
 }
 
 void quire_encode_r(const quire_coder *coder, const float *x, quire_coded_row *row, quire_counts *counts)
@@ -151,17 +174,11 @@ void quire_encode_r(const quire_coder *coder, const float *x, quire_coded_row *r
         return;
     }
     quire_row_dots dots = from.ops->assign(&w, s, row->code);
-    /* Least squares shrinks coarse rows (2 bits: by an eighth), and the shrinking does not average out. So V, and K
-     * with few bits, take the scale that keeps x.y = x.x. */
-    bool shrink = coder->side == QUIRE_K && coder->codec->info.bits >= 4;
-    float fit = shrink ? least_squares(dots) : from.energy / dots.xc;
-    float stored = finish(coder, row, fit, counts);
-    if (!usable(fit) || !quire_codec_is_calibrated(coder->codec)) return;
-    /* Half of a step of such a scale is 1/128 of it, more than 6 bits of code bear. So the codes follow the scale. */
-    if (stored > 0)
-        from.ops->assign(&w, shrink ? stored : s * (stored / fit), row->code);
+    float fit = shrinks(coder) ? least_squares(dots) : from.energy / dots.xc;
+    if (quire_codec_is_calibrated(coder->codec))
+        finish_calibrated(coder, &w, &from, s, fit, row, counts);
     else
-        zero_row(coder, row);
+        finish(coder, row, fit, counts);
 }
 
 /* TurboQuant: no search; the scale gives the row its length back. */
