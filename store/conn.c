@@ -165,8 +165,9 @@ static bool begin_tls(quire_conn *c)
     SSL *tls = SSL_new(c->remote->tls);
     if (!tls) return false;
     /* Either a name or an address must be in the certificate. */
-    bool good = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(tls), name) == 1 ||
-                (SSL_set1_host(tls, name) == 1 && SSL_set_tlsext_host_name(tls, name) == 1);
+    bool good =
+        X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(tls), name) == 1 ||
+        (SSL_set1_host(tls, name) == 1 && SSL_set_tlsext_host_name(tls, (char *)(uintptr_t)name) == 1);
     if (!good || valkeyInitiateTLS(c->ctx, tls) != VALKEY_OK) {
         SSL_free(tls);
         return false;
