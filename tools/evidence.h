@@ -12,6 +12,7 @@ typedef struct evidence {
 /* clang-format off */
 static const evidence evidence_rows[] = {
     {"a4g64/a4g64", "smollm2-135m", 0.1246, 0},
+    {"a8g64/a8g64", "smollm2-135m", 0.000332, 99.05},
     {"c:r4/r3", "smollm2-135m", 0.03115, 0},
     {"c:r5/r4", "smollm2-135m", 0.007568, 0},
     {"r4/r4", "smollm2-135m", 0.04297, 0},
