@@ -175,20 +175,6 @@ static const char *set_seed(void *ctx, const char *value)
                                                                                      : "a whole number";
 }
 
-static const char *set_cold(void *ctx, const char *value)
-{
-    (void)value;
-    ((bench_options *)ctx)->cold = true;
-    return NULL;
-}
-
-static const char *set_json(void *ctx, const char *value)
-{
-    (void)value;
-    ((bench_options *)ctx)->json = true;
-    return NULL;
-}
-
 #define TEXT_OPTION(NAME, WISH)                                 \
     static const char *set_##NAME(void *ctx, const char *value) \
     {                                                           \
@@ -200,32 +186,35 @@ TEXT_OPTION(markdown, "a file")
 TEXT_OPTION(plot, "a file")
 
 static const tool_option options[] = {
-    {"--op", "LIST", "decode, prefill, append (decode)", set_ops},
+    {"--op", "LIST", "decode, prefill, append (decode)", .set = set_ops},
     {"--codecs", "LIST",
-     "codecs of K and V, one name or K/V; k8v4 is a8g64/a4g64\n(f16,a8g64,k8v4,a4g64,r5/r3,r4)", set_codecs},
-    {"--context", "LIST", "tokens in the cache, 4096 or 32K (decode 32K, prefill 8K)", set_contexts},
-    {"--queries", "N", "queries of a prefill (256); without prefill of decode (1)", set_n_queries},
-    {"--heads", "KV:Q", "heads (8:32; 1:128 with D/DV)", set_heads},
+     "codecs of K and V, one name or K/V; k8v4 is a8g64/a4g64\n(f16,a8g64,k8v4,a4g64,r5/r3,r4)",
+     .set = set_codecs},
+    {"--context", "LIST", "tokens in the cache, 4096 or 32K (decode 32K, prefill 8K)", .set = set_contexts},
+    {"--queries", "N", "queries of a prefill (256); without prefill of decode (1)", .set = set_n_queries},
+    {"--heads", "KV:Q", "heads (8:32; 1:128 with D/DV)", .set = set_heads},
     {"--d", "LIST",
      "head sizes: 128; 192:128 for K and V; 576/512 for a V that is the\nfirst 512 channels of K (128)",
-     set_d},
-    {"--sequences", "N", "sequences of that context in one call (1)", set_n_seqs},
-    {"--lengths", "LIST", "a ragged batch instead: tokens of each sequence", set_lengths},
-    {"--cold", NULL, "go round at least 1 GiB of caches, so that nothing is in a CPU cache", set_cold},
-    {"--threads", "N", "(2)", set_n_threads},
+     .set = set_d},
+    {"--sequences", "N", "sequences of that context in one call (1)", .set = set_n_seqs},
+    {"--lengths", "LIST", "a ragged batch instead: tokens of each sequence", .set = set_lengths},
+    {"--cold", NULL, "go round at least 1 GiB of caches, so that nothing is in a CPU cache",
+     TOOL_FLAG(bench_options, cold)},
+    {"--threads", "N", "(2)", .set = set_n_threads},
     {"--isa", "LIST", "c, neon, avx2, avxvnni, avx512, amx; all: every one this machine has\n(the best)",
-     set_isa},
-    {"--rounds", "N", "every configuration is measured once per round (20)", set_rounds},
-    {"--slow-rounds", "N", "rounds of what takes longer than a second", set_slow_rounds},
-    {"--spread", "X", "standard deviation of a query's scores (2)", set_spread},
-    {"--seed", "N", "of the random rows (1)", set_seed},
+     .set = set_isa},
+    {"--rounds", "N", "every configuration is measured once per round (20)", .set = set_rounds},
+    {"--slow-rounds", "N", "rounds of what takes longer than a second", .set = set_slow_rounds},
+    {"--spread", "X", "standard deviation of a query's scores (2)", .set = set_spread},
+    {"--seed", "N", "of the random rows (1)", .set = set_seed},
     {"--vs-ggml", "DIR",
      "also ggml's FLASH_ATTN_EXT, from libggml-cpu.so in DIR\n(scripts/get-llama --ggml prints one)",
-     set_ggml},
-    {"--ggml-codecs", "LIST", "its types (f16,q8_0,q8_0/q4_0,q4_0)", set_ggml_codecs},
-    {"--json", NULL, "one object per line in place of tables", set_json},
-    {"--markdown", "FILE", "measure nothing, make tables of rows saved with --json", set_markdown},
-    {"--plot", "FILE.svg", "picture of decode time against context, and its rows in FILE.jsonl", set_plot},
+     .set = set_ggml},
+    {"--ggml-codecs", "LIST", "its types (f16,q8_0,q8_0/q4_0,q4_0)", .set = set_ggml_codecs},
+    {"--json", NULL, "one object per line in place of tables", TOOL_FLAG(bench_options, json)},
+    {"--markdown", "FILE", "measure nothing, make tables of rows saved with --json", .set = set_markdown},
+    {"--plot", "FILE.svg", "picture of decode time against context, and its rows in FILE.jsonl",
+     .set = set_plot},
 };
 
 static const tool_command command = {

@@ -37,12 +37,6 @@ static const char *set_word(void *ctx, const char *word)
     return NULL;
 }
 
-static const char *set_out(void *ctx, const char *value)
-{
-    ((cache_options *)ctx)->out = value;
-    return NULL;
-}
-
 static const char *set_layout(void *ctx, const char *value)
 {
     cache_options *o = ctx;
@@ -69,19 +63,12 @@ static const char *set_to(void *ctx, const char *value)
                : "codecs, as in a4g64 or a8g64/a4g64";
 }
 
-static const char *set_json(void *ctx, const char *value)
-{
-    (void)value;
-    ((cache_options *)ctx)->json = true;
-    return NULL;
-}
-
 static const tool_option options[] = {
     {"--to", "CODECS", "convert: f16, bf16, f32, an affine codec (a4g64), or K/V (a8g64/a4g64) (as they are)",
-     set_to},
-    {"--layout", "a|b", "convert: a is for mlx-lm up to 0.31, b from 0.32 on (as it is)", set_layout},
-    {"--out", "FILE", "convert: the new file", set_out},
-    {"--json", NULL, "the result as one object", set_json},
+     .set = set_to},
+    {"--layout", "a|b", "convert: a is for mlx-lm up to 0.31, b from 0.32 on (as it is)", .set = set_layout},
+    {"--out", "FILE", "convert: the new file", TOOL_WORD(cache_options, out)},
+    {"--json", NULL, "the result as one object", TOOL_FLAG(cache_options, json)},
 };
 
 static const tool_command command = {

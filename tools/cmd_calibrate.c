@@ -32,31 +32,6 @@ static const char *set_model(void *ctx, const char *word)
     return NULL;
 }
 
-static const char *set_llama(void *ctx, const char *value)
-{
-    ((calibrate *)ctx)->llama = value;
-    return NULL;
-}
-
-static const char *set_text(void *ctx, const char *value)
-{
-    ((calibrate *)ctx)->text = value;
-    return NULL;
-}
-
-static const char *set_out(void *ctx, const char *value)
-{
-    ((calibrate *)ctx)->out = value;
-    return NULL;
-}
-
-static const char *set_json(void *ctx, const char *value)
-{
-    (void)value;
-    ((calibrate *)ctx)->json = true;
-    return NULL;
-}
-
 static const char *number(uint64_t *to, const char *value, uint64_t min, uint64_t max, const char *want)
 {
     const char *end;
@@ -89,15 +64,16 @@ static const char *set_threads(void *ctx, const char *value)
 }
 
 static const tool_option options[] = {
-    {"--llama", "DIR", "where llama-perplexity is (PATH)", set_llama},
-    {"--text", "FILE", "of the kind that will be served, 100 KB or more (the shipped text)", set_text},
-    {"--out", "FILE", "the profile (MODEL.quire-profile, beside the model)", set_out},
-    {"--length", "N", "the longest contexts that will be served (8192)", set_length},
-    {"--ctx", "N", "tokens per piece of text (2048)", set_ctx},
-    {"--chunks", "N", "pieces to learn from (12)", set_chunks},
-    {"--check", "N", "pieces to measure the gain on, 512 tokens each; 0: none (4)", set_check},
-    {"--threads", "N", "(2)", set_threads},
-    {"--json", NULL, "the result as one object", set_json},
+    {"--llama", "DIR", "where llama-perplexity is (PATH)", TOOL_WORD(calibrate, llama)},
+    {"--text", "FILE", "of the kind that will be served, 100 KB or more (the shipped text)",
+     TOOL_WORD(calibrate, text)},
+    {"--out", "FILE", "the profile (MODEL.quire-profile, beside the model)", TOOL_WORD(calibrate, out)},
+    {"--length", "N", "the longest contexts that will be served (8192)", .set = set_length},
+    {"--ctx", "N", "tokens per piece of text (2048)", .set = set_ctx},
+    {"--chunks", "N", "pieces to learn from (12)", .set = set_chunks},
+    {"--check", "N", "pieces to measure the gain on, 512 tokens each; 0: none (4)", .set = set_check},
+    {"--threads", "N", "(2)", .set = set_threads},
+    {"--json", NULL, "the result as one object", TOOL_FLAG(calibrate, json)},
 };
 
 static const tool_command command = {

@@ -17,20 +17,6 @@ typedef struct codecs_options {
     size_t n_chosen;
 } codecs_options;
 
-static const char *set_json(void *ctx, const char *value)
-{
-    (void)value;
-    ((codecs_options *)ctx)->json = true;
-    return NULL;
-}
-
-static const char *set_presets(void *ctx, const char *value)
-{
-    (void)value;
-    ((codecs_options *)ctx)->presets = true;
-    return NULL;
-}
-
 static const char *set_name(void *ctx, const char *word)
 {
     codecs_options *o = (codecs_options *)ctx;
@@ -42,8 +28,8 @@ static const char *set_name(void *ctx, const char *word)
 }
 
 static const tool_option options[] = {
-    {"--presets", NULL, "what presets stand for, instead of codecs", set_presets},
-    {"--json", NULL, "one object per line", set_json},
+    {"--presets", NULL, "what presets stand for, instead of codecs", TOOL_FLAG(codecs_options, presets)},
+    {"--json", NULL, "one object per line", TOOL_FLAG(codecs_options, json)},
 };
 
 static const tool_command command = {

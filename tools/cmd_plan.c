@@ -71,25 +71,13 @@ static const char *set_ram(void *ctx, const char *value)
                : "bytes, as in 16G or 512M";
 }
 
-static const char *set_profile(void *ctx, const char *value)
-{
-    ((plan_options *)ctx)->profile_path = value;
-    return NULL;
-}
-
-static const char *set_json(void *ctx, const char *value)
-{
-    (void)value;
-    ((plan_options *)ctx)->json = true;
-    return NULL;
-}
-
 static const tool_option options[] = {
-    {"--ctx", "N", "tokens of each sequence (what the model was trained for)", set_ctx},
-    {"--parallel", "N", "sequences (1)", set_parallel},
-    {"--ram", "BYTES", "for the model and its cache, as in 16G (what is available now)", set_ram},
-    {"--profile", "FILE", "(MODEL.quire-profile beside the model, if it is there)", set_profile},
-    {"--json", NULL, "one object", set_json},
+    {"--ctx", "N", "tokens of each sequence (what the model was trained for)", .set = set_ctx},
+    {"--parallel", "N", "sequences (1)", .set = set_parallel},
+    {"--ram", "BYTES", "for the model and its cache, as in 16G (what is available now)", .set = set_ram},
+    {"--profile", "FILE", "(MODEL.quire-profile beside the model, if it is there)",
+     TOOL_WORD(plan_options, profile_path)},
+    {"--json", NULL, "one object", TOOL_FLAG(plan_options, json)},
 };
 
 static const tool_command command = {

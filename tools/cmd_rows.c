@@ -19,20 +19,6 @@ typedef struct rows_options {
     uint64_t tokens, every;
 } rows_options;
 
-static const char *set_json(void *ctx, const char *value)
-{
-    (void)value;
-    ((rows_options *)ctx)->json = true;
-    return NULL;
-}
-
-static const char *set_by_layer(void *ctx, const char *value)
-{
-    (void)value;
-    ((rows_options *)ctx)->by_layer = true;
-    return NULL;
-}
-
 /* Policies are parted by spaces or semicolons, because a policy may contain commas. */
 static const char *set_policies(void *ctx, const char *value)
 {
@@ -46,18 +32,6 @@ static const char *set_policies(void *ctx, const char *value)
         }
         at += n + (at[n] != 0);
     }
-    return NULL;
-}
-
-static const char *set_profile(void *ctx, const char *value)
-{
-    ((rows_options *)ctx)->profile = value;
-    return NULL;
-}
-
-static const char *set_write(void *ctx, const char *value)
-{
-    ((rows_options *)ctx)->write = value;
     return NULL;
 }
 
@@ -87,14 +61,14 @@ static const tool_option options[] = {
     {"--policies", "LIST",
      "with spaces between them; all: every codec of the registry\n"
      "(f16 a8g64 k8v4 a4g64 q8_0 q4_0 r8 r5/r4 r4 r3)",
-     set_policies},
-    {"--profile", "FILE", "for c: codecs", set_profile},
-    {"--tokens", "N", "of the first sequence, at most (2048)", set_tokens},
-    {"--every", "N", "every N-th token asks (32)", set_every},
-    {"--by-layer", NULL, "a line per layer too", set_by_layer},
+     .set = set_policies},
+    {"--profile", "FILE", "for c: codecs", TOOL_WORD(rows_options, profile)},
+    {"--tokens", "N", "of the first sequence, at most (2048)", .set = set_tokens},
+    {"--every", "N", "every N-th token asks (32)", .set = set_every},
+    {"--by-layer", NULL, "a line per layer too", TOOL_FLAG(rows_options, by_layer)},
     {"--write", "FILE", "the outputs of the last policy as raw floats: layers, queries, heads, values",
-     set_write},
-    {"--json", NULL, "one object per line", set_json},
+     TOOL_WORD(rows_options, write)},
+    {"--json", NULL, "one object per line", TOOL_FLAG(rows_options, json)},
 };
 
 static const tool_command command = {

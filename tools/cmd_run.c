@@ -33,32 +33,6 @@ typedef struct run {
 
 /* ----------------------------------------------------------------- options */
 
-static const char *set_kv(void *ctx, const char *value)
-{
-    ((run *)ctx)->policy = value;
-    return NULL;
-}
-
-static const char *set_profile(void *ctx, const char *value)
-{
-    ((run *)ctx)->profile_path = value;
-    return NULL;
-}
-
-static const char *set_env(void *ctx, const char *value)
-{
-    (void)value;
-    ((run *)ctx)->env = true;
-    return NULL;
-}
-
-static const char *set_json(void *ctx, const char *value)
-{
-    (void)value;
-    ((run *)ctx)->json = true;
-    return NULL;
-}
-
 static void set_rest(void *ctx, int argc, char **argv)
 {
     run *r = ctx;
@@ -69,12 +43,12 @@ static void set_rest(void *ctx, int argc, char **argv)
 static const tool_option options[] = {
     {"--kv", "POLICY",
      "how the cache is kept: a preset (safe, balanced, small) or codecs, as in r8/r4\n(QUIRE_KV, or balanced)",
-     set_kv},
+     TOOL_WORD(run, policy)},
     {"--profile", "FILE",
      "of the model, for c: codecs and presets\n(MODEL.quire-profile beside the model, if it is there)",
-     set_profile},
-    {"--env", NULL, "prints the environment, NAME=value, and starts nothing", set_env},
-    {"--json", NULL, "the line on stderr as one object", set_json},
+     TOOL_WORD(run, profile_path)},
+    {"--env", NULL, "prints the environment, NAME=value, and starts nothing", TOOL_FLAG(run, env)},
+    {"--json", NULL, "the line on stderr as one object", TOOL_FLAG(run, json)},
 };
 
 static const tool_command command = {

@@ -20,24 +20,10 @@ static const char *set_pid(void *ctx, const char *word)
     return tool_number(word, 0, 1, UINT32_MAX, &o->pid, &end) ? NULL : "this is no process number:";
 }
 
-static const char *set_json(void *ctx, const char *value)
-{
-    (void)value;
-    ((stat_options *)ctx)->json = true;
-    return NULL;
-}
-
-static const char *set_prometheus(void *ctx, const char *value)
-{
-    (void)value;
-    ((stat_options *)ctx)->prometheus = true;
-    return NULL;
-}
-
 static const tool_option options[] = {
-    {"--json", NULL, "one object per process and line", set_json},
+    {"--json", NULL, "one object per process and line", TOOL_FLAG(stat_options, json)},
     {"--prometheus", NULL, "for scraping: write it into the folder of node_exporter's textfile collector",
-     set_prometheus},
+     TOOL_FLAG(stat_options, prometheus)},
 };
 
 static const tool_command command = {

@@ -44,6 +44,17 @@ static const tool_option *find_option(const tool_command *c, const char *name, s
     return NULL;
 }
 
+static const char *set_option(const tool_option *o, void *ctx, const char *value)
+{
+    if (o->set) return o->set(ctx, value);
+    void *to = (char *)ctx + o->at;
+    if (o->value)
+        *(const char **)to = value;
+    else
+        *(bool *)to = true;
+    return NULL;
+}
+
 /* -1: go on. *at is the index of the option and moves over a value that is a word of its own. */
 static int parse_option(const tool_command *c, int argc, char **argv, int *at, void *ctx)
 {
@@ -59,7 +70,7 @@ static int parse_option(const tool_command *c, int argc, char **argv, int *at, v
         if (*at + 1 >= argc) return tool_usage(c->name, "%s needs a value, %s", o->name, o->value);
         value = argv[++*at];
     }
-    const char *wish = o->set(ctx, value);
+    const char *wish = set_option(o, ctx, value);
     if (wish) return tool_usage(c->name, "%s wants %s, not \"%s\"", o->name, wish, value ? value : "");
     return -1;
 }

@@ -10,22 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* When a process started, in the unit of /proc/PID/stat; 0: there is none. */
-static uint64_t start_of(uint64_t pid)
-{
-    char path[64], text[1024];
-    unsigned long long start = 0;
-    snprintf(path, sizeof path, "/proc/%llu/stat", (unsigned long long)pid);
-    FILE *f = fopen(path, "r");
-    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
-    if (f) fclose(f);
-    text[n] = 0;
-    char *at = strrchr(text, ')');
-    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
-    if (at) sscanf(at, " %llu", &start);
-    return start;
-}
-
 static void end_strings(quire_stat *s)
 {
     s->program[sizeof s->program - 1] = 0;
@@ -48,7 +32,7 @@ bool stat_file_read(quire_stat *s, const char *path, bool *is_stale)
         s->size < sizeof *s)
         return false;
     end_strings(s);
-    *is_stale = start_of(s->pid) != s->start;
+    *is_stale = quire_stat_start_of(s->pid) != s->start;
     return true;
 }
 

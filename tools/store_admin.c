@@ -172,8 +172,8 @@ static const char *set_max_age(void *ctx, const char *value)
 int store_gc(int argc, char **argv)
 {
     static const tool_option more[] = {
-        {"--max-bytes", "BYTES", "remove the least recently used beyond that", set_max_bytes},
-        {"--max-age", "TIME", "remove what was not used for so long (30d)", set_max_age},
+        {"--max-bytes", "BYTES", "remove the least recently used beyond that", .set = set_max_bytes},
+        {"--max-age", "TIME", "remove what was not used for so long (30d)", .set = set_max_age},
     };
     static const tool_command about = {
         .name = "store gc",

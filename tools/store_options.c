@@ -10,38 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SET_TEXT(name, member)                            \
-    static const char *name(void *ctx, const char *value) \
-    {                                                     \
-        ((store_options *)ctx)->member = value;           \
-        return NULL;                                      \
-    }
-
-SET_TEXT(set_directory, directory)
-SET_TEXT(set_user, remote.user)
-SET_TEXT(set_ca, remote.tls_ca)
-SET_TEXT(set_cert, remote.tls_cert)
-SET_TEXT(set_key, remote.tls_key)
-SET_TEXT(set_tls_name, remote.tls_name)
-SET_TEXT(set_model, model)
-SET_TEXT(set_weights, weights)
-SET_TEXT(set_adapter, adapter)
-SET_TEXT(set_rope, rope)
-SET_TEXT(set_kv, kv)
-SET_TEXT(set_secret, secret_file)
-
 const char *store_set_file(void *ctx, const char *word)
 {
     store_options *o = (store_options *)ctx;
     if (o->file) return "one file too many:";
     o->file = word;
-    return NULL;
-}
-
-static const char *set_json(void *ctx, const char *value)
-{
-    (void)value;
-    ((store_options *)ctx)->json = true;
     return NULL;
 }
 
@@ -112,32 +85,38 @@ static const char *set_timeout(void *ctx, const char *value)
 }
 
 static const tool_option disk_options[] = {
-    {"--json", NULL, "objects, one per line, in place of text", set_json},
-    {"--dir", "DIRECTORY", "the disk tier", set_directory},
+    {"--json", NULL, "objects, one per line, in place of text", TOOL_FLAG(store_options, json)},
+    {"--dir", "DIRECTORY", "the disk tier", TOOL_WORD(store_options, directory)},
 };
 static const tool_option cap_options[] = {
-    {"--cap", "BYTES", "cap on its files (64G); needed to make one, otherwise it stays as it is", set_cap},
+    {"--cap", "BYTES", "cap on its files (64G); needed to make one, otherwise it stays as it is",
+     .set = set_cap},
 };
 static const tool_option remote_options[] = {
-    {"--remote", "HOST:PORT", "the remote tier: a server, or any node of a cluster", set_remote},
-    {"--user", "NAME", "its ACL user", set_user},
-    {"--password-file", "FILE", "its password is the first line", set_password},
-    {"--tls", NULL, "talk TLS", set_tls},
-    {"--tls-ca", "FILE", "certificates to trust; without it the system's", set_ca},
-    {"--tls-cert", "FILE", "a certificate of our own", set_cert},
-    {"--tls-key", "FILE", "and its key", set_key},
-    {"--tls-name", "NAME", "the name in the certificates of all nodes", set_tls_name},
-    {"--timeout", "MS", "give up after so long (10000)", set_timeout},
+    {"--remote", "HOST:PORT", "the remote tier: a server, or any node of a cluster", .set = set_remote},
+    {"--user", "NAME", "its ACL user", TOOL_WORD(store_options, remote.user)},
+    {"--password-file", "FILE", "its password is the first line", .set = set_password},
+    {"--tls", NULL, "talk TLS", .set = set_tls},
+    {"--tls-ca", "FILE", "certificates to trust; without it the system's",
+     TOOL_WORD(store_options, remote.tls_ca)},
+    {"--tls-cert", "FILE", "a certificate of our own", TOOL_WORD(store_options, remote.tls_cert)},
+    {"--tls-key", "FILE", "and its key", TOOL_WORD(store_options, remote.tls_key)},
+    {"--tls-name", "NAME", "the name in the certificates of all nodes",
+     TOOL_WORD(store_options, remote.tls_name)},
+    {"--timeout", "MS", "give up after so long (10000)", .set = set_timeout},
 };
 static const tool_option identity_options[] = {
-    {"--model", "FILE", "the model's file; its SHA-256 is part of every key", set_model},
-    {"--weights", "TEXT", "in its place: a revision that you keep apart from others yourself", set_weights},
-    {"--adapter", "TEXT", "revision of the LoRA adapter that is loaded", set_adapter},
-    {"--adapter-scale", "X", "and its scale", set_scale},
-    {"--rope", "TEXT", "RoPE flags of the server, if it has any (\"model\")", set_rope},
+    {"--model", "FILE", "the model's file; its SHA-256 is part of every key",
+     TOOL_WORD(store_options, model)},
+    {"--weights", "TEXT", "in its place: a revision that you keep apart from others yourself",
+     TOOL_WORD(store_options, weights)},
+    {"--adapter", "TEXT", "revision of the LoRA adapter that is loaded", TOOL_WORD(store_options, adapter)},
+    {"--adapter-scale", "X", "and its scale", .set = set_scale},
+    {"--rope", "TEXT", "RoPE flags of the server, if it has any (\"model\")", TOOL_WORD(store_options, rope)},
     {"--kv", "TEXT", "what the rows mean beyond their type: QUIRE_KV of the\ndevice, \"stock\" without it",
-     set_kv},
-    {"--secret-file", "FILE", "32 bytes, or 64 hex digits, that the tenant's servers share", set_secret},
+     TOOL_WORD(store_options, kv)},
+    {"--secret-file", "FILE", "32 bytes, or 64 hex digits, that the tenant's servers share",
+     TOOL_WORD(store_options, secret_file)},
 };
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))

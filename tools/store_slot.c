@@ -11,24 +11,6 @@
 
 #define LAYOUT_TEXT 8192
 
-static const char *set_layout(void *ctx, const char *value)
-{
-    ((store_options *)ctx)->layout = value;
-    return NULL;
-}
-
-static const char *set_like(void *ctx, const char *value)
-{
-    ((store_options *)ctx)->like = value;
-    return NULL;
-}
-
-static const char *set_tokens(void *ctx, const char *value)
-{
-    ((store_options *)ctx)->tokens = value;
-    return NULL;
-}
-
 static const char *set_streams(void *ctx, const char *value)
 {
     return tool_number(value, 0, 1, 256, &((store_options *)ctx)->n_streams, NULL) ? NULL
@@ -224,12 +206,14 @@ static const char *find_layout(const store_options *o, slot_layout *layout)
 int store_get_slot(int argc, char **argv)
 {
     static const tool_option more[] = {
-        {"--tokens", "FILE", "the prompt: what /tokenize answers, or numbers; - is stdin", set_tokens},
+        {"--tokens", "FILE", "the prompt: what /tokenize answers, or numbers; - is stdin",
+         TOOL_WORD(store_options, tokens)},
         {"--like", "SLOT", "any slot file of a server with the same flags: its types and\nsizes are taken",
-         set_like},
-        {"--layout", "TEXT", "in its place: the line that put-slot printed", set_layout},
+         TOOL_WORD(store_options, like)},
+        {"--layout", "TEXT", "in its place: the line that put-slot printed",
+         TOOL_WORD(store_options, layout)},
         {"--streams", "N", "slots of the server that shall restore it, if it runs with\n--no-kv-unified (1)",
-         set_streams},
+         .set = set_streams},
     };
     static const tool_command about = {
         .name = "store get-slot",

@@ -30,13 +30,17 @@ __attribute__((format(printf, 2, 3))) int tool_usage(const char *command, const 
 __attribute__((format(printf, 2, 3))) int tool_failed(const char *command, const char *format, ...);
 
 /* An option of a command. set() takes the value (NULL for a switch) and returns NULL, or what it wants instead:
- * "a number from 1 to 1024". */
+ * "a number from 1 to 1024". Most need none: a switch sets a bool of the command's options, a word is kept as it is. */
 typedef struct tool_option {
     const char *name;  /* "--threads" */
     const char *value; /* what stands for the value in the help, or NULL: a switch */
     const char *text;  /* for the help; '\n' begins a new line */
     const char *(*set)(void *ctx, const char *value);
+    size_t at; /* without set(): where in ctx the bool or the word is */
 } tool_option;
+
+#define TOOL_FLAG(type, member) .at = _Generic(((type *)0)->member, bool : offsetof(type, member))
+#define TOOL_WORD(type, member) .at = _Generic(((type *)0)->member, const char * : offsetof(type, member))
 
 /*
  * Takes options ("--name value", "--name=value", "--switch") and gives every other word to set_name (NULL: there are

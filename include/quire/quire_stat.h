@@ -11,6 +11,8 @@
 #define QUIRE_QUIRE_STAT_H
 
 #include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 
 #define QUIRE_STAT_MAGIC "QUIRSTAT"
 #define QUIRE_STAT_VERSION 1u
@@ -41,5 +43,29 @@ typedef struct quire_stat {
     uint64_t n_rows;     /* encoded, K and V of all layers and heads taken as one each */
     quire_stat_policy policies[QUIRE_STAT_POLICIES];
 } quire_stat;
+
+/* When a process started, for `start` (Linux); pid 0: this process. 0: there is none. Field 22 of /proc/PID/stat; the name in
+ * field 2 may hold anything, but no ')' follows it. */
+static inline uint64_t quire_stat_start_of(uint64_t pid)
+{
+    char path[64], text[1024], *at;
+    unsigned long long start = 0;
+    size_t n = 0;
+    FILE *f;
+    if (pid)
+        (void)snprintf(path, sizeof path, "/proc/%llu/stat", (unsigned long long)pid);
+    else
+        (void)snprintf(path, sizeof path, "/proc/self/stat");
+    f = fopen(path, "r");
+    if (f) {
+        n = fread(text, 1, sizeof text - 1, f);
+        fclose(f);
+    }
+    text[n] = 0;
+    at = strrchr(text, ')');
+    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+    if (at) (void)sscanf(at, " %llu", &start);
+    return start;
+}
 
 #endif

@@ -29,28 +29,13 @@ static void add(uint64_t *counter, uint64_t n)
 
 /* ---------------------------------------------------------------------- file */
 
-/* Field 22 of /proc/self/stat; the name in field 2 may hold anything, but no ')' follows it. */
-static uint64_t start_time(void)
-{
-    char text[1024];
-    unsigned long long start = 0;
-    FILE *f = fopen("/proc/self/stat", "r");
-    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
-    if (f) fclose(f);
-    text[n] = 0;
-    char *at = strrchr(text, ')');
-    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
-    if (at) sscanf(at, " %llu", &start);
-    return start;
-}
-
 static void fill_head(quire_stat *s)
 {
     memcpy(s->magic, QUIRE_STAT_MAGIC, sizeof s->magic);
     s->version = QUIRE_STAT_VERSION;
     s->size = sizeof *s;
     s->pid = (uint64_t)getpid();
-    s->start = start_time();
+    s->start = quire_stat_start_of(0);
     snprintf(s->program, sizeof s->program, "%s", program_invocation_short_name);
     snprintf(s->ggml, sizeof s->ggml, "%s", host.ggml_version());
     snprintf(s->isa, sizeof s->isa, "%s", quire_isa_in_use());
