@@ -63,6 +63,8 @@ typedef struct bench_rows {
 
 bench_row *bench_rows_add(bench_rows *rows); /* NULL: no memory */
 void bench_rows_free(bench_rows *rows);
+/* To the digits that JSON gives, so that tables and plots of measured rows and of read ones are the same. */
+void bench_rows_round(bench_rows *rows);
 void bench_rows_print(const bench_rows *rows, FILE *file); /* JSON, one object per line */
 int bench_rows_read(bench_rows *rows, const char *path);   /* exit code, 0: all right */
 void bench_rows_markdown(const bench_rows *rows, FILE *file);

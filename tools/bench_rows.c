@@ -47,27 +47,41 @@ void bench_rows_free(bench_rows *rows)
 #define MORE_NUMBERS(X) \
     X(median_ms) X(bytes) X(tokens) X(spread) X(tile_cycles) X(ns_per_row) X(k_ns) X(v_ns) X(page_ns)
 
-static void print_number(FILE *file, double x)
+static const char *number_text(double x, char *text, size_t size)
 {
     if (isnan(x))
-        fprintf(file, "null");
-    else if (x == floor(x) && fabs(x) < 1e15)
-        fprintf(file, "%.0f", x);
+        snprintf(text, size, "null");
     else
-        fprintf(file, "%.6g", x);
+        snprintf(text, size, x == floor(x) && fabs(x) < 1e15 ? "%.0f" : "%.6g", x);
+    return text;
+}
+
+static double number_of(const char *text)
+{
+    return strcmp(text, "null") == 0 ? (double)NAN : strtod(text, NULL);
+}
+
+void bench_rows_round(bench_rows *rows)
+{
+    char text[32];
+    for (size_t i = 0; i < rows->n; i++) {
+        bench_row *r = &rows->row[i];
+#define ROUND(KEY) r->KEY = number_of(number_text(r->KEY, text, sizeof text));
+        FIRST_NUMBERS(ROUND)
+        MORE_NUMBERS(ROUND)
+    }
 }
 
 static void print_row(const bench_row *r, FILE *file)
 {
+    char text[32];
     const char *comma = "{";
 #define PRINT_TEXT(KEY)                      \
     fprintf(file, "%s\"" #KEY "\":", comma); \
     tool_json_string(file, r->KEY);          \
     comma = ",";
 #define PRINT_COUNT(KEY) fprintf(file, ",\"" #KEY "\":%u", r->KEY);
-#define PRINT_NUMBER(KEY)            \
-    fprintf(file, ",\"" #KEY "\":"); \
-    print_number(file, r->KEY);
+#define PRINT_NUMBER(KEY) fprintf(file, ",\"" #KEY "\":%s", number_text(r->KEY, text, sizeof text));
 #define PRINT_IF(KEY)     \
     if (!isnan(r->KEY)) { \
         PRINT_NUMBER(KEY) \
@@ -129,11 +143,6 @@ static const char *read_field(const char *p, field *f)
     memcpy(f->value, p, n);
     f->value[n] = 0;
     return p + n;
-}
-
-static double number_of(const char *text)
-{
-    return strcmp(text, "null") == 0 ? (double)NAN : strtod(text, NULL);
 }
 
 static void take_field(bench_row *r, const field *f)

@@ -206,13 +206,15 @@ static int measure(bench *b)
     int code = open_team(b);
     if (code == TOOL_OK) code = make_cases(b);
     if (code != TOOL_OK) return code;
-    return bench_measure(&(bench_plan){.cases = b->cases,
+    code = bench_measure(&(bench_plan){.cases = b->cases,
                                        .n_cases = b->n,
                                        .isas = b->o.isas,
                                        .n_isas = o->n_isas,
                                        .rounds = o->rounds,
                                        .slow_rounds = o->slow_rounds},
                          &b->rows);
+    bench_rows_round(&b->rows);
+    return code;
 }
 
 /* ------------------------------------------------------------------ output */
