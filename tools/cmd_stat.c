@@ -31,7 +31,7 @@ static const tool_command command = {
     .usage = "[--json | --prometheus] [PID]",
     .about =
         "What running llama.cpp programs of this user hold with the device: tokens, memory by policy, what is saved\n"
-        "against f16, the share of attention in the time of computing. The device publishes the figures in a small\n"
+        "against f16, the share of attention in the time of computing, tiles read and skipped. The device publishes the figures in a small\n"
         "file; QUIRE_STAT=0 in its environment turns that off. Exit code 1 if PID does not hold anything.",
     .examples = "  quire stat\n"
                 "  quire stat $(pidof llama-server)\n"
@@ -73,6 +73,8 @@ static void print_text(void *ctx, const quire_stat *s)
     }
     printf("  attention    %.1f s in %llu calls, %.0f %% of the time of computing\n",
            1e-9 * (double)s->attend_ns, (unsigned long long)s->n_attend, 100 * share(s));
+    printf("  tiles        %llu read, %llu skipped: no query sees them\n", (unsigned long long)s->tiles_read,
+           (unsigned long long)s->tiles_skipped);
 }
 
 /* -------------------------------------------------------------------- JSON */
@@ -88,9 +90,10 @@ static void print_json(void *ctx, const quire_stat *s)
     printf(",\"isa\":");
     tool_json_string(stdout, s->isa);
     printf(
-        ",\"attend_calls\":%llu,\"attend_seconds\":%.6f,\"compute_seconds\":%.6f,\"rows\":%llu,\"policies\":[",
+        ",\"attend_calls\":%llu,\"attend_seconds\":%.6f,\"compute_seconds\":%.6f,\"rows\":%llu,\"tiles_read\":%llu,\"tiles_skipped\":%llu,\"policies\":[",
         (unsigned long long)s->n_attend, 1e-9 * (double)s->attend_ns, 1e-9 * (double)s->compute_ns,
-        (unsigned long long)s->n_rows);
+        (unsigned long long)s->n_rows, (unsigned long long)s->tiles_read,
+        (unsigned long long)s->tiles_skipped);
     EACH_POLICY(s, p)
     {
         printf("%s{\"policy\":", comma);
@@ -150,6 +153,8 @@ static void print_prometheus(const processes *all)
         {"quire_compute_seconds_total", "Time in which the host was computing.",
          offsetof(quire_stat, compute_ns), 1e-9},
         {"quire_rows_total", "Rows encoded.", offsetof(quire_stat, n_rows), 1},
+        {"quire_tiles_read_total", "Tiles that attention read.", offsetof(quire_stat, tiles_read), 1},
+        {"quire_tiles_skipped_total", "Tiles that no query sees.", offsetof(quire_stat, tiles_skipped), 1},
     };
     uint64_t value;
     for (size_t i = 0; i < sizeof gauges / sizeof gauges[0]; i++) {

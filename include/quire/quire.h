@@ -563,6 +563,14 @@ QUIRE_API quire_status quire_workspace_create(quire_workspace **out, const quire
                                               const quire_allocator *allocator);
 QUIRE_API void quire_workspace_destroy(quire_workspace *workspace);
 
+/* Of all calls so far. A tile counts once for each KV head and block of queries that it stands before. */
+typedef struct quire_workspace_stats {
+    uint64_t tiles_read;
+    uint64_t tiles_skipped; /* no query of the block sees a row of it: not touched */
+} quire_workspace_stats;
+
+QUIRE_API void quire_workspace_stats_get(const quire_workspace *workspace, quire_workspace_stats *out);
+
 /*
  * Attention of all jobs. Bit-identical whatever the executor, the other jobs
  * and the number of queries per call. ENOMEM: scratch could not grow, nothing written.

@@ -41,6 +41,8 @@ typedef struct quire_stat {
     uint64_t attend_ns;  /* time in them */
     uint64_t compute_ns; /* time in which the host was computing: pauses above 2 s do not count */
     uint64_t n_rows;     /* encoded, K and V of all layers and heads taken as one each */
+    uint64_t tiles_read; /* by attention: quire_workspace_stats */
+    uint64_t tiles_skipped;
     quire_stat_policy policies[QUIRE_STAT_POLICIES];
 } quire_stat;
 

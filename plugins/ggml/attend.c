@@ -5,6 +5,7 @@
  */
 #include "device.h"
 #include "config.h"
+#include "stat.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -262,7 +263,11 @@ static int attend(struct worker *w, struct host_tensor *op, struct operand *k, s
                                     .mask_slopes = max_bias > 0 ? l.slopes : NULL,
                                     .sink_logits = op->src[4] ? op->src[4]->data : NULL};
     if (!w->workspace && quire_workspace_create(&w->workspace, &w->executor, NULL)) return HOST_ALLOC_FAILED;
+    quire_workspace_stats before, after;
+    quire_workspace_stats_get(w->workspace, &before);
     quire_status status = quire_attend(w->workspace, &options, l.jobs, n_jobs);
+    quire_workspace_stats_get(w->workspace, &after);
+    stat_tiles(after.tiles_read - before.tiles_read, after.tiles_skipped - before.tiles_skipped);
     if (status) say_trouble("attention failed: %s", quire_status_text(status));
     return status == QUIRE_ENOMEM ? HOST_ALLOC_FAILED : status ? HOST_FAILED : HOST_SUCCESS;
 }

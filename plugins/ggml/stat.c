@@ -170,3 +170,9 @@ void stat_attended(uint64_t duration)
     add(&stats->n_attend, 1);
     add(&stats->attend_ns, duration);
 }
+
+void stat_tiles(uint64_t n_read, uint64_t n_skipped)
+{
+    add(&stats->tiles_read, n_read);
+    add(&stats->tiles_skipped, n_skipped);
+}

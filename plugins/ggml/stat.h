@@ -21,5 +21,6 @@ void stat_detach(struct kv *); /* before it goes; its rows are taken out already
 uint64_t stat_now(void);               /* ns */
 void stat_begin(uint64_t now);         /* the host hands over a graph */
 void stat_attended(uint64_t duration); /* ns */
+void stat_tiles(uint64_t n_read, uint64_t n_skipped);
 
 #endif

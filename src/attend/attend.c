@@ -18,6 +18,7 @@ struct quire_workspace {
     uint32_t cap_jobs;
     uint8_t *memory; /* everything else a call needs, laid out anew by each */
     size_t bytes;
+    quire_workspace_stats stats;
 };
 
 quire_status quire_workspace_create(quire_workspace **out, const quire_executor *executor,
@@ -41,6 +42,11 @@ void quire_workspace_destroy(quire_workspace *w)
     quire_free(&a, w->jobs, sizeof *w->jobs * w->cap_jobs);
     quire_free(&a, w->memory, w->bytes);
     quire_free(&a, w, sizeof *w);
+}
+
+void quire_workspace_stats_get(const quire_workspace *w, quire_workspace_stats *out)
+{
+    *out = w->stats;
 }
 
 /* ------------------------------------------------------------------ checks */
@@ -475,6 +481,10 @@ QUIRE_APART static quire_status attend(quire_workspace *w, const quire_attend_op
         run_spread(w, &c, n_parts);
     else
         run(w, &c, whole_blocks, c.n_workers);
+    for (uint32_t i = 0; i < c.n_workers; i++) {
+        w->stats.tiles_read += c.scratch[i].stats.tiles_read;
+        w->stats.tiles_skipped += c.scratch[i].stats.tiles_skipped;
+    }
     quire_float_mode_leave(mode);
     return QUIRE_OK;
 }

@@ -70,6 +70,7 @@ typedef struct quire_scratch {
     void *kernel;        /* quire_kernel_scratch() */
     float *row;          /* one row of values */
     float *part, *total; /* memory of two states */
+    quire_workspace_stats stats;
 } quire_scratch;
 
 /* Floats that a state of n_rows rows needs, and a state laid out at `at`. */

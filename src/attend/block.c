@@ -465,7 +465,10 @@ void quire_block_split(const quire_block *b, const quire_attend_options *o, cons
         uint32_t n = 0;
         for (; at < split->end && n < at_once; at++) {
             visits[n] = (visit){.block = b, .options = o, .s = s};
-            n += open_tile(&visits[n], at, n);
+            bool seen = open_tile(&visits[n], at, n);
+            s->stats.tiles_read += seen;
+            s->stats.tiles_skipped += !seen;
+            n += seen;
         }
         if (n) run_strips(visits, n, part);
     }

@@ -38,6 +38,7 @@ def counters(directory):
                p["bytes"] == tiles * 576000 and p["f16_bytes"] == p["tokens"] * 23040, "tokens and bytes are those of the cache", p)
         expect(0 < found["attend_seconds"] < found["compute_seconds"] and found["attend_calls"] % 30 == 0,
                "times and calls are plausible", found)
+        expect(found["tiles_read"] >= 3 * found["attend_calls"], "each call reads a tile for each of 3 heads", found)
         expect(oct((directory / f"quire-stat.{os.getuid()}.{pid}").stat().st_mode & 0o777) == "0o600", "nobody else can read it")
         expect(bool(answer), "the server answered")
     expect(files(directory) == [], "the file goes with the process", files(directory))

@@ -292,6 +292,32 @@ static void masks_of_positions(void **unused)
     host_close(t);
 }
 
+/* By position and by mask: what nobody sees is skipped, and counted. */
+static void tiles_skipped(void **unused)
+{
+    (void)unused;
+    static float hides[TILE_ROWS];
+    host *t = host_open();
+    quire_attend_job job = host_job(t);
+    quire_workspace_stats a, b;
+    job.n_queries = 1;
+    job.first_query = 0; /* sees the first row of the first tile */
+    quire_workspace_stats_get(t->workspace, &a);
+    REF_OK(quire_attend(t->workspace, NULL, &job, 1));
+    quire_workspace_stats_get(t->workspace, &b);
+    assert_int_equal(b.tiles_read - a.tiles_read, job.n_kv_heads);
+    assert_int_equal(b.tiles_skipped - a.tiles_skipped, job.n_kv_heads * (job.n_tiles - 1));
+    for (uint32_t k = 0; k < TILE_ROWS; k++) hides[k] = -INFINITY;
+    quire_mask mask = {.form = QUIRE_F32, .data = hides, .n_keys = TILE_ROWS};
+    job.first_query = (job.n_tiles - 1) * TILE_ROWS;
+    job.mask = &mask;
+    REF_OK(quire_attend(t->workspace, NULL, &job, 1));
+    quire_workspace_stats_get(t->workspace, &a);
+    assert_int_equal(a.tiles_read - b.tiles_read, job.n_kv_heads * (job.n_tiles - 1));
+    assert_int_equal(a.tiles_skipped - b.tiles_skipped, job.n_kv_heads);
+    host_close(t);
+}
+
 /* ------------------------------------------------------------------ formats */
 
 static void mixed_formats(void **unused)
@@ -366,10 +392,15 @@ static void memory_that_runs_out(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refused_jobs),         cmocka_unit_test(refused_steps),
-        cmocka_unit_test(nothing_to_see),       cmocka_unit_test(strided_layouts),
-        cmocka_unit_test(masks_and_slopes),     cmocka_unit_test(masks_of_positions),
-        cmocka_unit_test(mixed_formats),        cmocka_unit_test(as_many_formats_as_may_be),
+        cmocka_unit_test(refused_jobs),
+        cmocka_unit_test(refused_steps),
+        cmocka_unit_test(nothing_to_see),
+        cmocka_unit_test(strided_layouts),
+        cmocka_unit_test(masks_and_slopes),
+        cmocka_unit_test(masks_of_positions),
+        cmocka_unit_test(tiles_skipped),
+        cmocka_unit_test(mixed_formats),
+        cmocka_unit_test(as_many_formats_as_may_be),
         cmocka_unit_test(memory_that_runs_out),
     };
     return cmocka_run_group_tests_name("attend_api", tests, NULL, NULL);

@@ -84,9 +84,9 @@ static void test_layout(void **state)
     (void)state;
     assert_int_equal(offsetof(quire_stat, program), 32);
     assert_int_equal(offsetof(quire_stat, n_attend), 160);
-    assert_int_equal(offsetof(quire_stat, policies), 192);
+    assert_int_equal(offsetof(quire_stat, policies), 208);
     assert_int_equal(sizeof(quire_stat_policy), 168);
-    assert_int_equal(sizeof(quire_stat), 192 + 8 * 168);
+    assert_int_equal(sizeof(quire_stat), 208 + 8 * 168);
 }
 
 static void test_believed(void **state)
