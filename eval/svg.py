@@ -46,7 +46,8 @@ class Plot:
         out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 12}" text-anchor="middle">{escape(self.x_title)}</text>')
         out.append(f'<text x="18" y="{(TOP + HEIGHT - BOTTOM) / 2}" text-anchor="middle" '
                    f'transform="rotate(-90 18 {(TOP + HEIGHT - BOTTOM) / 2})">{escape(self.y_title)}</text>')
-        placed = []
+        placed = [(x - 5, y - 5, x + 5, y + 5) for _, points, _, _ in self.series
+                  for x, y in ((at_x(a), at_y(self._y(b))) for a, b in points)]
         for i, (name, points, line, labels) in enumerate(self.series):
             colour = COLOURS[i % len(COLOURS)]
             spots = [(at_x(x), at_y(self._y(y))) for x, y in points]
@@ -66,7 +67,7 @@ class Plot:
 
 
 def place(label, x, y, colour, placed):
-    """A label beside its point, moved until it covers no other."""
+    """A label beside its point, moved until it covers no other and no point."""
     width = 6.2 * len(label)
     for dx, dy in ((7, 4), (7, -6), (7, 14), (-7 - width, 4), (-7 - width, -6), (-7 - width, 14), (7, 24), (7, -16)):
         box = (x + dx, y + dy - 10, x + dx + width, y + dy + 2)
