@@ -10,7 +10,7 @@ class Cache:
     def __init__(self, name):
         self.name = name
         self.stock = name.startswith("stock ")
-        pair = name.removeprefix("stock ").split("/")
+        pair = name.removeprefix("stock ").partition(",")[0].split("/")
         self.k, self.v = pair[0], pair[-1]
         self.calibrated = self.k.startswith("c:")
 
@@ -46,6 +46,8 @@ MORE = ["stock q5_0", "stock q4_1", "stock iq4_nl", "stock q8_0/q4_0",
         "a8g32", "a6g64", "a6g32", "a5g64", "a5g32", "a4g32", "a3g64", "a3g32", "a2g64", "a2g32",
         "h:a4g64", "h:a4g32", "q4_0", "tq4", "tq3",
         "r6", "r5", "r4/r3", "r3", "r2", "c:r6/r6", "c:r5/r3", "c:r2/r2"]
+# Window layers coded as stock codes them, where Quire keeps f16 unless told.
+WINDOWED = [f"{c},window={c}" for c in ("r8", "r6/r4", "r5/r3", "r4")]
 # Long contexts, needles, texts that part.
 FEW = ["stock q8_0", "stock q4_0", "a4g64", "r8", "r6/r4", "c:r5/r4", "c:r4/r3"]
 

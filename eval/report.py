@@ -132,6 +132,16 @@ def headline(e):
     return table(head, rows)
 
 
+def windows(e):
+    rows = []
+    for c in caches.WINDOWED:
+        pair = c.partition(",")[0]
+        rows.append([f"`{pair}`", number(e.bits(GEMMA, c)), *figures(e.divergence(GEMMA, pair))[:3], *figures(e.divergence(GEMMA, c))[:3]])
+    for c in ("stock q8_0", "stock q5_1", "stock q4_0"):
+        rows.append([c, number(e.bits(GEMMA, c)), "", "", "", *figures(e.divergence(GEMMA, c))[:3]])
+    return table(["cache", "bits", "window layers f16: mean KL", "99 %", "top-1 %", "coded too: mean KL", "99 %", "top-1 %"], rows)
+
+
 def everything(e):
     rows = []
     names = sorted({*caches.HEADLINE, *caches.MORE}, key=lambda c: (-e.bits(SMOL, c), c))
@@ -284,7 +294,7 @@ def greedy_rows(e):
 
 def document(e):
     text = (llama.HERE / "fidelity.in.md").read_text()
-    for name, part in (("PRESETS", presets), ("HEADLINE", headline), ("EVERYTHING", everything), ("FRONTIER", frontier_check),
+    for name, part in (("PRESETS", presets), ("HEADLINE", headline), ("WINDOWS", windows), ("EVERYTHING", everything), ("FRONTIER", frontier_check),
                        ("LONG", long_contexts), ("PROFILES", profile_rows), ("ATTENTION", attention),
                        ("NEEDLES", needle_rows), ("GREEDY", greedy_rows)):
         text = text.replace(f"<!-- {name} -->\n", "\n".join(part(e)) + "\n")

@@ -6,6 +6,7 @@
 
 Suites (all of them unless named):
     headline   perplexity, KL divergence and top-1 agreement over much text, for the policies people choose
+    windows    the same with window layers coded too, as stock llama.cpp codes them (Gemma3)
     more       the same over less text for every other cache
     long       the same at 4K and 8K (SmolLM2), 4K, 16K and 32K (Gemma3)
     profiles   profiles across texts, lengths and changed weights
@@ -53,6 +54,10 @@ def more(model):
     """Fewer chunks: what the caches of the headline had after as many is in their results."""
     chunks = 4 if model == SMOL else 2
     return divergence_jobs(model, caches.MORE, "wiki", 2048, chunks, RECIPE[model])
+
+
+def windows(model):
+    return divergence_jobs(model, caches.WINDOWED, "wiki", 2048, 4, None) if model == GEMMA else []
 
 
 def long(model):
@@ -108,7 +113,7 @@ def short(model):
         {"what": "attention", "model": model, "tokens": 512, "recipe": recipe}]
 
 
-SUITES = {f.__name__: f for f in (headline, rows, more, profiles, greedy, needles, long, short)}
+SUITES = {f.__name__: f for f in (headline, windows, rows, more, profiles, greedy, needles, long, short)}
 
 
 # --- results -------------------------------------------------------------------------------------
