@@ -8,7 +8,7 @@ import io
 import weakref
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, List, Optional, Sequence as Seq, Union
+from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, List, Optional, Sequence as Seq, Tuple, Union
 
 import numpy as np
 
@@ -184,10 +184,11 @@ class Pool(Handle):
             for i, sequence in enumerate(sequences):
                 if sequence.pool is not self:
                     raise ValueError("a sequence of another pool")
-                result = _job(jobs[i], sequence, layer, shape, queries(q[i], shape), out_list[i], position_list[i], partial)
-                mask = call.mask(mask_list[i], jobs[i].n_queries)
-                jobs[i].mask = ctypes.pointer(mask)
-                keep.append(mask)
+                job, result = _job(sequence, layer, shape, queries(q[i], shape), out_list[i], position_list[i], partial)
+                if mask_list[i] is not None:
+                    job.mask = ctypes.pointer(call.mask(mask_list[i], job.n_queries))
+                jobs[i] = job
+                keep.append(job)  # with it the tiles and the mask that it points to
                 results.append(result)
             space = locks.enter_context(self._workspace())
             n.check(n.lib.quire_attend(space._get(), call.options, jobs, count))
@@ -197,9 +198,9 @@ class Pool(Handle):
         return "<quire.Pool, closed>" if self.closed else f"<quire.Pool {self.plan.policy}, {self.stats.used_bytes} bytes used>"
 
 
-def _job(job: n.AttendJob, sequence: "Sequence", layer: int, shape: Layer, q: Array, out: Optional[Array],
-         position: Optional[int], partial: bool) -> Any:
-    """Fills in one job; gives what the call will have written."""
+def _job(sequence: "Sequence", layer: int, shape: Layer, q: Array, out: Optional[Array], position: Optional[int],
+         partial: bool) -> Tuple[n.AttendJob, Any]:
+    """A job, and what the call will have written."""
     count, length = q.shape[0], sequence.length
     first = length - count if position is None else position
     if first < 0:
@@ -212,27 +213,25 @@ def _job(job: n.AttendJob, sequence: "Sequence", layer: int, shape: Layer, q: Ar
     out_strides = strides_of(out, (count, shape.n_q_heads, shape.d_v), "out")
     if any(s % 4 for s in q_strides + out_strides):
         raise ValueError("strides of q and out must be whole float32 values")
-    tiles = _tiles(sequence, layer, shape, first)
-    job.tiles, job.n_tiles = tiles, len(tiles)
-    job.n_q_heads, job.n_kv_heads, job.d_k, job.d_v = shape.n_q_heads, shape.n_kv_heads, shape.d_k, shape.d_v
-    job.n_queries, job.first_query, job.window = count, n.u32(first, "position"), shape.window
+    tiles, n_tiles = _tiles(sequence, layer, shape, first, length)
     ring = sequence.ring
-    job.ring_tokens, job.ring_sinks = ring.max_tokens, ring.sinks
-    job.q, job.q_stride, job.q_head_stride = q.ctypes.data, q_strides[0] // 4, q_strides[1] // 4
-    job.out, job.out_stride, job.out_head_stride = address(out, "out", True), out_strides[0] // 4, out_strides[1] // 4
+    job = n.AttendJob(tiles, n_tiles, shape.n_q_heads, shape.n_kv_heads, shape.d_k, shape.d_v, count, n.u32(first, "position"),
+                      shape.window, ring.max_tokens, ring.sinks, address(q), q_strides[0] // 4, q_strides[1] // 4,
+                      address(out, "out", True), out_strides[0] // 4, out_strides[1] // 4)
     if not partial:
-        return out
+        return job, out
     result = Partial(out, np.empty((count, shape.n_q_heads), np.float32), np.empty((count, shape.n_q_heads), np.float32))
-    job.max, job.sum = result.max.ctypes.data, result.sum.ctypes.data
-    return result
+    job.max, job.sum = address(result.max), address(result.sum)
+    return job, result
 
 
-def _tiles(sequence: "Sequence", layer: int, shape: Layer, first_query: int) -> Any:
-    room = -(-sequence.length // n.PAGE_TOKENS)
+def _tiles(sequence: "Sequence", layer: int, shape: Layer, first_query: int, length: int) -> Tuple[Any, int]:
+    """The tiles that the queries see, and their number."""
+    room = -(-length // n.PAGE_TOKENS)
     tiles = (n.TileRef * room)()
     count = n.lib.quire_seq_tiles(sequence._get(), layer, tiles, room)
     if count == room:
-        return tiles
+        return tiles, count
     ring, lowest = sequence.ring, 0
     if ring.max_tokens:
         lowest = first_query - (ring.max_tokens - ring.sinks) + 1
@@ -241,4 +240,4 @@ def _tiles(sequence: "Sequence", layer: int, shape: Layer, first_query: int) -> 
     need = room - max(lowest, 0) // n.PAGE_TOKENS
     if sum(tiles[i].first + n.PAGE_TOKENS > lowest for i in range(count)) < need:
         raise QuireError("ERANGE", "the first queries see rows that are no longer held; attend within the step, or keep spare_tokens")
-    return (n.TileRef * count).from_buffer(tiles)
+    return tiles, count

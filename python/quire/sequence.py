@@ -165,7 +165,10 @@ class Sequence(Handle):
             return int(n.lib.quire_seq_trim_floor(self._get()))
 
     def convert(self, plan: Plan, *, new_only: bool = False) -> None:
-        """Goes on with another plan of the same geometry. new_only: finished pages stay as they are."""
+        """Goes on with another plan of the same geometry. new_only: finished pages stay as they are.
+
+        Pages that forks share are left to them, so that each has its own afterwards.
+        """
         with self._lock, plan._lock:
             n.check(n.lib.quire_seq_convert(self._get(), plan._get(), _NEW if new_only else 0))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import lru_cache
 from os import PathLike, fspath
@@ -57,7 +57,6 @@ class _Prompt(Structure):
     _fields_ = [("tokens", c_void_p), ("n_tokens", c_uint32), ("media", POINTER(_Media)), ("n_media", c_uint32)]
 
 
-_TAKE = CFUNCTYPE(None, c_void_p, c_uint32, c_void_p)
 _OUT, _P, _U32, _S, _PROMPT = POINTER(c_void_p), c_void_p, c_uint32, c_int, POINTER(_Prompt)
 
 _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
@@ -67,17 +66,14 @@ _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_miss_name": (c_char_p, [_S]),
     "quire_store_stats_get": (None, [_P, POINTER(_Stats)]),
     "quire_namespace_create": (_S, [_OUT, _P, POINTER(_Identity), _P, POINTER(n.SeqOptions)]),
-    "quire_namespace_create_raw": (_S, [_OUT, _P, POINTER(_Identity), c_char_p, c_size_t]),
     "quire_namespace_destroy": (None, [_P]),
     "quire_namespace_root": (None, [_P, c_char_p]),
     "quire_namespace_save": (_S, [_P, _PROMPT, _P]),
-    "quire_namespace_save_raw": (_S, [_P, _PROMPT, _U32, _P]),
     "quire_namespace_lookup": (_S, [_P, _PROMPT, _U32, POINTER(c_uint32)]),
     "quire_namespace_pin": (_S, [_P, _PROMPT, _U32, _U32, POINTER(c_uint32)]),
     "quire_load_begin": (_S, [_OUT, _P, _PROMPT, _P, _U32]),
     "quire_load_is_done": (c_int, [_P]),
     "quire_load_end": (_S, [_P, POINTER(c_uint32)]),
-    "quire_namespace_load_raw": (_S, [_P, _PROMPT, _U32, _TAKE, _P, POINTER(c_uint32)]),
     "quire_store_gc": (_S, [_P, c_uint64, c_uint64, POINTER(c_uint64)]),
 }
 

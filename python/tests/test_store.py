@@ -157,6 +157,18 @@ class Store(StoreTest):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
 
 
+    def test_without_the_library(self) -> None:
+        """A build without the store, or a system without OpenSSL: everything else works."""
+        from quire import _native
+
+        shutil.copy(_native.folder() / "libquire.so.0", self.folder.name)
+        code = ("import quire\nassert quire.codecs()\n"
+                "try: quire.Store('x')\nexcept ImportError as error: print(error)\n")
+        environment = {**os.environ, "QUIRE_LIBRARY": self.folder.name}
+        said = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+        self.assertIn("not part of this build", said)
+
+
 class RemoteTier(StoreTest):
     def test_a_real_server(self) -> None:
         program = shutil.which("redis-server") or shutil.which("valkey-server")
