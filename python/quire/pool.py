@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, List, Optional, Seque
 import numpy as np
 
 from . import _native as n
-from ._handle import Handle
+from ._handle import Handle, Shared
 from ._stream import Reader
 from .attend import AnyMask, Call, Partial, per_sequence, queries
-from .errors import ClosedError, QuireError
+from .errors import QuireError
 from .plan import Layer, Plan
 from .rows import Array, address, strides_of
 from .threads import Threads
@@ -49,7 +49,7 @@ class Workspace(Handle):
         super().__init__(out.value, n.lib.quire_workspace_destroy, threads)
 
 
-class Pool(Handle):
+class Pool(Shared):
     """Page memory of a fixed budget. Address space is reserved at once, memory is touched page by page.
 
     threads: how many compute beside each other, or a team that several pools share; 1: the calling thread alone. The result
@@ -68,41 +68,27 @@ class Pool(Handle):
                 options.executor = ctypes.pointer(team._executor())
             locks.enter_context(plan._lock)
             n.check(n.lib.quire_pool_create(ctypes.byref(out), plan._get(), options))
-            if team is not None:
-                team._n_users += 1
+            if team is not None and out.value:
+                team._pools.add(out.value)
 
         def destroy(pointer: int) -> None:
             n.lib.quire_pool_destroy(pointer)
             if team is not None:
-                team._n_users -= 1
+                team._pools.discard(pointer)
 
         super().__init__(out.value, destroy, team)
         self.plan = plan
         self._threads = team
-        self._closing = False
         self._workspaces: List[Workspace] = []
         self._sequences: "weakref.WeakSet[Sequence]" = weakref.WeakSet()
         self._steps: "weakref.WeakSet[Step]" = weakref.WeakSet()
         self._namespaces: "weakref.WeakSet[Handle]" = weakref.WeakSet()  # of stores, which may hold pages of the pool
 
-    def _get(self) -> int:
-        if self._closing:
-            raise ClosedError("Pool is closed")
-        return super()._get()
-
-    def close(self) -> None:
-        with self._lock:
-            if self._closing:
-                return
-            self._closing = True
-            steps, namespaces, sequences = list(self._steps), list(self._namespaces), list(self._sequences)
-            spaces = self._workspaces
-            self._workspaces = []
-        for step in steps:  # without the pool's lock, which a call that runs on one of these may want
+    def _close_children(self) -> None:
+        for step in list(self._steps):
             step.abort()
-        for other in (*namespaces, *sequences, *spaces):
+        for other in (*self._namespaces, *self._sequences, *self._workspaces):
             other.close()
-        super().close()
 
     def shape(self, layer: int) -> Layer:
         if not 0 <= layer < self.plan.n_layers:
@@ -132,8 +118,8 @@ class Pool(Handle):
 
         out = ctypes.c_void_p()
         reader = Reader(io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source)
-        with self._lock:
-            reader.check(n.lib.quire_seq_load(ctypes.byref(out), self._get(), reader.callback, None))
+        with self._use() as pointer:
+            reader.check(n.lib.quire_seq_load(ctypes.byref(out), pointer, reader.callback, None))
             return Sequence._of(self, out.value)
 
     @property

@@ -63,7 +63,7 @@ class Sequence(Handle):
 
     @classmethod
     def _of(cls, pool: Pool, pointer: Optional[int]) -> "Sequence":
-        """Around a sequence that the library made. The pool's lock is held."""
+        """Around a sequence that the library made, while the pool cannot be closed."""
         sequence = cls.__new__(cls)
         sequence._begin(pool, pointer)
         return sequence

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
 import unittest
 import xml.etree.ElementTree
-from typing import Optional
+from typing import Any, Dict, Optional
 
+import numpy as np
 from support import SOURCE, rows
 
 import quire
@@ -59,6 +62,32 @@ class Command(unittest.TestCase):
             quire.llama_env("r8", program="no-such-program")
 
 
+class CacheFiles(unittest.TestCase):
+    def test_a_file_of_mlx_lm_is_converted(self) -> None:
+        """A file as mlx-lm 0.31 writes it for one KVCache layer; the codes that come out are those of encode()."""
+        rows_of = {name: rows(seed, 1, 2, 70, 64).astype(np.float16) for name, seed in (("0.0", 1), ("0.1", 2))}
+        header: Dict[str, Any] = {"__metadata__": {"0.0": "", "1.model": "none", "2.0": "KVCache"}}
+        data = b""
+        for name, array in rows_of.items():
+            header[name] = {"dtype": "F16", "shape": list(array.shape), "data_offsets": [len(data), len(data) + array.nbytes]}
+            data += array.tobytes()
+        text = json.dumps(header).encode()
+        with tempfile.TemporaryDirectory() as folder:
+            old, new = (os.path.join(folder, name) for name in ("old.safetensors", "new.safetensors"))
+            with open(old, "wb") as file:
+                file.write(struct.pack("<Q", len(text)) + text + data)
+            quire.command("cache", "convert", "--to", "a4g64", "--out", new, old)
+            self.assertIn("QuantizedKVCache", quire.command("cache", "show", "--json", new))
+            with open(new, "rb") as file:
+                size, = struct.unpack("<Q", file.read(8))
+                made = json.loads(file.read(size))
+                data = file.read()
+        first, last = made["0.0.0"]["data_offsets"]
+        words = np.frombuffer(data[first:last], np.uint32).reshape(made["0.0.0"]["shape"])
+        with quire.Format("a4g64", 64) as form:
+            self.assertTrue((words == form.encode_mlx(rows_of["0.0"]).words).all())
+
+
 class Examples(unittest.TestCase):
     def test_llama_server(self) -> None:
         programs, model = offline("get-llama"), offline("get-models", "smollm2-135m")
@@ -69,8 +98,6 @@ class Examples(unittest.TestCase):
         self.assertIn('"policy":"a8g64/a4g64"', said)  # the device was there and held the cache
 
     def test_compare_codecs(self) -> None:
-        import numpy as np
-
         with tempfile.TemporaryDirectory() as folder:
             recorded, picture = os.path.join(folder, "rows.npz"), os.path.join(folder, "codecs.svg")
             np.savez(recorded, k=rows(1, 200, 2, 64), v=rows(2, 200, 2, 64), q=rows(3, 5, 4, 64))

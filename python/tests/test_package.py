@@ -46,7 +46,7 @@ class Package(unittest.TestCase):
             names = set(file.namelist())
             sizes = sum(i.file_size for i in file.infolist())
         wanted = {"lib/libquire.so.0", "lib/libquire_store.so.0", "lib/libggml-quire.so", "lib/liblmdb.so.0", "lib/libxxhash.so.0",
-                  "bin/quire", "py.typed", "licences/lmdb", "licences/xxhash", "licences/libvalkey"}
+                  "bin/quire", "py.typed", "share/quire/eval/text/calibrate.txt", "licences/lmdb", "licences/xxhash", "licences/libvalkey"}
         self.assertLessEqual({f"quire/{name}" for name in wanted}, names)
         self.assertTrue(any(name.endswith("licenses/LICENSE") for name in names))
         self.assertFalse([name for name in names if not name.startswith(("quire/", "quire-"))])
