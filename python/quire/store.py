@@ -146,7 +146,8 @@ class _PromptArgument:
 class Store(Shared):
     """A directory, a remote, or both. One per directory and process; any number of processes.
 
-    Closing it saves what is queued for the disk, and closes its namespaces. disk_bytes caps the bytes of all its files (0: as it is). message of a failure is the library's own sentence.
+    Closing it saves what is queued for the disk, and closes its namespaces. disk_bytes caps the bytes of all its files (0: as it
+    is).
     """
 
     def __init__(self, directory: "Union[str, PathLike[str], None]" = None, *, disk_bytes: int = 0, disk_bytes_per_day: int = 0,
