@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: MIT
+"""Finds libquire and declares what quire.h says. Nothing here is for users; ctypes releases the GIL in every call."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_size_t, c_uint32, c_uint64,
+                    c_void_p)
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple, Type
+
+from .errors import PoolFull, QuireError
+
+OPTIONS = 0 * 10000 + 1 * 100  # QUIRE_OPTIONS of the header that this file was written for
+PAGE_TOKENS = 64
+F32, F16, BF16, NATIVE, MLX = range(5)  # quire_form
+K, V = range(2)  # quire_side
+
+# ---------------------------------------------------------------- structures
+
+WRITE = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
+READ = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
+
+
+class Executor(Structure):
+    _fields_ = [("ctx", c_void_p), ("run", c_void_p), ("n_threads", c_uint32)]
+
+
+class CodecInfo(Structure):
+    _fields_ = [("name", c_char_p), ("summary", c_char_p), ("bits", c_uint32), ("group", c_uint32), ("flags", c_uint32)]
+
+
+class Counts(Structure):
+    _fields_ = [("nan", c_uint64), ("saturated", c_uint64), ("recoded", c_uint64)]
+
+
+class Rows(Structure):  # quire_rows and quire_rows_out lie alike
+    _fields_ = [("form", c_int), ("scale_form", c_int), ("data", c_void_p), ("scales", c_void_p), ("biases", c_void_p),
+                ("token_stride", c_size_t), ("head_stride", c_size_t), ("seq_stride", c_size_t),
+                ("scale_token_stride", c_size_t), ("scale_head_stride", c_size_t), ("scale_seq_stride", c_size_t),
+                ("codec", c_char_p)]
+
+
+class Layer(Structure):
+    _fields_ = [("n_q_heads", c_uint32), ("n_kv_heads", c_uint32), ("d_k", c_uint32), ("d_v", c_uint32),
+                ("window", c_uint32), ("v_in_k", c_uint32)]
+
+
+class Geometry(Structure):
+    _fields_ = [("version", c_uint32), ("n_layers", c_uint32), ("n_q_heads", c_uint32), ("n_kv_heads", c_uint32),
+                ("d_k", c_uint32), ("d_v", c_uint32), ("v_in_k", c_uint32), ("windows", POINTER(c_uint32)),
+                ("layers", POINTER(Layer))]
+
+
+class Rope(Structure):
+    _fields_ = [("n_pairs", c_uint32), ("interleaved", c_uint32), ("frequencies", c_void_p)]
+
+
+class Preset(Structure):
+    _fields_ = [("name", c_char_p), ("without", c_char_p), ("with_profile", c_char_p), ("summary", c_char_p)]
+
+
+class PlanOptions(Structure):
+    _fields_ = [("version", c_uint32), ("profile", c_void_p), ("allocator", c_void_p), ("message", c_char_p),
+                ("message_size", c_size_t)]
+
+
+class PlanLayer(Structure):
+    _fields_ = [("k", c_char_p), ("v", c_char_p), ("sink_k", c_char_p), ("sink_v", c_char_p), ("sink_tokens", c_uint32),
+                ("group", c_uint32), ("window", c_uint32), ("bytes_per_token", c_double), ("reason", c_char_p)]
+
+
+class PoolOptions(Structure):
+    _fields_ = [("version", c_uint32), ("budget_bytes", c_size_t), ("allocator", c_void_p), ("executor", POINTER(Executor))]
+
+
+class PoolStats(Structure):
+    _fields_ = [("budget_bytes", c_size_t), ("used_bytes", c_size_t), ("resident_bytes", c_size_t), ("peak_bytes", c_size_t),
+                ("n_pages", c_uint64), ("n_copies", c_uint64), ("counts", Counts)]
+
+
+class SeqOptions(Structure):
+    _fields_ = [("version", c_uint32), ("max_tokens", c_uint32), ("sinks", c_uint32), ("spare_tokens", c_uint32)]
+
+
+class SnapshotInfo(Structure):
+    _fields_ = [("policy", c_char * 512), ("plan_fingerprint", c_uint64), ("length", c_uint32), ("max_tokens", c_uint32),
+                ("sinks", c_uint32), ("spare_tokens", c_uint32)]
+
+
+class Mask(Structure):
+    _fields_ = [("form", c_int), ("data", c_void_p), ("query_stride", c_size_t), ("head_stride", c_size_t),
+                ("first", c_uint32), ("n_keys", c_uint32)]
+
+
+class AttendOptions(Structure):
+    _fields_ = [("version", c_uint32), ("flags", c_uint32), ("scale", c_float), ("softcap", c_float), ("alibi", c_void_p),
+                ("mask_slopes", c_void_p), ("sink_logits", c_void_p)]
+
+
+class FormatOptions(Structure):
+    _fields_ = [("version", c_uint32), ("side", c_int), ("d", c_uint32), ("d_v", c_uint32), ("profile", c_void_p),
+                ("layer", c_uint32), ("allocator", c_void_p)]
+
+
+class TileRef(Structure):
+    _fields_ = [("k", c_void_p), ("v", c_void_p), ("k_head_stride", c_size_t), ("v_head_stride", c_size_t),
+                ("k_format", c_void_p), ("v_format", c_void_p), ("first", c_uint32), ("n_rows", c_uint32)]
+
+
+class AttendJob(Structure):
+    _fields_ = [("tiles", POINTER(TileRef)), ("n_tiles", c_uint32), ("n_q_heads", c_uint32), ("n_kv_heads", c_uint32),
+                ("d_k", c_uint32), ("d_v", c_uint32), ("n_queries", c_uint32), ("first_query", c_uint32),
+                ("window", c_uint32), ("ring_tokens", c_uint32), ("ring_sinks", c_uint32), ("q", c_void_p),
+                ("q_stride", c_size_t), ("q_head_stride", c_size_t), ("out", c_void_p), ("out_stride", c_size_t),
+                ("out_head_stride", c_size_t), ("max", c_void_p), ("sum", c_void_p), ("mask", POINTER(Mask))]
+
+
+# ----------------------------------------------------------------- functions
+
+_OUT = POINTER(c_void_p)
+_P, _U32, _S = c_void_p, c_uint32, c_int  # pointer or handle, number, status
+
+_PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
+    "quire_status_name": (c_char_p, [_S]),
+    "quire_status_text": (c_char_p, [_S]),
+    "quire_version": (c_char_p, []),
+    "quire_isa_in_use": (c_char_p, []),
+    "quire_isa_at": (c_char_p, [_U32]),
+    "quire_isa_use": (_S, [c_char_p]),
+    "quire_threads_create": (_S, [_OUT, _U32]),
+    "quire_threads_destroy": (None, [_P]),
+    "quire_threads_executor": (Executor, [_P]),
+    "quire_codec_count": (_U32, []),
+    "quire_codec_at": (POINTER(CodecInfo), [_U32]),
+    "quire_codec_find": (POINTER(CodecInfo), [c_char_p]),
+    "quire_codec_row_bytes": (c_size_t, [c_char_p, _U32]),
+    "quire_codec_bits": (c_double, [c_char_p, _U32]),
+    "quire_profile_create": (_S, [_OUT, POINTER(Geometry), _P]),
+    "quire_profile_set_rope": (_S, [_P, _U32, POINTER(Rope)]),
+    "quire_profile_set_length": (_S, [_P, _U32]),
+    "quire_profile_observe_k": (_S, [_P, _U32, _U32, _P, _U32]),
+    "quire_profile_observe_q": (_S, [_P, _U32, _U32, _P, _U32]),
+    "quire_profile_finish": (_S, [_P]),
+    "quire_profile_save": (_S, [_P, WRITE, _P]),
+    "quire_profile_load": (_S, [_OUT, READ, _P, _P]),
+    "quire_profile_digest": (c_uint64, [_P]),
+    "quire_profile_score_error": (_S, [_P, _U32, c_char_p, POINTER(c_double)]),
+    "quire_profile_destroy": (None, [_P]),
+    "quire_preset_count": (_U32, []),
+    "quire_preset_at": (POINTER(Preset), [_U32]),
+    "quire_plan_create": (_S, [_OUT, POINTER(Geometry), c_char_p, POINTER(PlanOptions)]),
+    "quire_plan_destroy": (None, [_P]),
+    "quire_plan_policy": (c_char_p, [_P]),
+    "quire_plan_fingerprint": (c_uint64, [_P]),
+    "quire_plan_bytes_per_token": (c_double, [_P]),
+    "quire_plan_n_groups": (_U32, [_P]),
+    "quire_plan_page_bytes": (c_size_t, [_P, _U32]),
+    "quire_plan_layer_info": (_S, [_P, _U32, POINTER(PlanLayer)]),
+    "quire_plan_warning": (c_char_p, [_P]),
+    "quire_plan_describe": (_S, [_P, WRITE, _P]),
+    "quire_plan_bytes": (c_size_t, [_P, POINTER(SeqOptions), _U32, _U32]),
+    "quire_pool_create": (_S, [_OUT, _P, POINTER(PoolOptions)]),
+    "quire_pool_add_plan": (_S, [_P, _P]),
+    "quire_pool_stats_get": (None, [_P, POINTER(PoolStats)]),
+    "quire_pool_destroy": (None, [_P]),
+    "quire_seq_create": (_S, [_OUT, _P, POINTER(SeqOptions)]),
+    "quire_seq_destroy": (None, [_P]),
+    "quire_seq_length": (_U32, [_P]),
+    "quire_seq_fork": (_S, [_OUT, _P]),
+    "quire_seq_trim": (_S, [_P, _U32]),
+    "quire_seq_trim_floor": (_U32, [_P]),
+    "quire_seq_convert": (_S, [_P, _P, _U32]),
+    "quire_seq_plan": (_P, [_P]),
+    "quire_seq_ring": (SeqOptions, [_P]),
+    "quire_seq_export": (_S, [_P, _U32, _S, _U32, _U32, POINTER(Rows)]),
+    "quire_seq_save": (_S, [_P, WRITE, _P]),
+    "quire_seq_load": (_S, [_OUT, _P, READ, _P]),
+    "quire_snapshot_read_info": (_S, [POINTER(SnapshotInfo), READ, _P]),
+    "quire_seq_tiles": (_U32, [_P, _U32, POINTER(TileRef), _U32]),
+    "quire_step_begin": (_S, [_OUT, _P, POINTER(c_void_p), POINTER(c_uint32), _U32]),
+    "quire_step_append_rows": (_S, [_P, _U32, _U32, POINTER(Rows), POINTER(Rows)]),
+    "quire_step_attend_with": (_S, [_P, _U32, _P, _P, _P, _P, POINTER(AttendOptions), POINTER(Mask)]),
+    "quire_step_commit": (_S, [_P]),
+    "quire_step_abort": (None, [_P]),
+    "quire_batch_merge": (_S, [_OUT, _P, POINTER(c_void_p), _U32]),
+    "quire_batch_convert": (_S, [_P, _P, _U32]),
+    "quire_batch_extract": (_S, [_OUT, _P, _U32]),
+    "quire_batch_destroy": (None, [_P]),
+    "quire_format_create": (_S, [_OUT, c_char_p, POINTER(FormatOptions)]),
+    "quire_format_destroy": (None, [_P]),
+    "quire_tile_bytes": (c_size_t, [_P]),
+    "quire_tile_encode": (_S, [_P, _U32, _P, _U32, _U32, POINTER(Rows), POINTER(Counts)]),
+    "quire_tile_decode": (_S, [_P, _U32, _P, _U32, _U32, POINTER(Rows)]),
+    "quire_workspace_create": (_S, [_OUT, POINTER(Executor), _P]),
+    "quire_workspace_destroy": (None, [_P]),
+    "quire_attend": (_S, [_P, POINTER(AttendOptions), POINTER(AttendJob), _U32]),
+    "quire_attend_merge": (None, [_P, _P, _P, _P, _P, _P, _U32, _U32]),
+    "quire_attend_finish": (None, [_P, _P, _P, _U32, _U32, _P, _U32]),
+}
+
+
+# ------------------------------------------------------------------- finding
+
+
+def _places() -> List[Path]:
+    """Folders that may hold the libraries, the first that does is used."""
+    given = os.environ.get("QUIRE_LIBRARY")
+    if given:
+        path = Path(given)
+        return [path if path.is_dir() else path.parent]
+    here = Path(__file__).resolve().parent
+    return [here / "lib", here.parent.parent / "build" / "release" / "lib"]
+
+
+def folder() -> Path:
+    """The folder of libquire.so."""
+    places = _places()
+    for place in places:
+        if (place / "libquire.so.0").exists():
+            return place
+    raise ImportError("libquire.so.0 is in none of: " + ", ".join(str(p) for p in places) +
+                      "; QUIRE_LIBRARY names the folder of another one")
+
+
+def load(name: str, prototypes: Dict[str, Tuple[Any, List[Any]]]) -> ctypes.CDLL:
+    """Opens a library beside libquire and declares its functions."""
+    library = ctypes.CDLL(str(folder() / name))
+    for function, (result, arguments) in prototypes.items():
+        declared = getattr(library, function)
+        declared.restype, declared.argtypes = result, arguments
+    return library
+
+
+lib = load("libquire.so.0", _PROTOTYPES)
+
+
+def status_name(status: int) -> str:
+    return text(lib.quire_status_name(status))
+
+
+def check(status: int, message: str = "") -> None:
+    """Raises what a status stands for; `message` is the library's own sentence, if it gave one."""
+    if status == 0:
+        return
+    name = status_name(status)
+    kind: Type[QuireError] = PoolFull if name == "EFULL" else QuireError
+    raise kind(name, message or text(lib.quire_status_text(status)))
+
+
+def text(value: Optional[bytes]) -> str:
+    return value.decode() if value is not None else ""
+
+
+def u32(value: int, what: str) -> int:
+    """ctypes cuts a number that does not fit without a word; here it is an error."""
+    if not 0 <= value < 2**32:
+        raise ValueError(f"{what} is {value}")
+    return int(value)

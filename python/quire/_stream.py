@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: MIT
+"""The read and write callbacks of the library over Python's binary files."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+from typing import BinaryIO, Optional
+
+from . import _native as n
+
+_EIO = 10
+
+
+class _Stream:
+    """Keeps the exception of a callback, which cannot pass through C, and raises it afterwards."""
+
+    def __init__(self, file: Optional[BinaryIO] = None) -> None:
+        self.file: BinaryIO = io.BytesIO() if file is None else file
+        self.error: Optional[BaseException] = None
+
+    def check(self, status: int) -> None:
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        n.check(status)
+
+
+class Writer(_Stream):
+    def __init__(self, file: Optional[BinaryIO] = None) -> None:
+        super().__init__(file)
+        self.callback = n.WRITE(self._write)
+
+    def _write(self, _ctx: Optional[int], data: int, size: int) -> int:
+        try:
+            self.file.write(ctypes.string_at(data, size))
+            return 0
+        except BaseException as error:  # KeyboardInterrupt too: C must come to its end first
+            self.error = error
+            return _EIO
+
+    def bytes(self) -> bytes:
+        assert isinstance(self.file, io.BytesIO)
+        return self.file.getvalue()
+
+
+class Reader(_Stream):
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(file)
+        self.callback = n.READ(self._read)
+
+    def _read(self, _ctx: Optional[int], data: int, size: int) -> int:
+        try:
+            got = self.file.read(size)
+            if len(got) != size:
+                raise EOFError(f"{size} bytes were to come, {len(got)} came")
+            ctypes.memmove(data, got, size)
+            return 0
+        except BaseException as error:
+            self.error = error
+            return _EIO

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: MIT
+"""What attention can be asked for, and the form in which the library wants it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, List, NamedTuple, Optional, Sequence as Seq, Union
+
+import numpy as np
+
+from . import _native as n
+from .plan import Layer
+from .rows import Array, dense, form_of
+
+_BIDIRECTIONAL, _PARTIAL = 1, 2
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Values that are added to the scores of one sequence: (query, key), or (query head, query, key).
+
+    float32, float16, or uint16 with dtype="bf16"; -inf and NaN hide a row. A bool array is taken as "sees" and copied to
+    float16. The first column stands for the key at position `first`; keys outside of the columns get 0.
+    """
+
+    values: Array
+    first: int = 0
+    dtype: Optional[str] = None
+
+
+class Partial(NamedTuple):
+    """Attention before the division, to be joined with attention over other rows."""
+
+    acc: Array  #: (query, query head, d_v)
+    max: Array  #: (query, query head): largest score
+    sum: Array  #: (query, query head): sum of exp(score - max)
+
+
+AnyMask = Union[Mask, Array, None]
+
+
+class Call:
+    """Options and masks of one call; keeps the arrays that they point to until the call is over."""
+
+    def __init__(self, shape: Layer, *, scale: float = 0.0, softcap: float = 0.0, alibi: Optional[Array] = None,
+                 mask_slopes: Optional[Array] = None, sink_logits: Optional[Array] = None, bidirectional: bool = False,
+                 partial: bool = False) -> None:
+        per_head = (shape.n_q_heads,)
+        self.shape = shape
+        self.partial = partial
+        self.keep: List[Any] = [alibi, mask_slopes, sink_logits]
+        self.options = n.AttendOptions(
+            version=n.OPTIONS,
+            flags=(_BIDIRECTIONAL if bidirectional else 0) | (_PARTIAL if partial else 0),
+            scale=scale,
+            softcap=softcap,
+            alibi=None if alibi is None else dense(alibi, per_head, "alibi"),
+            mask_slopes=None if mask_slopes is None else dense(mask_slopes, per_head, "mask_slopes"),
+            sink_logits=None if sink_logits is None else dense(sink_logits, per_head, "sink_logits"))
+
+    def mask(self, given: AnyMask, n_queries: int) -> n.Mask:
+        if given is None:
+            return n.Mask()
+        mask = given if isinstance(given, Mask) else Mask(given)
+        values = mask.values
+        if isinstance(values, np.ndarray) and values.dtype == np.bool_:
+            values = np.where(values, np.float16(0), np.float16(-np.inf))
+        form = form_of(values, mask.dtype, "mask")
+        if values.ndim not in (2, 3) or values.shape[-2] != n_queries or (
+                values.ndim == 3 and values.shape[0] not in (1, self.shape.n_q_heads)):
+            raise ValueError(f"mask has shape {values.shape}, not ([{self.shape.n_q_heads},] {n_queries}, keys)")
+        size = values.itemsize
+        if values.shape[-1] > 1 and values.strides[-1] != size:
+            raise ValueError("mask: the keys of a query must lie side by side")
+        query = values.strides[-2] if n_queries > 1 else 0
+        head = values.strides[0] if values.ndim == 3 and values.shape[0] > 1 else 0
+        if query < 0 or head < 0 or query % size or head % size or not values.flags.aligned:
+            raise ValueError("mask runs backwards or is not aligned to its dtype")
+        self.keep.append(values)
+        return n.Mask(form, values.ctypes.data, query // size, head // size, n.u32(mask.first, "first"), values.shape[-1])
+
+
+def queries(q: Array, shape: Layer, what: str = "q") -> Array:
+    if not isinstance(q, np.ndarray) or q.dtype != np.float32:
+        raise TypeError(f"{what} is not an array of float32")
+    if q.ndim != 3 or q.shape[1:] != (shape.n_q_heads, shape.d_k):
+        raise ValueError(f"{what} has shape {getattr(q, 'shape', None)}, not (queries, {shape.n_q_heads}, {shape.d_k})")
+    return q
+
+
+def merge(a: Partial, b: Partial) -> None:
+    """Joins two partial results over the same queries into the first."""
+    rows, d_v = a.acc.shape[0] * a.acc.shape[1], a.acc.shape[2]
+    to = [dense(x, x.shape, "a", writes=True) for x in a]
+    other = [dense(y, x.shape, "b") for x, y in zip(a, b)]
+    n.lib.quire_attend_merge(*to, *other, rows, d_v)
+
+
+def finish(part: Partial, sink_logits: Optional[Array] = None) -> Array:
+    """Divides a partial result, in place, and returns its array."""
+    n_queries, heads, d_v = part.acc.shape
+    acc, largest, total = (dense(x, x.shape, "part", writes=True) for x in part)
+    sinks = None if sink_logits is None else dense(sink_logits, (heads,), "sink_logits")
+    n.lib.quire_attend_finish(acc, largest, total, n_queries * heads, d_v, sinks, heads)
+    return part.acc
+
+
+def per_sequence(values: Optional[Seq[Any]], count: int, what: str) -> List[Any]:
+    """One value for every sequence; None: none for any."""
+    if values is None:
+        return [None] * count
+    if len(values) != count:
+        raise ValueError(f"{len(values)} {what} for {count} sequences")
+    return list(values)

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: MIT
+"""Exceptions. Wrong types and shapes are TypeError and ValueError, as everywhere in Python."""
+
+from __future__ import annotations
+
+
+class QuireError(RuntimeError):
+    """A call of the library failed; `status` is the name that quire.h gives it, for example "EFULL"."""
+
+    def __init__(self, status: str, text: str) -> None:
+        super().__init__(f"{text} ({status})")
+        self.status = status
+
+
+class PoolFull(QuireError):
+    """The budget of the pool is used up. Nothing has changed: close or trim a sequence and try again."""
+
+
+class ClosedError(ValueError):
+    """The object was closed, or the pool or store that it belongs to."""

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: MIT
+"""Plans: a policy applied to the shape of a model."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import List, Optional, Sequence as Seq, Tuple
+
+from . import _native as n
+from ._handle import Handle
+from ._stream import Writer
+from .profile import Profile, geometry_of
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Shape of a layer. window 0 sees everything; v_in_k: V is the first d_v channels of K, only K is kept."""
+
+    n_q_heads: int
+    n_kv_heads: int
+    d_k: int
+    d_v: int
+    window: int = 0
+    v_in_k: bool = False
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """How a layer is kept. v is "" if V is part of K; reason is "" if nothing is out of the ordinary."""
+
+    k: str
+    v: str
+    sink_k: str
+    sink_v: str
+    sink_tokens: int
+    group: int
+    window: int
+    bytes_per_token: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Preset:
+    name: str
+    without_profile: str
+    with_profile: str
+    summary: str
+
+
+def presets() -> List[Preset]:
+    """Names that a policy may begin with, and what they stand for."""
+    found = (n.lib.quire_preset_at(i).contents for i in range(n.lib.quire_preset_count()))
+    return [Preset(n.text(p.name), n.text(p.without), n.text(p.with_profile), n.text(p.summary)) for p in found]
+
+
+class Plan(Handle):
+    """Which codec goes where: docs/policy.md has the grammar of `policy`.
+
+    Either one shape for all layers (n_layers, n_q_heads, n_kv_heads, d_k, and d_v if it differs, windows: one number per layer),
+    or layers. It never changes and may be shared by threads.
+    """
+
+    def __init__(self, policy: str = "k8v4", *, n_layers: int = 1, n_q_heads: int = 0, n_kv_heads: int = 0, d_k: int = 0,
+                 d_v: Optional[int] = None, windows: Optional[Seq[int]] = None, v_in_k: bool = False,
+                 layers: Optional[Seq[Layer]] = None, profile: Optional[Profile] = None) -> None:
+        if layers is None:
+            if windows is not None and len(windows) != n_layers:
+                raise ValueError(f"{len(windows)} windows for {n_layers} layers")
+            layers = [Layer(n_q_heads, n_kv_heads, d_k, d_k if d_v is None else d_v, windows[i] if windows else 0, v_in_k)
+                      for i in range(n_layers)]
+        self.layers: Tuple[Layer, ...] = tuple(layers)
+        geometry = geometry_of(self.layers)
+        message = ctypes.create_string_buffer(512)
+        options = n.PlanOptions(version=n.OPTIONS, message=ctypes.cast(message, ctypes.c_char_p), message_size=len(message))
+        out = ctypes.c_void_p()
+        if profile is None:
+            status = n.lib.quire_plan_create(ctypes.byref(out), geometry, policy.encode(), options)
+        else:
+            with profile._lock:
+                options.profile = profile._get()
+                status = n.lib.quire_plan_create(ctypes.byref(out), geometry, policy.encode(), options)
+        n.check(status, n.text(message.value))
+        super().__init__(out.value, n.lib.quire_plan_destroy)
+
+    @property
+    def n_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def policy(self) -> str:
+        """In its canonical form."""
+        with self._lock:
+            return n.text(n.lib.quire_plan_policy(self._get()))
+
+    @property
+    def fingerprint(self) -> int:
+        """Of codecs, shapes, layout and profile."""
+        with self._lock:
+            return int(n.lib.quire_plan_fingerprint(self._get()))
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Of the layers that see everything."""
+        with self._lock:
+            return float(n.lib.quire_plan_bytes_per_token(self._get()))
+
+    @property
+    def warning(self) -> Optional[str]:
+        """A sentence if the policy is dangerous for the model."""
+        with self._lock:
+            found = n.lib.quire_plan_warning(self._get())
+        return None if found is None else n.text(found)
+
+    def layer(self, index: int) -> PlannedLayer:
+        got = n.PlanLayer()
+        with self._lock:
+            n.check(n.lib.quire_plan_layer_info(self._get(), index, got))
+            return PlannedLayer(n.text(got.k), n.text(got.v), n.text(got.sink_k), n.text(got.sink_v), got.sink_tokens,
+                                got.group, got.window, got.bytes_per_token, n.text(got.reason))
+
+    def page_bytes(self) -> List[int]:
+        """Bytes of a page of 64 tokens, per group of layers."""
+        with self._lock:
+            plan = self._get()
+            return [int(n.lib.quire_plan_page_bytes(plan, g)) for g in range(n.lib.quire_plan_n_groups(plan))]
+
+    def bytes(self, n_tokens: int, step_tokens: Optional[int] = None, *, max_tokens: int = 0, sinks: int = 0,
+              spare_tokens: int = 0) -> int:
+        """Page memory that one sequence needs at most to reach n_tokens, in steps of step_tokens (None: in one)."""
+        ring = n.SeqOptions(n.OPTIONS, max_tokens, sinks, spare_tokens)
+        with self._lock:
+            return int(n.lib.quire_plan_bytes(self._get(), ring, n_tokens, n_tokens if step_tokens is None else step_tokens))
+
+    def describe(self) -> str:
+        """Text for people."""
+        to = Writer()
+        with self._lock:
+            to.check(n.lib.quire_plan_describe(self._get(), to.callback, None))
+        return to.bytes().decode()
+
+    def __repr__(self) -> str:
+        return "<quire.Plan, closed>" if self.closed else f"<quire.Plan {self.policy}, {self.n_layers} layers>"

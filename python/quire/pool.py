@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: MIT
+"""Pools: the memory of sequences, and attention over several of them at once."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import weakref
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, List, Optional, Sequence as Seq, Union
+
+import numpy as np
+
+from . import _native as n
+from ._handle import Handle
+from ._stream import Reader
+from .attend import AnyMask, Call, Partial, per_sequence, queries
+from .errors import ClosedError, QuireError
+from .plan import Layer, Plan
+from .rows import Array, address, strides_of
+from .threads import Threads
+
+if TYPE_CHECKING:
+    from .sequence import Sequence
+    from .step import Step
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    budget_bytes: int
+    used_bytes: int  #: pages in use, promised ones included
+    resident_bytes: int  #: pages in use and pages kept for reuse
+    peak_bytes: int  #: largest resident_bytes
+    n_pages: int
+    n_copies: int  #: pages copied because a fork wrote to them
+    nan: int  #: values that were NaN and became 0
+    saturated: int  #: values or scales that were too large
+    recoded: int  #: imported rows that were coded anew
+
+
+class Workspace(Handle):
+    """Scratch of one attend call at a time."""
+
+    def __init__(self, threads: Optional[Threads]) -> None:
+        out = ctypes.c_void_p()
+        executor = None if threads is None else threads._executor()
+        n.check(n.lib.quire_workspace_create(ctypes.byref(out), executor, None))
+        super().__init__(out.value, n.lib.quire_workspace_destroy, threads)
+
+
+class Pool(Handle):
+    """Page memory of a fixed budget. Address space is reserved at once, memory is touched page by page.
+
+    threads: how many compute beside each other, or a team that several pools share; 1: the calling thread alone. The result
+    does not depend on it. Closing a pool closes its steps and sequences.
+    """
+
+    def __init__(self, plan: Plan, budget_bytes: int, threads: Union[int, Threads] = 1) -> None:
+        team = threads if isinstance(threads, Threads) else None if threads == 1 else Threads(threads)
+        options = n.PoolOptions(version=n.OPTIONS, budget_bytes=budget_bytes)
+        if budget_bytes < 0:
+            raise ValueError(f"a budget of {budget_bytes} bytes")
+        out = ctypes.c_void_p()
+        with ExitStack() as locks:
+            if team is not None:
+                locks.enter_context(team._lock)
+                options.executor = ctypes.pointer(team._executor())
+            locks.enter_context(plan._lock)
+            n.check(n.lib.quire_pool_create(ctypes.byref(out), plan._get(), options))
+            if team is not None:
+                team._n_users += 1
+
+        def destroy(pointer: int) -> None:
+            n.lib.quire_pool_destroy(pointer)
+            if team is not None:
+                team._n_users -= 1
+
+        super().__init__(out.value, destroy, team)
+        self.plan = plan
+        self._threads = team
+        self._closing = False
+        self._workspaces: List[Workspace] = []
+        self._sequences: "weakref.WeakSet[Sequence]" = weakref.WeakSet()
+        self._steps: "weakref.WeakSet[Step]" = weakref.WeakSet()
+
+    def _get(self) -> int:
+        if self._closing:
+            raise ClosedError("Pool is closed")
+        return super()._get()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+            steps, sequences, spaces = list(self._steps), list(self._sequences), self._workspaces
+            self._workspaces = []
+        for step in steps:  # without the pool's lock, which a call that runs on one of these may want
+            step.abort()
+        for sequence in sequences:
+            sequence.close()
+        for space in spaces:
+            space.close()
+        super().close()
+
+    def shape(self, layer: int) -> Layer:
+        if not 0 <= layer < self.plan.n_layers:
+            raise ValueError(f"there is no layer {layer}, only {self.plan.n_layers}")
+        return self.plan.layers[layer]
+
+    def sequence(self, *, max_tokens: int = 0, sinks: int = 0, spare_tokens: int = 0) -> "Sequence":
+        """A new sequence; with max_tokens a ring that keeps the first `sinks` tokens (see Sequence)."""
+        from .sequence import Sequence
+
+        return Sequence(self, max_tokens=max_tokens, sinks=sinks, spare_tokens=spare_tokens)
+
+    def step(self, sequences: Seq["Sequence"], n_tokens: Seq[int]) -> "Step":
+        """Reserves n_tokens[i] rows in sequences[i]; PoolFull: nothing has changed."""
+        from .step import Step
+
+        return Step(self, sequences, n_tokens)
+
+    def add_plan(self, plan: Plan) -> None:
+        """Makes the pages of another plan known, so that its snapshots can be loaded."""
+        with self._lock, plan._lock:
+            n.check(n.lib.quire_pool_add_plan(self._get(), plan._get()))
+
+    def load(self, source: Union[bytes, BinaryIO]) -> "Sequence":
+        """A sequence that Sequence.save() wrote, from bytes or a binary file. Damaged or foreign bytes raise QuireError."""
+        from .sequence import Sequence
+
+        out = ctypes.c_void_p()
+        reader = Reader(io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source)
+        with self._lock:
+            reader.check(n.lib.quire_seq_load(ctypes.byref(out), self._get(), reader.callback, None))
+            return Sequence._of(self, out.value)
+
+    @property
+    def stats(self) -> PoolStats:
+        got = n.PoolStats()
+        with self._lock:
+            n.lib.quire_pool_stats_get(self._get(), got)
+        return PoolStats(got.budget_bytes, got.used_bytes, got.resident_bytes, got.peak_bytes, got.n_pages, got.n_copies,
+                         got.counts.nan, got.counts.saturated, got.counts.recoded)
+
+    # -------------------------------------------------------------- attention
+
+    @contextmanager
+    def _workspace(self) -> Iterator[Workspace]:
+        with self._lock:
+            self._get()
+            space = self._workspaces.pop() if self._workspaces else Workspace(self._threads)
+        try:
+            yield space
+        finally:
+            with self._lock:
+                if not self._closing:
+                    self._workspaces.append(space)
+
+    def attend(self, sequences: Seq["Sequence"], q: Seq[Array], layer: int = 0, *, out: Optional[Seq[Array]] = None,
+               masks: Optional[Seq[AnyMask]] = None, positions: Optional[Seq[int]] = None,
+               partial: bool = False, **options: Any) -> List[Any]:
+        """Attention of queries over the rows that the sequences hold, in one call; open steps are not seen.
+
+        q[i]: float32 (query, query head, d_k), strided as rows may be. The last query stands at the last token, or the first
+        at positions[i]. out[i]: float32 (query, query head, d_v) to be written; None: made. Gives the list of outputs, with
+        partial=True of Partial. Options: scale (1 / sqrt(d_k)), softcap, alibi, mask_slopes, sink_logits (float32, one per
+        query head), bidirectional. A ring or window that has let go of rows a query sees raises ERANGE (spare_tokens keeps them).
+        """
+        shape = self.shape(layer)
+        call = Call(shape, partial=partial, **options)
+        count = len(sequences)
+        if len(q) != count:
+            raise ValueError(f"{len(q)} arrays of queries for {count} sequences")
+        mask_list, out_list = per_sequence(masks, count, "masks"), per_sequence(out, count, "outputs")
+        position_list = per_sequence(positions, count, "positions")
+        jobs = (n.AttendJob * max(count, 1))()
+        results: List[Any] = []
+        keep: List[Any] = []
+        with ExitStack() as locks:
+            for sequence in sorted(set(sequences), key=id):
+                locks.enter_context(sequence._lock)
+            for i, sequence in enumerate(sequences):
+                if sequence.pool is not self:
+                    raise ValueError("a sequence of another pool")
+                result = _job(jobs[i], sequence, layer, shape, queries(q[i], shape), out_list[i], position_list[i], partial)
+                mask = call.mask(mask_list[i], jobs[i].n_queries)
+                jobs[i].mask = ctypes.pointer(mask)
+                keep.append(mask)
+                results.append(result)
+            space = locks.enter_context(self._workspace())
+            n.check(n.lib.quire_attend(space._get(), call.options, jobs, count))
+        return results
+
+    def __repr__(self) -> str:
+        return "<quire.Pool, closed>" if self.closed else f"<quire.Pool {self.plan.policy}, {self.stats.used_bytes} bytes used>"
+
+
+def _job(job: n.AttendJob, sequence: "Sequence", layer: int, shape: Layer, q: Array, out: Optional[Array],
+         position: Optional[int], partial: bool) -> Any:
+    """Fills in one job; gives what the call will have written."""
+    count, length = q.shape[0], sequence.length
+    first = length - count if position is None else position
+    if first < 0:
+        raise ValueError(f"{count} queries, but the sequence has {length} tokens")
+    if out is None:
+        out = np.empty((count, shape.n_q_heads, shape.d_v), np.float32)
+    elif not isinstance(out, np.ndarray) or out.dtype != np.float32:
+        raise TypeError("out is not an array of float32")
+    q_strides = strides_of(q, (None, shape.n_q_heads, shape.d_k), "q")
+    out_strides = strides_of(out, (count, shape.n_q_heads, shape.d_v), "out")
+    if any(s % 4 for s in q_strides + out_strides):
+        raise ValueError("strides of q and out must be whole float32 values")
+    tiles = _tiles(sequence, layer, shape, first)
+    job.tiles, job.n_tiles = tiles, len(tiles)
+    job.n_q_heads, job.n_kv_heads, job.d_k, job.d_v = shape.n_q_heads, shape.n_kv_heads, shape.d_k, shape.d_v
+    job.n_queries, job.first_query, job.window = count, n.u32(first, "position"), shape.window
+    ring = sequence.ring
+    job.ring_tokens, job.ring_sinks = ring.max_tokens, ring.sinks
+    job.q, job.q_stride, job.q_head_stride = q.ctypes.data, q_strides[0] // 4, q_strides[1] // 4
+    job.out, job.out_stride, job.out_head_stride = address(out, "out", True), out_strides[0] // 4, out_strides[1] // 4
+    if not partial:
+        return out
+    result = Partial(out, np.empty((count, shape.n_q_heads), np.float32), np.empty((count, shape.n_q_heads), np.float32))
+    job.max, job.sum = result.max.ctypes.data, result.sum.ctypes.data
+    return result
+
+
+def _tiles(sequence: "Sequence", layer: int, shape: Layer, first_query: int) -> Any:
+    room = -(-sequence.length // n.PAGE_TOKENS)
+    tiles = (n.TileRef * room)()
+    count = n.lib.quire_seq_tiles(sequence._get(), layer, tiles, room)
+    if count == room:
+        return tiles
+    ring, lowest = sequence.ring, 0
+    if ring.max_tokens:
+        lowest = first_query - (ring.max_tokens - ring.sinks) + 1
+    if shape.window:
+        lowest = max(lowest, first_query - shape.window + 1)
+    need = room - max(lowest, 0) // n.PAGE_TOKENS
+    if sum(tiles[i].first + n.PAGE_TOKENS > lowest for i in range(count)) < need:
+        raise QuireError("ERANGE", "the first queries see rows that are no longer held; attend within the step, or keep spare_tokens")
+    return (n.TileRef * count).from_buffer(tiles)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: MIT
+"""Profiles: the statistics of a model's rows that calibrated codecs ("c:") need."""
+
+from __future__ import annotations
+
+import ctypes
+from os import PathLike
+from typing import TYPE_CHECKING, Optional, Sequence as Seq, Union
+
+import numpy as np
+
+from . import _native as n
+from ._handle import Handle
+from ._stream import Reader, Writer
+from .rows import Array, dense
+
+if TYPE_CHECKING:
+    from .plan import Layer
+
+
+def geometry_of(layers: Seq["Layer"]) -> n.Geometry:
+    shapes = (n.Layer * len(layers))(*[
+        n.Layer(_size(l.n_q_heads), _size(l.n_kv_heads), _size(l.d_k), _size(l.d_v), _size(l.window), int(l.v_in_k))
+        for l in layers])
+    geometry = n.Geometry(version=n.OPTIONS, n_layers=len(layers), layers=shapes)  # ctypes keeps shapes with it
+    return geometry
+
+
+def _size(value: int) -> int:
+    """ctypes would cut a number that does not fit without a word."""
+    if not 0 <= value < 2**32:
+        raise ValueError(f"{value} is not a size")
+    return int(value)
+
+
+class Profile(Handle):
+    """Gather: observe rows of a few thousand tokens, finish. One user at a time until it is finished."""
+
+    layers: "Optional[tuple[Layer, ...]]"
+
+    def __init__(self, layers: Seq["Layer"]) -> None:
+        out = ctypes.c_void_p()
+        n.check(n.lib.quire_profile_create(ctypes.byref(out), geometry_of(layers), None))
+        self.layers = tuple(layers)
+        super().__init__(out.value, n.lib.quire_profile_destroy)
+
+    @classmethod
+    def load(cls, path: "Union[str, PathLike[str]]") -> "Profile":
+        """A profile from a file, as `quire calibrate` or save() wrote it."""
+        out = ctypes.c_void_p()
+        with open(path, "rb") as file:
+            reader = Reader(file)
+            reader.check(n.lib.quire_profile_load(ctypes.byref(out), reader.callback, None, None))
+        profile = cls.__new__(cls)
+        profile.layers = None
+        Handle.__init__(profile, out.value, n.lib.quire_profile_destroy)
+        return profile
+
+    def save(self, path: "Union[str, PathLike[str]]") -> None:
+        with open(path, "wb") as file, self._lock:
+            writer = Writer(file)
+            writer.check(n.lib.quire_profile_save(self._get(), writer.callback, None))
+
+    def set_rope(self, layer: int, frequencies: Array, interleaved: bool = False) -> None:
+        """Angles of RoPE, before rows of the layer are shown: pair i is turned by frequencies[i] times the position."""
+        at = dense(frequencies, (frequencies.size,), "frequencies")
+        with self._lock:
+            n.check(n.lib.quire_profile_set_rope(self._get(), layer, n.Rope(frequencies.size, int(interleaved), at)))
+
+    def set_length(self, n_tokens: int) -> None:
+        """Contexts of up to n_tokens will be served."""
+        with self._lock:
+            n.check(n.lib.quire_profile_set_length(self._get(), n_tokens))
+
+    def _shape(self, layer: int) -> "Layer":
+        if self.layers is None:
+            raise ValueError("a loaded profile is finished")
+        return self.layers[layer]
+
+    def observe_k(self, layer: int, k: Array, first: int = 0) -> None:
+        """k: float32 (token, KV head, channel) after RoPE; first: position of the first token."""
+        shape = self._shape(layer)
+        at = dense(k, (len(k), shape.n_kv_heads, shape.d_k), "k")
+        with self._lock:
+            n.check(n.lib.quire_profile_observe_k(self._get(), layer, first, at, len(k)))
+
+    def observe_q(self, layer: int, q: Array, first: int = 0) -> None:
+        """q: float32 (token, query head, channel) after RoPE."""
+        shape = self._shape(layer)
+        at = dense(q, (len(q), shape.n_q_heads, shape.d_k), "q")
+        with self._lock:
+            n.check(n.lib.quire_profile_observe_q(self._get(), layer, first, at, len(q)))
+
+    def finish(self) -> None:
+        """Turns what was seen into the profile. Takes a second or so for a model."""
+        with self._lock:
+            n.check(n.lib.quire_profile_finish(self._get()))
+
+    @property
+    def digest(self) -> int:
+        """0 until finished."""
+        with self._lock:
+            return int(n.lib.quire_profile_digest(self._get()))
+
+    def score_error(self, layer: int, codec: str) -> float:
+        """How far a score would be off with that layer's K in a codec; from 0.35 on texts change (an estimate)."""
+        out = ctypes.c_double()
+        with self._lock:
+            n.check(n.lib.quire_profile_score_error(self._get(), layer, codec.encode(), out))
+        return float(np.float64(out.value))

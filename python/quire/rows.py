@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: MIT
+"""Rows of numpy arrays as the library sees them, without copies.
+
+An array of rows has the axes (token, head, channel). The channels of a row lie side by side; the other two axes may have any
+stride that goes forward, so a view such as x.transpose(1, 0, 2) of an array (head, token, channel) is taken as it lies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional, Tuple, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _native as n
+
+Array = npt.NDArray[Any]
+
+_FORMS = {"f32": (n.F32, np.dtype(np.float32)), "f16": (n.F16, np.dtype(np.float16)), "bf16": (n.BF16, np.dtype(np.uint16))}
+
+
+@dataclass(frozen=True)
+class NativeRows:
+    """Rows that are coded already, as the codec lays them out (docs/formats/rows.md): uint8 (token, head, byte)."""
+
+    codec: str
+    codes: Array
+
+
+@dataclass(frozen=True)
+class MlxRows:
+    """Rows as mx.quantize gives them: uint32 words (token, head, word), scales and biases (token, head, group).
+
+    scale_dtype is "f32", "f16" or "bf16" (uint16 arrays).
+    """
+
+    codec: str
+    words: Array
+    scales: Array
+    biases: Array
+    scale_dtype: str = "f16"
+
+
+AnyRows = Union[Array, NativeRows, MlxRows]
+
+
+def form_of(array: Array, dtype: Optional[str], what: str) -> int:
+    """The form of an array's values; uint16 means bf16 only if dtype says so."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{what} is a {type(array).__name__}, not a numpy array")
+    if dtype is None:
+        for form, kind in (_FORMS["f32"], _FORMS["f16"]):
+            if array.dtype == kind:
+                return form
+        hint = ' (bf16 rows are uint16 arrays with dtype="bf16")' if array.dtype == np.uint16 else ""
+        raise TypeError(f"{what} has dtype {array.dtype}, not float32 or float16{hint}")
+    if dtype not in _FORMS:
+        raise ValueError(f"dtype {dtype!r} is none of f32, f16, bf16")
+    form, kind = _FORMS[dtype]
+    if array.dtype != kind:
+        raise TypeError(f"{what} has dtype {array.dtype}; dtype={dtype!r} means arrays of {kind}")
+    return form
+
+
+def numpy_dtype(dtype: str) -> "np.dtype[Any]":
+    if dtype not in _FORMS:
+        raise ValueError(f"dtype {dtype!r} is none of f32, f16, bf16")
+    return _FORMS[dtype][1]
+
+
+def strides_of(array: Array, shape: Tuple[Optional[int], int, int], what: str) -> Tuple[int, int]:
+    """Checks an array of rows and returns its (token, head) strides in bytes. None in shape: any number."""
+    wanted = "(" + ", ".join("tokens" if s is None else str(s) for s in shape) + ")"
+    if array.ndim != 3 or any(s is not None and s != a for s, a in zip(shape, array.shape)):
+        raise ValueError(f"{what} has shape {array.shape}, not {wanted}")
+    tokens, heads, width = array.shape
+    size = array.itemsize
+    if not array.flags.aligned:
+        raise ValueError(f"{what} is not aligned to its dtype")
+    if width > 1 and array.strides[2] != size and array.size:
+        raise ValueError(f"{what}: the values of a row must lie side by side; numpy.ascontiguousarray() makes a copy that does")
+    row = width * size
+    # A stride of an axis of length 1 is never used, and the library takes 0 for "dense".
+    head = array.strides[1] if heads > 1 else row
+    token = array.strides[0] if tokens > 1 else max(head, row) * heads
+    if array.size and (head < row or token < row):
+        raise ValueError(f"{what}: rows overlap or run backwards; numpy.ascontiguousarray() makes a copy that does not")
+    return token, head
+
+
+def _native_shape(codec: str, d: int) -> int:
+    width = int(n.lib.quire_codec_row_bytes(codec.encode(), d))
+    if not width:
+        raise ValueError(f"there is no codec {codec!r} for rows of {d}")
+    return width
+
+
+def describe(rows: AnyRows, n_tokens: Optional[int], n_heads: int, d: int, dtype: Optional[str], what: str,
+             writes: bool = False) -> Tuple[n.Rows, int]:
+    """A quire_rows that points into the arrays, and the number of tokens. The caller keeps the arrays."""
+    out = n.Rows()
+    if isinstance(rows, MlxRows):
+        bits = codec_bits(rows.codec)
+        group = codec_group(rows.codec)
+        _check_dtype(rows.words, np.uint32, f"{what}.words")
+        token, head = strides_of(rows.words, (n_tokens, n_heads, -(-d * bits // 32)), f"{what}.words")
+        tokens = rows.words.shape[0]
+        out.scale_form = form_of(rows.scales, rows.scale_dtype, f"{what}.scales")
+        form_of(rows.biases, rows.scale_dtype, f"{what}.biases")
+        n_groups = -(-d // group)
+        scale = strides_of(rows.scales, (tokens, n_heads, n_groups), f"{what}.scales")
+        if strides_of(rows.biases, (tokens, n_heads, n_groups), f"{what}.biases") != scale:
+            raise ValueError(f"{what}: scales and biases must have the same strides")
+        data = rows.words
+        out.form, out.codec = n.MLX, rows.codec.encode()
+        out.scales, out.biases = address(rows.scales, f"{what}.scales", writes), address(rows.biases, f"{what}.biases", writes)
+        out.scale_token_stride, out.scale_head_stride = scale
+    elif isinstance(rows, NativeRows):
+        _check_dtype(rows.codes, np.uint8, f"{what}.codes")
+        token, head = strides_of(rows.codes, (n_tokens, n_heads, _native_shape(rows.codec, d)), f"{what}.codes")
+        data, tokens = rows.codes, rows.codes.shape[0]
+        out.form, out.codec = n.NATIVE, rows.codec.encode()
+    else:
+        out.form = form_of(rows, dtype, what)
+        token, head = strides_of(rows, (n_tokens, n_heads, d), what)
+        data, tokens = rows, rows.shape[0]
+    out.data = address(data, what, writes)
+    out.token_stride, out.head_stride = token, head
+    return out, int(tokens)
+
+
+def _check_dtype(array: Array, dtype: Any, what: str) -> None:
+    if not isinstance(array, np.ndarray) or array.dtype != dtype:
+        raise TypeError(f"{what} is not an array of {np.dtype(dtype)}")
+
+
+def address(array: Array, what: str, writes: bool) -> int:
+    if writes and not array.flags.writeable:
+        raise ValueError(f"{what} cannot be written to")
+    return int(array.ctypes.data)
+
+
+def codec_bits(codec: str) -> int:
+    return int(_info(codec).bits)
+
+
+def codec_group(codec: str) -> int:
+    return int(_info(codec).group)
+
+
+def _info(codec: str) -> n.CodecInfo:
+    found = n.lib.quire_codec_find(codec.encode())
+    if not found:
+        raise ValueError(f"there is no codec {codec!r}")
+    info: n.CodecInfo = found.contents
+    return info
+
+
+def dense(array: Array, shape: Tuple[int, ...], what: str, writes: bool = False) -> int:
+    """Address of a C-contiguous float32 array of this shape."""
+    _check_dtype(array, np.float32, what)
+    if array.shape != shape:
+        raise ValueError(f"{what} has shape {array.shape}, not {shape}")
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        raise ValueError(f"{what} is not contiguous; numpy.ascontiguousarray() makes a copy that is")
+    return address(array, what, writes)
