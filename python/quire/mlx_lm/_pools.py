@@ -28,12 +28,13 @@ class Pools:
     """Pools of a budget, and the threads that compute on them.
 
     budget_bytes: a ceiling for each shape of layer; None: the memory of the machine. A pool goes when the last cache in it is
-    gone, so the memory goes back to the system. threads None: one for each processor.
+    gone, so the memory goes back to the system. threads None: what QUIRE_THREADS says, or one for each processor.
     """
 
     def __init__(self, budget_bytes: Optional[int] = None, threads: Optional[int] = None) -> None:
         self.budget_bytes = budget_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        n_threads = threads or len(os.sched_getaffinity(0))
+        n_threads = threads or int(os.environ.get("QUIRE_THREADS") or len(os.sched_getaffinity(0)))
+        self.n_threads = n_threads
         self.threads = Threads(n_threads) if n_threads > 1 else None
         self.workspace = Workspace(self.threads)
         self.lock = threading.Lock()  # of the workspace
