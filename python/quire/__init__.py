@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
 from . import _native
 from .attend import Mask, Partial, finish, merge
+from .codecs import Codec, Format, bits, codecs, decode, encode, round_trip
+from .command import command, llama_env
 from .errors import ClosedError, PoolFull, QuireError
 from .plan import Layer, Plan, PlannedLayer, Preset, presets
 from .pool import Pool, PoolStats
@@ -12,13 +16,26 @@ from .profile import Profile
 from .rows import MlxRows, NativeRows
 from .sequence import Ring, Sequence, SnapshotInfo, snapshot_info
 from .step import Step
+from .store import Identity, Load, Namespace, Remote, Store
 from .threads import Threads
 
 __version__ = _native.text(_native.lib.quire_version())
 PAGE_TOKENS = _native.PAGE_TOKENS
 
+
+def isa() -> str:
+    """The instruction set in use; QUIRE_ISA in the environment names a lower one."""
+    return _native.text(_native.lib.quire_isa_in_use())
+
+
+def use_isa(name: Optional[str]) -> None:
+    """For tests and benchmarks, while nothing else computes. None: as at the start."""
+    _native.check(_native.lib.quire_isa_use(None if name is None else name.encode()))
+
+
 __all__ = [
-    "ClosedError", "Layer", "Mask", "MlxRows", "NativeRows", "PAGE_TOKENS", "Partial", "Plan", "PlannedLayer", "Pool", "PoolFull",
-    "PoolStats", "Preset", "Profile", "QuireError", "Ring", "Sequence", "SnapshotInfo", "Step", "Threads", "finish", "merge",
-    "presets", "snapshot_info",
+    "ClosedError", "Codec", "Format", "Identity", "Layer", "Load", "Mask", "MlxRows", "Namespace", "NativeRows", "PAGE_TOKENS",
+    "Partial", "Plan", "PlannedLayer", "Pool", "PoolFull", "PoolStats", "Preset", "Profile", "QuireError", "Remote", "Ring", "Sequence",
+    "SnapshotInfo", "Step", "Store", "Threads", "bits", "codecs", "command", "decode", "encode", "finish", "isa", "llama_env", "merge",
+    "presets", "round_trip", "snapshot_info", "use_isa",
 ]

@@ -11,16 +11,18 @@ import os
 import threading
 import weakref
 from types import TracebackType
-from typing import Any, Callable, Optional, Type, TypeVar
+from typing import Any, Callable, List, Optional, Type, TypeVar
 
 from .errors import ClosedError
 
 _Self = TypeVar("_Self", bound="Handle")
 
 
-def _destroy(destroy: Callable[[int], Any], pointer: int, process: int, *keep: object) -> None:
+def _destroy(destroy: Callable[[int], Any], pointer: int, process: int, before: "List[weakref.finalize[..., Any]]", *keep: object) -> None:
     # A forked child has the memory but not the threads; the parent still owns the object.
     if os.getpid() == process:
+        for other in before:
+            other()
         destroy(pointer)
 
 
@@ -32,7 +34,12 @@ class Handle:
             raise MemoryError(f"no {type(self).__name__}")
         self._pointer = pointer
         self._lock = threading.RLock()
-        self._finalizer = weakref.finalize(self, _destroy, destroy, pointer, os.getpid(), *keep)
+        self._before: "List[weakref.finalize[..., Any]]" = []
+        self._finalizer = weakref.finalize(self, _destroy, destroy, pointer, os.getpid(), self._before, *keep)
+
+    def _close_after(self, other: "weakref.finalize[..., Any]") -> None:
+        """Another object uses this one, though it may be older: it goes first."""
+        self._before[:] = [f for f in self._before if f.alive] + [other]
 
     @property
     def closed(self) -> bool:

@@ -53,7 +53,7 @@ class Pool(Handle):
     """Page memory of a fixed budget. Address space is reserved at once, memory is touched page by page.
 
     threads: how many compute beside each other, or a team that several pools share; 1: the calling thread alone. The result
-    does not depend on it. Closing a pool closes its steps and sequences.
+    does not depend on it. Closing a pool closes its steps, its sequences, and the namespaces of stores that it was used with.
     """
 
     def __init__(self, plan: Plan, budget_bytes: int, threads: Union[int, Threads] = 1) -> None:
@@ -83,6 +83,7 @@ class Pool(Handle):
         self._workspaces: List[Workspace] = []
         self._sequences: "weakref.WeakSet[Sequence]" = weakref.WeakSet()
         self._steps: "weakref.WeakSet[Step]" = weakref.WeakSet()
+        self._namespaces: "weakref.WeakSet[Handle]" = weakref.WeakSet()  # of stores, which may hold pages of the pool
 
     def _get(self) -> int:
         if self._closing:
@@ -94,14 +95,13 @@ class Pool(Handle):
             if self._closing:
                 return
             self._closing = True
-            steps, sequences, spaces = list(self._steps), list(self._sequences), self._workspaces
+            steps, namespaces, sequences = list(self._steps), list(self._namespaces), list(self._sequences)
+            spaces = self._workspaces
             self._workspaces = []
         for step in steps:  # without the pool's lock, which a call that runs on one of these may want
             step.abort()
-        for sequence in sequences:
-            sequence.close()
-        for space in spaces:
-            space.close()
+        for other in (*namespaces, *sequences, *spaces):
+            other.close()
         super().close()
 
     def shape(self, layer: int) -> Layer:

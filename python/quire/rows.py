@@ -8,7 +8,7 @@ stride that goes forward, so a view such as x.transpose(1, 0, 2) of an array (he
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional, Tuple, Union
+from typing import Any, Dict, Optional, Tuple, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,11 @@ from . import _native as n
 
 Array = npt.NDArray[Any]
 
-_FORMS = {"f32": (n.F32, np.dtype(np.float32)), "f16": (n.F16, np.dtype(np.float16)), "bf16": (n.BF16, np.dtype(np.uint16))}
+_FORMS: Dict[str, Tuple[int, "np.dtype[Any]"]] = {
+    "f32": (n.F32, np.dtype(np.float32)),
+    "f16": (n.F16, np.dtype(np.float16)),
+    "bf16": (n.BF16, np.dtype(np.uint16)),
+}
 
 
 @dataclass(frozen=True)

@@ -72,16 +72,25 @@ class Sequence(Handle):
         Handle.__init__(self, pointer, n.lib.quire_seq_destroy, pool)
         self.pool = pool
         self._step: "Optional[weakref.ref[Step]]" = None
+        self._load: "Optional[weakref.ref[Handle]]" = None  # of a store, into this sequence
         ring = n.lib.quire_seq_ring(pointer)
         self.ring = Ring(ring.max_tokens, ring.sinks, ring.spare_tokens)
         pool._sequences.add(self)
 
+    def _get(self) -> int:
+        load = self._load and self._load()
+        if load and not load.closed:
+            raise QuireError("EBUSY", "the sequence is being loaded")
+        return super()._get()
+
     def close(self) -> None:
-        """EBUSY while it is part of an open step."""
+        """EBUSY while it is part of an open step or is being loaded."""
         with self._lock:
             step = self._step and self._step()
             if not self.closed and step and not step.closed:
                 raise QuireError("EBUSY", "the sequence is part of an open step")
+            if not self.closed:
+                self._get()
             super().close()
 
     @property

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: MIT
+"""Codecs without a cache: rows to bytes and back, for those who study them. Everything here copies."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any, List, Optional
+
+import numpy as np
+
+from . import _native as n
+from ._handle import Handle
+from .profile import Profile
+from .rows import AnyRows, Array, MlxRows, NativeRows, codec_bits, codec_group, describe, form_of, numpy_dtype
+
+_FLOAT, _ROTATED, _CALIBRATED, _MLX, _GGML = 1, 2, 4, 8, 16
+
+
+@dataclass(frozen=True)
+class Codec:
+    name: str
+    summary: str
+    bits: int  #: per code; 16 or 32 for floats
+    group: int  #: values that share a scale; 0: the whole row
+    is_float: bool
+    is_rotated: bool
+    is_calibrated: bool  #: needs a profile; K only
+    is_mlx: bool  #: rows convert to MLX's packed arrays without coding anew
+    is_ggml: bool  #: rows are ggml's blocks
+
+
+def codecs() -> List[Codec]:
+    """All codecs, in the order of docs/codecs.md."""
+    found = (n.lib.quire_codec_at(i).contents for i in range(n.lib.quire_codec_count()))
+    return [
+        Codec(n.text(c.name), n.text(c.summary), c.bits, c.group, bool(c.flags & _FLOAT), bool(c.flags & _ROTATED),
+              bool(c.flags & _CALIBRATED), bool(c.flags & _MLX), bool(c.flags & _GGML)) for c in found
+    ]
+
+
+def bits(codec: str, d: int) -> float:
+    """Bits per value of a row of d values in a tile, scales and padding included."""
+    value = float(n.lib.quire_codec_bits(codec.encode(), n.u32(d, "d")))
+    if not value:
+        raise ValueError(f"there is no codec {codec!r} for rows of {d}")
+    return value
+
+
+class Format(Handle):
+    """A codec bound to a side ("k" or "v") and a head size. The same rows give the same bytes on every machine."""
+
+    def __init__(self, codec: str, d: int, side: str = "k", *, profile: Optional[Profile] = None, layer: int = 0,
+                 head: int = 0) -> None:
+        if side not in ("k", "v"):
+            raise ValueError(f"side {side!r} is neither 'k' nor 'v'")
+        codec_bits(codec)  # raises if it is unknown
+        out = ctypes.c_void_p()
+        options = n.FormatOptions(version=n.OPTIONS, side=n.V if side == "v" else n.K, d=n.u32(d, "d"), layer=n.u32(layer, "layer"))
+        if profile is None:
+            n.check(n.lib.quire_format_create(ctypes.byref(out), codec.encode(), options))
+        else:
+            with profile._lock:
+                options.profile = profile._get()
+                n.check(n.lib.quire_format_create(ctypes.byref(out), codec.encode(), options))
+        super().__init__(out.value, n.lib.quire_format_destroy)
+        self.codec, self.d, self.side, self.head = codec, d, side, n.u32(head, "head")
+        self.row_bytes = int(n.lib.quire_codec_row_bytes(codec.encode(), d))
+
+    def _through(self, source: AnyRows, target: AnyRows, count: int, dtype: Optional[str], out_dtype: Optional[str]) -> None:
+        """From one form into another through a tile, 64 rows at a time."""
+        rows, _ = describe(source, count, 1, self.d, dtype, "rows")
+        to, _ = describe(target, count, 1, self.d, out_dtype, "out", writes=True)
+        with self._lock:
+            pointer = self._get()
+            size = n.lib.quire_tile_bytes(pointer)
+            room = np.zeros(size + 64, np.uint8)
+            tile = room.ctypes.data + -room.ctypes.data % 64
+            for first in range(0, count, n.PAGE_TOKENS):
+                ctypes.memset(tile, 0, size)
+                some = min(n.PAGE_TOKENS, count - first)
+                n.check(n.lib.quire_tile_encode(pointer, self.head, tile, 0, some, rows, None))
+                n.check(n.lib.quire_tile_decode(pointer, self.head, tile, 0, some, to))
+                for block in (rows, to):
+                    block.data += some * block.token_stride
+                    for part in ("scales", "biases"):
+                        if getattr(block, part):
+                            setattr(block, part, getattr(block, part) + some * block.scale_token_stride)
+
+    def _flat(self, rows: Array) -> Array:
+        if not isinstance(rows, np.ndarray) or not rows.ndim or rows.shape[-1] != self.d:
+            raise ValueError(f"rows are not an array (..., {self.d})")
+        return np.ascontiguousarray(rows).reshape(-1, 1, self.d)
+
+    def encode(self, rows: Array, *, dtype: Optional[str] = None) -> Array:
+        """(..., d) values to (..., row_bytes) uint8 (docs/formats/rows.md, NATIVE)."""
+        flat = self._flat(rows)
+        form_of(flat, dtype, "rows")
+        codes = np.empty((len(flat), 1, self.row_bytes), np.uint8)
+        self._through(flat, NativeRows(self.codec, codes), len(flat), dtype, None)
+        return codes.reshape(*rows.shape[:-1], self.row_bytes)
+
+    def decode(self, codes: Array, *, dtype: str = "f32") -> Array:
+        """(..., row_bytes) uint8 back to (..., d) values; bf16 as uint16."""
+        if not isinstance(codes, np.ndarray) or codes.dtype != np.uint8 or not codes.ndim or codes.shape[-1] != self.row_bytes:
+            raise ValueError(f"codes are not a uint8 array (..., {self.row_bytes})")
+        flat = np.ascontiguousarray(codes).reshape(-1, 1, self.row_bytes)
+        values: Array = np.empty((len(flat), 1, self.d), numpy_dtype(dtype))
+        self._through(NativeRows(self.codec, flat), values, len(flat), None, dtype)
+        return values.reshape(*codes.shape[:-1], self.d)
+
+    def round_trip(self, rows: Array, *, dtype: Optional[str] = None) -> Array:
+        """What attention will see of the rows, as float32."""
+        flat = self._flat(rows)
+        form_of(flat, dtype, "rows")
+        values: Array = np.empty(flat.shape, np.float32)
+        self._through(flat, values, len(flat), dtype, "f32")
+        return values.reshape(rows.shape)
+
+    def encode_mlx(self, rows: Array, *, dtype: Optional[str] = None, scale_dtype: str = "f16") -> MlxRows:
+        """(..., d) values to the arrays that mx.quantize gives, (..., words) and (..., groups); affine codecs only.
+
+        Scales are kept as f16; written as f32 they are those f16 values.
+        """
+        flat = self._flat(rows)
+        form_of(flat, dtype, "rows")
+        if not codec_group(self.codec):
+            raise ValueError(f"{self.codec} has no form in MLX")
+        count, lead = len(flat), rows.shape[:-1]
+        groups, kind = -(-self.d // codec_group(self.codec)), numpy_dtype(scale_dtype)
+        words = np.empty((count, 1, -(-self.d * codec_bits(self.codec) // 32)), np.uint32)
+        scales: Array = np.empty((count, 1, groups), kind)
+        biases: Array = np.empty((count, 1, groups), kind)
+        self._through(flat, MlxRows(self.codec, words, scales, biases, scale_dtype), count, dtype, None)
+        return MlxRows(self.codec, words.reshape(*lead, -1), scales.reshape(*lead, -1), biases.reshape(*lead, -1), scale_dtype)
+
+
+def encode(codec: str, rows: Array, *, dtype: Optional[str] = None, **options: Any) -> Array:
+    """Format(codec, d).encode(rows); options as of Format."""
+    with Format(codec, _d(rows), **options) as form:
+        return form.encode(rows, dtype=dtype)
+
+
+def decode(codec: str, codes: Array, d: int, *, dtype: str = "f32", **options: Any) -> Array:
+    """Format(codec, d).decode(codes)."""
+    with Format(codec, d, **options) as form:
+        return form.decode(codes, dtype=dtype)
+
+
+def round_trip(codec: str, rows: Array, *, dtype: Optional[str] = None, **options: Any) -> Array:
+    """Format(codec, d).round_trip(rows): the rows as they come back."""
+    with Format(codec, _d(rows), **options) as form:
+        return form.round_trip(rows, dtype=dtype)
+
+
+def _d(rows: Array) -> int:
+    if not isinstance(rows, np.ndarray) or not rows.ndim:
+        raise ValueError("rows are not an array (..., d)")
+    return int(rows.shape[-1])

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: MIT
+"""Stores: finished pages that outlive the process, on disk and in a Valkey or Redis cluster (docs/store.md)."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from functools import lru_cache
+from os import PathLike, fspath
+from typing import Any, Dict, List, Optional, Sequence as Seq, Set, Tuple, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _native as n
+from ._handle import Handle
+from .plan import Plan
+from .pool import Pool
+from .sequence import Ring, Sequence
+
+_N_MISSES = 22
+
+
+class _Remote(Structure):
+    _fields_ = [("host", c_char_p), ("port", c_uint32), ("user", c_char_p), ("password", c_char_p), ("tls", c_uint32),
+                ("tls_ca", c_char_p), ("tls_cert", c_char_p), ("tls_key", c_char_p), ("tls_name", c_char_p),
+                ("connections", c_uint32), ("ttl_seconds", c_uint32), ("connect_ms", c_uint32), ("stall_ms", c_uint32),
+                ("in_flight_bytes", c_size_t)]
+
+
+class _Options(Structure):
+    _fields_ = [("version", c_uint32), ("directory", c_char_p), ("disk_bytes", c_uint64), ("disk_bytes_per_day", c_uint64),
+                ("disk_threads", c_uint32), ("no_promote", c_uint32), ("queue_bytes", c_size_t), ("remote", _Remote),
+                ("allocator", c_void_p), ("message", c_char_p), ("message_size", c_size_t)]
+
+
+class _Stats(Structure):
+    _fields_ = [("loads", c_uint64), ("misses", c_uint64 * _N_MISSES), ("loaded", c_uint64 * 2), ("loaded_bytes", c_uint64 * 2),
+                ("saved", c_uint64 * 2), ("saved_bytes", c_uint64 * 2), ("known", c_uint64 * 2), ("dropped", c_uint64 * 2),
+                ("failed", c_uint64 * 2), ("queued_bytes", c_uint64 * 2), ("evicted", c_uint64), ("removed", c_uint64 * 2),
+                ("disk_bytes", c_uint64), ("disk_cap_bytes", c_uint64), ("disk_objects", c_uint64), ("pinned_objects", c_uint64),
+                ("breaks", c_uint64), ("reconnects", c_uint64), ("nodes", c_uint32), ("nodes_down", c_uint32)]
+
+
+class _Identity(Structure):
+    _fields_ = [("version", c_uint32), ("weights", c_char_p), ("tokenizer", c_char_p), ("adapter", c_char_p),
+                ("adapter_scale", c_double), ("rope", c_char_p), ("secret", c_char_p)]
+
+
+class _Media(Structure):
+    _fields_ = [("position", c_uint32), ("digest", c_uint8 * 32)]
+
+
+class _Prompt(Structure):
+    _fields_ = [("tokens", c_void_p), ("n_tokens", c_uint32), ("media", POINTER(_Media)), ("n_media", c_uint32)]
+
+
+_TAKE = CFUNCTYPE(None, c_void_p, c_uint32, c_void_p)
+_OUT, _P, _U32, _S, _PROMPT = POINTER(c_void_p), c_void_p, c_uint32, c_int, POINTER(_Prompt)
+
+_PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
+    "quire_store_open": (_S, [_OUT, POINTER(_Options)]),
+    "quire_store_flush": (_S, [_P, _U32]),
+    "quire_store_close": (None, [_P]),
+    "quire_miss_name": (c_char_p, [_S]),
+    "quire_store_stats_get": (None, [_P, POINTER(_Stats)]),
+    "quire_namespace_create": (_S, [_OUT, _P, POINTER(_Identity), _P, POINTER(n.SeqOptions)]),
+    "quire_namespace_create_raw": (_S, [_OUT, _P, POINTER(_Identity), c_char_p, c_size_t]),
+    "quire_namespace_destroy": (None, [_P]),
+    "quire_namespace_root": (None, [_P, c_char_p]),
+    "quire_namespace_save": (_S, [_P, _PROMPT, _P]),
+    "quire_namespace_save_raw": (_S, [_P, _PROMPT, _U32, _P]),
+    "quire_namespace_lookup": (_S, [_P, _PROMPT, _U32, POINTER(c_uint32)]),
+    "quire_namespace_pin": (_S, [_P, _PROMPT, _U32, _U32, POINTER(c_uint32)]),
+    "quire_load_begin": (_S, [_OUT, _P, _PROMPT, _P, _U32]),
+    "quire_load_is_done": (c_int, [_P]),
+    "quire_load_end": (_S, [_P, POINTER(c_uint32)]),
+    "quire_namespace_load_raw": (_S, [_P, _PROMPT, _U32, _TAKE, _P, POINTER(c_uint32)]),
+    "quire_store_gc": (_S, [_P, c_uint64, c_uint64, POINTER(c_uint64)]),
+}
+
+
+@lru_cache(maxsize=None)
+def _lib() -> ctypes.CDLL:
+    """Opened when a store is first wanted: everything else works without OpenSSL."""
+    try:
+        return n.load("libquire_store.so.0", _PROTOTYPES)
+    except OSError as error:
+        raise ImportError(f"the store is not part of this build, or a library that it needs is missing: {error}") from error
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A Valkey or Redis server, or any node of a cluster. 0 means the library's default (quire_store.h)."""
+
+    host: str
+    port: int = 0
+    user: Optional[str] = None
+    password: Optional[str] = None
+    tls: bool = False
+    tls_ca: Optional[str] = None
+    tls_cert: Optional[str] = None
+    tls_key: Optional[str] = None
+    tls_name: Optional[str] = None
+    connections: int = 0
+    ttl_seconds: int = 0
+    connect_ms: int = 0
+    stall_ms: int = 0
+    in_flight_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Everything that changes a page's bytes. secret: 32 random bytes of the tenant, which open its pages."""
+
+    weights: str
+    tokenizer: str
+    rope: str
+    secret: bytes
+    adapter: str = ""
+    adapter_scale: float = 0.0
+
+
+#: An image or other input in place of a token: position, 32 bytes of digest.
+Media = Tuple[int, bytes]
+Tokens = Union[Seq[int], npt.NDArray[Any]]
+
+
+def _text(value: Optional[str]) -> Optional[bytes]:
+    return None if value is None else value.encode()
+
+
+class _PromptArgument:
+    """Tokens as the library wants them; keeps the arrays."""
+
+    def __init__(self, tokens: Tokens, media: Seq[Media]) -> None:
+        given = np.asarray(tokens)
+        if given.ndim != 1 or (given.size and (given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= 2**32)):
+            raise ValueError("tokens are not whole numbers from 0 to 2^32 - 1")
+        self.tokens = np.ascontiguousarray(given, dtype=np.uint32)
+        if any(len(digest) != 32 for _, digest in media):
+            raise ValueError("a digest has 32 bytes")
+        self.media = (_Media * len(media))(*[
+            _Media(n.u32(position, "position"), (c_uint8 * 32).from_buffer_copy(digest)) for position, digest in media])
+        self.value = _Prompt(self.tokens.ctypes.data, len(self.tokens), self.media, len(media))
+
+
+class Store(Handle):
+    """A directory, a remote, or both. One per directory and process; any number of processes. Closing it closes its namespaces.
+
+    disk_bytes caps the bytes of all its files (0: as it is). message of a failure is the library's own sentence.
+    """
+
+    def __init__(self, directory: "Union[str, PathLike[str], None]" = None, *, disk_bytes: int = 0, disk_bytes_per_day: int = 0,
+                 disk_threads: int = 0, promote: bool = True, queue_bytes: int = 0, remote: Optional[Remote] = None) -> None:
+        message = ctypes.create_string_buffer(512)
+        options = _Options(version=n.OPTIONS, directory=None if directory is None else fspath(directory).encode(),
+                           disk_bytes=disk_bytes, disk_bytes_per_day=disk_bytes_per_day, disk_threads=disk_threads,
+                           no_promote=int(not promote), queue_bytes=queue_bytes,
+                           message=ctypes.cast(message, c_char_p), message_size=len(message))
+        if remote is not None:
+            options.remote = _Remote(_text(remote.host), remote.port, _text(remote.user), _text(remote.password), int(remote.tls),
+                                     _text(remote.tls_ca), _text(remote.tls_cert), _text(remote.tls_key), _text(remote.tls_name),
+                                     remote.connections, remote.ttl_seconds, remote.connect_ms, remote.stall_ms,
+                                     remote.in_flight_bytes)
+        out = c_void_p()
+        n.check(_lib().quire_store_open(ctypes.byref(out), options), n.text(message.value))
+        super().__init__(out.value, _lib().quire_store_close)
+        self._namespaces: "weakref.WeakSet[Namespace]" = weakref.WeakSet()
+
+    def close(self) -> None:
+        """What is queued for the disk is saved first."""
+        for namespace in list(self._namespaces):
+            namespace.close()
+        super().close()
+
+    def flush(self, timeout: float = 10.0) -> None:
+        """Waits until everything queued is saved; EIO: the time is over."""
+        with self._lock:
+            n.check(_lib().quire_store_flush(self._get(), _ms(timeout)))
+
+    def namespace(self, identity: Identity, plan: Plan, *, max_tokens: int = 0, sinks: int = 0,
+                  spare_tokens: int = 0) -> "Namespace":
+        """Pages of one model as one tenant runs it; the ring is that of its sequences."""
+        return Namespace(self, identity, plan, Ring(max_tokens, sinks, spare_tokens))
+
+    def gc(self, *, max_age: float = 0.0, max_bytes: Optional[int] = None) -> int:
+        """Removes what is damaged, what is older than max_age seconds, and the least recently used beyond max_bytes."""
+        removed = c_uint64()
+        with self._lock:
+            n.check(_lib().quire_store_gc(self._get(), int(max_age), 2**64 - 1 if max_bytes is None else max_bytes, removed))
+        return int(removed.value)
+
+    @property
+    def stats(self) -> Dict[str, Any]:
+        """Members of quire_store_stats; of pairs the first is the disk, the second the remote; misses by their reason."""
+        got = _Stats()
+        with self._lock:
+            _lib().quire_store_stats_get(self._get(), got)
+        stats: Dict[str, Any] = {}
+        for field in _Stats._fields_:
+            value = getattr(got, field[0])
+            stats[field[0]] = value if isinstance(value, int) else tuple(value)
+        stats["misses"] = {n.text(_lib().quire_miss_name(i)): count for i, count in enumerate(got.misses) if count}
+        return stats
+
+
+def _ms(seconds: float) -> int:
+    return n.u32(round(seconds * 1000), "timeout")
+
+
+class Namespace(Handle):
+    """Made by Store.namespace(). A pool whose sequences were saved or loaded here outlives it: closing that pool closes it."""
+
+    def __init__(self, store: Store, identity: Identity, plan: Plan, ring: Ring) -> None:
+        if len(identity.secret) != 32:
+            raise ValueError("the secret has 32 bytes")
+        c_identity = _Identity(n.OPTIONS, _text(identity.weights), _text(identity.tokenizer), _text(identity.adapter),
+                               identity.adapter_scale, _text(identity.rope), identity.secret)
+        options = n.SeqOptions(n.OPTIONS, ring.max_tokens, ring.sinks, ring.spare_tokens)
+        out = c_void_p()
+        self._pools: Set[Pool] = set()
+        with store._lock, plan._lock:
+            n.check(_lib().quire_namespace_create(ctypes.byref(out), store._get(), c_identity, plan._get(), options))
+            super().__init__(out.value, _lib().quire_namespace_destroy, store, self._pools)
+            store._namespaces.add(self)
+        self.store = store
+        self._loads: "weakref.WeakSet[Load]" = weakref.WeakSet()
+
+    def close(self) -> None:
+        """Waits for its loads and for pages of it that are queued."""
+        for load in list(self._loads):
+            load.close()
+        super().close()
+
+    def _uses(self, pool: Pool) -> None:
+        """Pages of the pool may wait in the store's queue from now on, until this namespace is gone."""
+        if pool not in self._pools:
+            self._pools.add(pool)
+            pool._namespaces.add(self)
+            pool._close_after(self._finalizer)
+
+    @property
+    def root(self) -> bytes:
+        """The hash of the identity that every key begins with."""
+        root = ctypes.create_string_buffer(32)
+        with self._lock:
+            _lib().quire_namespace_root(self._get(), root)
+        return root.raw
+
+    def save(self, tokens: Tokens, sequence: Sequence, *, media: Seq[Media] = ()) -> None:
+        """Hands the finished pages of the sequence to the store and returns at once. tokens: what the sequence holds."""
+        prompt = _PromptArgument(tokens, media)
+        with sequence._lock, self._lock:
+            self._get()
+            pointer = sequence._get()
+            self._uses(sequence.pool)
+            n.check(_lib().quire_namespace_save(self._get(), prompt.value, pointer))
+
+    def lookup(self, tokens: Tokens, *, media: Seq[Media] = (), timeout: float = 0.0) -> int:
+        """Tokens of the prompt, in whole pages, that could be loaded; asks the remote only if there is a timeout."""
+        prompt, found = _PromptArgument(tokens, media), c_uint32()
+        with self._lock:
+            n.check(_lib().quire_namespace_lookup(self._get(), prompt.value, _ms(timeout), found))
+        return int(found.value)
+
+    def begin_load(self, tokens: Tokens, sequence: Sequence, *, media: Seq[Media] = (), timeout: float = 10.0) -> "Load":
+        """Begins to load the longest stored prefix. Until Load.end() the sequence is busy (EBUSY)."""
+        return Load(self, _PromptArgument(tokens, media), sequence, timeout)
+
+    def load(self, tokens: Tokens, sequence: Sequence, *, media: Seq[Media] = (), timeout: float = 10.0) -> int:
+        """Loads the longest stored prefix and gives the length of the sequence then. Leave one token to compute."""
+        return self.begin_load(tokens, sequence, media=media, timeout=timeout).end()
+
+    def pin(self, tokens: Tokens, pinned: bool = True, *, media: Seq[Media] = (), timeout: float = 10.0) -> int:
+        """Keeps what the disk holds of the prompt there until it is unpinned; gives how many tokens that are."""
+        prompt, found = _PromptArgument(tokens, media), c_uint32()
+        with self._lock:
+            n.check(_lib().quire_namespace_pin(self._get(), prompt.value, int(pinned), _ms(timeout), found))
+        return int(found.value)
+
+
+def _end(pointer: int) -> None:
+    _lib().quire_load_end(pointer, ctypes.byref(c_uint32()))
+
+
+class Load(Handle):
+    """A load under way. One that is dropped or closed is ended, which waits for it."""
+
+    def __init__(self, namespace: Namespace, prompt: _PromptArgument, sequence: Sequence, timeout: float) -> None:
+        out = c_void_p()
+        with sequence._lock, namespace._lock:
+            namespace._get()
+            pointer = sequence._get()
+            namespace._uses(sequence.pool)
+            n.check(_lib().quire_load_begin(ctypes.byref(out), namespace._get(), prompt.value, pointer, _ms(timeout)))
+            super().__init__(out.value, _end, namespace, sequence)
+            sequence._load = weakref.ref(self)
+            namespace._loads.add(self)
+            namespace._close_after(self._finalizer)
+        self._prompt = prompt
+
+    @property
+    def done(self) -> bool:
+        """Whether end() would not wait."""
+        with self._lock:
+            return bool(_lib().quire_load_is_done(self._get()))
+
+    def end(self) -> int:
+        """Waits, and gives the length of the sequence."""
+        length = c_uint32()
+        with self._lock:
+            status = _lib().quire_load_end(self._get(), length)
+            self._finalizer.detach()
+            n.check(status)
+        return int(length.value)
+
+
+__all__ = ["Identity", "Load", "Media", "Namespace", "Remote", "Store"]

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+"""What the tests share: attention in float64, rows, golden files."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any, Dict, Optional
+
+import numpy as np
+
+import quire
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+BOUND = 5e-4  # docs/design.md: error of an output row against float64 over the decoded rows
+
+
+def rows(seed: int, *shape: int) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def reference(q: Any, k: Any, v: Any, *, first: Optional[int] = None, scale: float = 0.0, softcap: float = 0.0, window: int = 0,
+              ring: "tuple[int, int]" = (0, 0), mask: Any = None, sink_logits: Any = None, alibi: Any = None,
+              bidirectional: bool = False) -> Any:
+    """q (n, Hq, d), k (s, H, d), v (s, H, dv); query i stands at first + i. mask (Hq or 1, n, s) is added."""
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    n, heads, d = q.shape
+    s = len(k)
+    p = (s - n if first is None else first) + np.arange(n)[:, None]
+    j = np.arange(s)[None]
+    sees = np.ones((n, s), bool) if bidirectional else j <= p
+    if window:
+        sees &= j > p - window
+    if ring[0]:
+        sees &= (j < ring[1]) | (j > p - (ring[0] - ring[1]))
+    out = np.zeros((n, heads, v.shape[2]))
+    for h in range(heads):
+        kv = h // (heads // k.shape[1])
+        z = q[:, h] @ k[:, kv].T * (scale or d**-0.5)
+        if softcap:
+            z = softcap * np.tanh(z / softcap)
+        if alibi is not None:
+            z = z + alibi[h] * (j - p)
+        if mask is not None:
+            z = z + np.asarray(mask[h % len(mask)], np.float64)
+        z = np.where(sees, z, -np.inf)
+        top = z.max(1, keepdims=True)
+        if sink_logits is not None:
+            top = np.maximum(top, sink_logits[h])
+        e = np.exp(z - top)
+        total = e.sum(1, keepdims=True)
+        if sink_logits is not None:
+            total = total + np.exp(sink_logits[h] - top)
+        out[:, h] = e / total @ v[:, kv]
+    return out
+
+
+def error(out: Any, wanted: Any) -> float:
+    """The largest error of an output row, relative to the row."""
+    return float((np.linalg.norm(out - wanted, axis=-1) / np.linalg.norm(wanted, axis=-1)).max())
+
+
+def one_layer(policy: str = "k8v4", *, heads: int = 2, per: int = 4, d: int = 64, d_v: Optional[int] = None, budget: int = 1 << 26,
+              threads: int = 1, **more: Any) -> quire.Pool:
+    plan = quire.Plan(policy, n_q_heads=heads * per, n_kv_heads=heads, d_k=d, d_v=d_v, **more)
+    return quire.Pool(plan, budget, threads)
+
+
+_TYPES = {"u8": "u1", "u16": "<u2", "u32": "<u4", "i8": "i1", "i32": "<i4", "i64": "<i8", "f32": "<f4", "f64": "<f8", "f16": "<f2",
+          "bf16": "<u2"}
+
+
+def gold(name: str) -> Dict[str, Any]:
+    """Arrays of a golden file (tests/support/gold.h); bf16 as uint16."""
+    data = (SOURCE / "tests" / "golden" / name).read_bytes()
+    lines = data[:data.index(b"\nend\n")].decode().split("\n")
+    assert lines[0] == "quire-gold 1"
+    arrays = {}
+    for line in lines[1:]:
+        word, kind, ndim, *rest = line.split()
+        shape, (offset, size) = [int(x) for x in rest[:int(ndim)]], [int(x) for x in rest[int(ndim):]]
+        arrays[word] = np.frombuffer(data[offset:offset + size], _TYPES[kind]).reshape(shape)
+    return arrays

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: MIT
+"""The store with a real directory, across processes, and closed in any order."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from typing import Any
+
+import numpy as np
+from support import one_layer, rows
+
+import quire
+
+SECRET = bytes(range(32))
+IDENTITY = quire.Identity(weights="sha256:1", tokenizer="1", rope="base=10000 scale=1 dims=64", secret=SECRET)
+TOKENS = list(range(1000, 1300))
+
+CHILD = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_store import IDENTITY, TOKENS, filled
+from support import one_layer, rows
+import quire, hashlib
+with quire.Store(sys.argv[1], disk_bytes=64 << 20) as store, one_layer() as pool:
+    space = store.namespace(IDENTITY, pool.plan)
+    s = pool.sequence()
+    if sys.argv[2] == "save":
+        s = filled(pool)
+        space.save(TOKENS, s)
+        store.flush()
+    else:
+        assert space.lookup(TOKENS) == 256, space.lookup(TOKENS)
+        assert space.load(TOKENS[:-1], s) == 256
+        assert store.stats["loaded"][0] == 4, store.stats
+    print(hashlib.sha256(s.codes("k", 0, 0, 256).codes.tobytes() + s.codes("v", 0, 0, 256).codes.tobytes()).hexdigest())
+"""
+
+
+def filled(pool: quire.Pool) -> quire.Sequence:
+    s = pool.sequence()
+    s.append(rows(1, 300, 2, 64), rows(2, 300, 2, 64))
+    return s
+
+
+class StoreTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = os.path.join(self.folder.name, "store")
+
+    def open(self) -> quire.Store:
+        return quire.Store(self.path, disk_bytes=64 << 20)
+
+
+class TwoProcesses(StoreTest):
+    def test_pages_of_one_are_had_by_the_other(self) -> None:
+        code = CHILD.format(tests=str(pathlib.Path(__file__).parent))
+        said = [subprocess.run([sys.executable, "-c", code, self.path, what], check=True, capture_output=True, text=True, timeout=120)
+                .stdout for what in ("save", "load")]
+        self.assertEqual(len(said[0]), 65)
+        self.assertEqual(said[0], said[1])
+
+
+class Store(StoreTest):
+    def test_save_load_lookup_pin(self) -> None:
+        with self.open() as store, one_layer() as pool:
+            space = store.namespace(IDENTITY, pool.plan)
+            s = filled(pool)
+            self.assertEqual(space.lookup(TOKENS), 0)
+            space.save(np.array(TOKENS), s)
+            store.flush()
+            self.assertEqual(space.lookup(TOKENS), 256)
+            self.assertEqual(space.lookup(TOKENS[:100] + [1] + TOKENS[101:]), 64)
+            self.assertEqual(space.lookup(TOKENS, media=[(3, bytes(32))]), 0)
+            loaded = pool.sequence()
+            load = space.begin_load(TOKENS[:-1], loaded)
+            with self.assertRaises(quire.QuireError) as raised:
+                loaded.attend(rows(3, 1, 8, 64))
+            self.assertEqual(raised.exception.status, "EBUSY")
+            self.assertEqual(load.end(), 256)
+            with self.assertRaises(quire.ClosedError):
+                load.end()
+            loaded.append(rows(1, 300, 2, 64)[256:], rows(2, 300, 2, 64)[256:])
+            q = rows(3, 5, 8, 64)
+            self.assertTrue((loaded.attend(q) == s.attend(q)).all())
+            self.assertEqual(space.pin(TOKENS), 256)
+            self.assertEqual(store.stats["pinned_objects"], 4)
+            self.assertEqual(store.gc(max_bytes=0), 0)
+            space.pin(TOKENS, False)
+            self.assertEqual(store.gc(max_bytes=0), 4)
+            self.assertEqual(space.lookup(TOKENS), 0)
+            self.assertEqual(space.load(TOKENS, pool.sequence()), 0)
+            self.assertGreaterEqual(store.stats["misses"]["ABSENT"], 1)
+            self.assertEqual(len(space.root), 32)
+
+    def test_what_is_refused(self) -> None:
+        with self.open() as store, one_layer() as pool, one_layer("f16") as other:
+            space = store.namespace(IDENTITY, pool.plan)
+            with self.assertRaises(quire.QuireError) as raised:
+                space.save(TOKENS, filled(other))
+            self.assertEqual(raised.exception.status, "EMISMATCH")
+            with self.assertRaises(quire.QuireError):
+                space.save(TOKENS[:10], filled(pool))
+            for wrong in ([-1], [2**32], [1.5], [[1]]):
+                with self.assertRaises(ValueError):
+                    space.lookup(wrong)  # type: ignore[arg-type]
+            with self.assertRaises(quire.QuireError) as raised:
+                self.open()
+            self.assertEqual(raised.exception.status, "EBUSY")
+            with self.assertRaises(ValueError):
+                store.namespace(quire.Identity("a", "b", "c", b"short"), pool.plan)
+        with self.assertRaises(quire.QuireError) as raised:
+            quire.Store()
+        self.assertEqual(raised.exception.status, "EINVAL")
+
+    def test_closed_in_any_order(self) -> None:
+        for order in ("store pool", "pool store", "space pool store", "pool space store", "collector"):
+            with self.subTest(order=order):
+                plan = quire.Plan("k8v4", n_q_heads=8, n_kv_heads=2, d_k=64)
+                store = self.open()
+                space = store.namespace(IDENTITY, plan)
+                pool = quire.Pool(plan, 1 << 26)
+                s = filled(pool)
+                space.save(TOKENS, s)
+                space.begin_load(TOKENS[:-1], pool.sequence())  # dropped: ended
+                objects: Any = {"store": store, "space": space, "pool": pool}
+                if order == "collector":
+                    space.keep = [space, s]
+                    del store, space, pool, s, objects
+                    gc.collect()
+                    continue
+                for name in order.split():
+                    objects[name].close()
+                for call in (lambda: space.lookup(TOKENS), lambda: store.stats, lambda: s.length):
+                    with self.assertRaises(quire.ClosedError):
+                        call()
+
+    def test_a_process_ends_with_everything_open(self) -> None:
+        code = (f"import sys; sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})\n"
+                "from test_store import *\n"
+                "plan = quire.Plan('k8v4', n_q_heads=8, n_kv_heads=2, d_k=64)\n"
+                f"store = quire.Store({self.path!r}, disk_bytes=64 << 20)\n"
+                "space = store.namespace(IDENTITY, plan)\n"
+                "pool = quire.Pool(plan, 1 << 26)\n"  # younger than the namespace that will hold its pages
+                "s = filled(pool); space.save(TOKENS, s); load = space.begin_load(TOKENS[:-1], pool.sequence())\n")
+        for _ in range(5):
+            done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+class RemoteTier(StoreTest):
+    def test_a_real_server(self) -> None:
+        program = shutil.which("redis-server") or shutil.which("valkey-server")
+        if not program:
+            self.skipTest("no redis-server here")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        server = subprocess.Popen([program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", self.folder.name],
+                                  stdout=subprocess.DEVNULL)
+        try:
+            for _ in range(100):
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.1)
+            remote = quire.Remote("127.0.0.1", port)
+            with quire.Store(remote=remote) as store, one_layer() as pool:
+                space = store.namespace(IDENTITY, pool.plan)
+                s = filled(pool)
+                space.save(TOKENS, s)
+                store.flush()
+                self.assertEqual(store.stats["saved"][1], 4)
+                self.assertEqual(space.lookup(TOKENS, timeout=10), 256)
+                loaded = pool.sequence()
+                self.assertEqual(space.load(TOKENS, loaded), 256)
+                self.assertTrue((loaded.codes("k").codes == s.codes("k", 0, 0, 256).codes).all())
+        finally:
+            server.terminate()
+            server.wait()
+
+
+if __name__ == "__main__":
+    unittest.main()
