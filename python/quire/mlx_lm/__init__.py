@@ -18,9 +18,10 @@ from ._rows import Keys, Values
 from .cache import BatchQuireKVCache, QuireKVCache, Settings
 from .convert import from_mlx, to_mlx
 from .make import make_cache
+from .prefixes import Prefixes
 
 __all__ = [
-    "BatchQuireKVCache", "Keys", "Pools", "QuireKVCache", "Settings", "Values", "default_pools", "from_mlx", "install", "installed",
+    "BatchQuireKVCache", "Keys", "Pools", "Prefixes", "QuireKVCache", "Settings", "Values", "default_pools", "from_mlx", "install", "installed",
     "make_cache", "to_mlx", "uninstall",
 ]
 
