@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Runs a file in the Python that has mlx-lm (scripts/get-mlx-lm), with this tree's package and library.
+"""Runs a file in a Python that has mlx-lm 0.32.2, with products that are faster than those of MLX's wheel (blas.c).
 
-    python/tests/mlx/run.py FILE [ARGUMENT...]      a file of this folder, or a path
+    python/tests/mlx/run.py [--wheel] FILE [ARGUMENT...]      a file of this folder, or a path; @model stands for scripts/make-mlx-model
 
-Environment: QUIRE_LIBRARY, the folder of libquire.so.0 (build/release/lib); QUIRE_PYTHON, another Python that has mlx-lm, with the package
-installed. Exit status 77: there is no mlx-lm here.
+With --wheel the package is the wheel of this source (scripts/python-venv), else the source itself with the library in QUIRE_LIBRARY
+(build/release/lib). With QUIRE_PLAIN_BLAS=1 MLX is as its wheel is. Exit status 77: mlx-lm or the model is not to be had here.
 """
 import glob
 import os
@@ -18,13 +18,12 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 
 
-def python():
-    if os.environ.get("QUIRE_PYTHON"):
-        return os.environ["QUIRE_PYTHON"]
-    done = subprocess.run([ROOT / "scripts/get-mlx-lm", "0.32.2"], stdout=subprocess.PIPE, text=True)
+def made(script, *arguments):
+    """What a script that makes something prints."""
+    done = subprocess.run([ROOT / "scripts" / script, *arguments], stdout=subprocess.PIPE, text=True)
     if done.returncode:
-        print("skipped: no mlx-lm 0.32.2")
-        sys.exit(77)
+        print(f"skipped: scripts/{script} ends with {done.returncode}")
+        sys.exit(77 if done.returncode == 3 else 1)
     return done.stdout.strip()
 
 
@@ -38,8 +37,8 @@ def faster_products(interpreter, env):
     if not library.exists() or library.stat().st_mtime < (HERE / "blas.c").stat().st_mtime:
         with tempfile.TemporaryDirectory() as folder:
             part = Path(folder) / "blas.so"
-            made = subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", part, HERE / "blas.c", "-ldl"])
-            if made.returncode:
+            done = subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", part, HERE / "blas.c", "-ldl"])
+            if done.returncode:
                 return
             library.parent.mkdir(parents=True, exist_ok=True)
             beside = library.with_suffix(f".{os.getpid()}")
@@ -50,17 +49,27 @@ def faster_products(interpreter, env):
 
 
 def main():
-    if len(sys.argv) < 2:
+    arguments = sys.argv[1:]
+    wheel = arguments[:1] == ["--wheel"]
+    arguments = arguments[wheel:]
+    if not arguments:
         print(__doc__, file=sys.stderr)
         return 2
-    interpreter, env = python(), dict(os.environ)
-    if not os.environ.get("QUIRE_PYTHON"):
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "python"), env.get("PYTHONPATH")]))
-    env.setdefault("QUIRE_LIBRARY", str(ROOT / "build/release/lib"))
+    env = dict(os.environ)
+    if wheel:
+        interpreter = made("python-venv", "--mlx")
+        for name in ("PYTHONPATH", "QUIRE_LIBRARY"):  # what is tested is what is installed
+            env.pop(name, None)
+    else:
+        interpreter = made("get-mlx-lm", "0.32.2")
+        env["PYTHONPATH"] = str(ROOT / "python")
+        env.setdefault("QUIRE_LIBRARY", str(ROOT / "build/release/lib"))
     if os.environ.get("QUIRE_PLAIN_BLAS") != "1":
         faster_products(interpreter, env)
-    file = HERE / sys.argv[1] if (HERE / sys.argv[1]).exists() else Path(sys.argv[1])
-    os.execve(interpreter, [interpreter, str(file), *sys.argv[2:]], env)
+    file = HERE / arguments[0] if (HERE / arguments[0]).exists() else Path(arguments[0])
+    rest = [made("make-mlx-model") if a == "@model" else a for a in arguments[1:]]
+    sys.stdout.flush()
+    os.execve(interpreter, [interpreter, str(file), *rest], env)
 
 
 if __name__ == "__main__":
