@@ -10,7 +10,7 @@ import numpy as np
 
 from . import _native as n
 from .plan import Layer
-from .rows import Array, dense, form_of
+from .rows import Array, address, dense, form_of
 
 _BIDIRECTIONAL, _PARTIAL = 1, 2
 
@@ -77,7 +77,7 @@ class Call:
         if query < 0 or head < 0 or query % size or head % size or not values.flags.aligned:
             raise ValueError("mask runs backwards or is not aligned to its dtype")
         self.keep.append(values)
-        return n.Mask(form, values.ctypes.data, query // size, head // size, n.u32(mask.first, "first"), values.shape[-1])
+        return n.Mask(form, address(values), query // size, head // size, n.u32(mask.first, "first"), values.shape[-1])
 
 
 def queries(q: Array, shape: Layer, what: str = "q") -> Array:

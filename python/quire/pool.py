@@ -8,15 +8,15 @@ import io
 import weakref
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, List, Optional, Sequence as Seq, Union
+from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, List, Optional, Sequence as Seq, Tuple, Union
 
 import numpy as np
 
 from . import _native as n
-from ._handle import Handle
+from ._handle import Handle, Shared
 from ._stream import Reader
 from .attend import AnyMask, Call, Partial, per_sequence, queries
-from .errors import ClosedError, QuireError
+from .errors import QuireError
 from .plan import Layer, Plan
 from .rows import Array, address, strides_of
 from .threads import Threads
@@ -49,7 +49,7 @@ class Workspace(Handle):
         super().__init__(out.value, n.lib.quire_workspace_destroy, threads)
 
 
-class Pool(Handle):
+class Pool(Shared):
     """Page memory of a fixed budget. Address space is reserved at once, memory is touched page by page.
 
     threads: how many compute beside each other, or a team that several pools share; 1: the calling thread alone. The result
@@ -68,41 +68,27 @@ class Pool(Handle):
                 options.executor = ctypes.pointer(team._executor())
             locks.enter_context(plan._lock)
             n.check(n.lib.quire_pool_create(ctypes.byref(out), plan._get(), options))
-            if team is not None:
-                team._n_users += 1
+            if team is not None and out.value:
+                team._pools.add(out.value)
 
         def destroy(pointer: int) -> None:
             n.lib.quire_pool_destroy(pointer)
             if team is not None:
-                team._n_users -= 1
+                team._pools.discard(pointer)
 
         super().__init__(out.value, destroy, team)
         self.plan = plan
         self._threads = team
-        self._closing = False
         self._workspaces: List[Workspace] = []
         self._sequences: "weakref.WeakSet[Sequence]" = weakref.WeakSet()
         self._steps: "weakref.WeakSet[Step]" = weakref.WeakSet()
         self._namespaces: "weakref.WeakSet[Handle]" = weakref.WeakSet()  # of stores, which may hold pages of the pool
 
-    def _get(self) -> int:
-        if self._closing:
-            raise ClosedError("Pool is closed")
-        return super()._get()
-
-    def close(self) -> None:
-        with self._lock:
-            if self._closing:
-                return
-            self._closing = True
-            steps, namespaces, sequences = list(self._steps), list(self._namespaces), list(self._sequences)
-            spaces = self._workspaces
-            self._workspaces = []
-        for step in steps:  # without the pool's lock, which a call that runs on one of these may want
+    def _close_children(self) -> None:
+        for step in list(self._steps):
             step.abort()
-        for other in (*namespaces, *sequences, *spaces):
+        for other in (*self._namespaces, *self._sequences, *self._workspaces):
             other.close()
-        super().close()
 
     def shape(self, layer: int) -> Layer:
         if not 0 <= layer < self.plan.n_layers:
@@ -132,8 +118,8 @@ class Pool(Handle):
 
         out = ctypes.c_void_p()
         reader = Reader(io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source)
-        with self._lock:
-            reader.check(n.lib.quire_seq_load(ctypes.byref(out), self._get(), reader.callback, None))
+        with self._use() as pointer:
+            reader.check(n.lib.quire_seq_load(ctypes.byref(out), pointer, reader.callback, None))
             return Sequence._of(self, out.value)
 
     @property
@@ -184,10 +170,11 @@ class Pool(Handle):
             for i, sequence in enumerate(sequences):
                 if sequence.pool is not self:
                     raise ValueError("a sequence of another pool")
-                result = _job(jobs[i], sequence, layer, shape, queries(q[i], shape), out_list[i], position_list[i], partial)
-                mask = call.mask(mask_list[i], jobs[i].n_queries)
-                jobs[i].mask = ctypes.pointer(mask)
-                keep.append(mask)
+                job, result = _job(sequence, layer, shape, queries(q[i], shape), out_list[i], position_list[i], partial)
+                if mask_list[i] is not None:
+                    job.mask = ctypes.pointer(call.mask(mask_list[i], job.n_queries))
+                jobs[i] = job
+                keep.append(job)  # with it the tiles and the mask that it points to
                 results.append(result)
             space = locks.enter_context(self._workspace())
             n.check(n.lib.quire_attend(space._get(), call.options, jobs, count))
@@ -197,9 +184,9 @@ class Pool(Handle):
         return "<quire.Pool, closed>" if self.closed else f"<quire.Pool {self.plan.policy}, {self.stats.used_bytes} bytes used>"
 
 
-def _job(job: n.AttendJob, sequence: "Sequence", layer: int, shape: Layer, q: Array, out: Optional[Array],
-         position: Optional[int], partial: bool) -> Any:
-    """Fills in one job; gives what the call will have written."""
+def _job(sequence: "Sequence", layer: int, shape: Layer, q: Array, out: Optional[Array], position: Optional[int],
+         partial: bool) -> Tuple[n.AttendJob, Any]:
+    """A job, and what the call will have written."""
     count, length = q.shape[0], sequence.length
     first = length - count if position is None else position
     if first < 0:
@@ -212,27 +199,25 @@ def _job(job: n.AttendJob, sequence: "Sequence", layer: int, shape: Layer, q: Ar
     out_strides = strides_of(out, (count, shape.n_q_heads, shape.d_v), "out")
     if any(s % 4 for s in q_strides + out_strides):
         raise ValueError("strides of q and out must be whole float32 values")
-    tiles = _tiles(sequence, layer, shape, first)
-    job.tiles, job.n_tiles = tiles, len(tiles)
-    job.n_q_heads, job.n_kv_heads, job.d_k, job.d_v = shape.n_q_heads, shape.n_kv_heads, shape.d_k, shape.d_v
-    job.n_queries, job.first_query, job.window = count, n.u32(first, "position"), shape.window
+    tiles, n_tiles = _tiles(sequence, layer, shape, first, length)
     ring = sequence.ring
-    job.ring_tokens, job.ring_sinks = ring.max_tokens, ring.sinks
-    job.q, job.q_stride, job.q_head_stride = q.ctypes.data, q_strides[0] // 4, q_strides[1] // 4
-    job.out, job.out_stride, job.out_head_stride = address(out, "out", True), out_strides[0] // 4, out_strides[1] // 4
+    job = n.AttendJob(tiles, n_tiles, shape.n_q_heads, shape.n_kv_heads, shape.d_k, shape.d_v, count, n.u32(first, "position"),
+                      shape.window, ring.max_tokens, ring.sinks, address(q), q_strides[0] // 4, q_strides[1] // 4,
+                      address(out, "out", True), out_strides[0] // 4, out_strides[1] // 4)
     if not partial:
-        return out
+        return job, out
     result = Partial(out, np.empty((count, shape.n_q_heads), np.float32), np.empty((count, shape.n_q_heads), np.float32))
-    job.max, job.sum = result.max.ctypes.data, result.sum.ctypes.data
-    return result
+    job.max, job.sum = address(result.max), address(result.sum)
+    return job, result
 
 
-def _tiles(sequence: "Sequence", layer: int, shape: Layer, first_query: int) -> Any:
-    room = -(-sequence.length // n.PAGE_TOKENS)
+def _tiles(sequence: "Sequence", layer: int, shape: Layer, first_query: int, length: int) -> Tuple[Any, int]:
+    """The tiles that the queries see, and their number."""
+    room = -(-length // n.PAGE_TOKENS)
     tiles = (n.TileRef * room)()
     count = n.lib.quire_seq_tiles(sequence._get(), layer, tiles, room)
     if count == room:
-        return tiles
+        return tiles, count
     ring, lowest = sequence.ring, 0
     if ring.max_tokens:
         lowest = first_query - (ring.max_tokens - ring.sinks) + 1
@@ -241,4 +226,4 @@ def _tiles(sequence: "Sequence", layer: int, shape: Layer, first_query: int) -> 
     need = room - max(lowest, 0) // n.PAGE_TOKENS
     if sum(tiles[i].first + n.PAGE_TOKENS > lowest for i in range(count)) < need:
         raise QuireError("ERANGE", "the first queries see rows that are no longer held; attend within the step, or keep spare_tokens")
-    return (n.TileRef * count).from_buffer(tiles)
+    return tiles, count

@@ -75,8 +75,8 @@ def numpy_dtype(dtype: str) -> "np.dtype[Any]":
 
 def strides_of(array: Array, shape: Tuple[Optional[int], int, int], what: str) -> Tuple[int, int]:
     """Checks an array of rows and returns its (token, head) strides in bytes. None in shape: any number."""
-    wanted = "(" + ", ".join("tokens" if s is None else str(s) for s in shape) + ")"
-    if array.ndim != 3 or any(s is not None and s != a for s, a in zip(shape, array.shape)):
+    if array.ndim != 3 or array.shape[1:] != shape[1:] or shape[0] not in (None, array.shape[0]):
+        wanted = "(" + ", ".join("tokens" if s is None else str(s) for s in shape) + ")"
         raise ValueError(f"{what} has shape {array.shape}, not {wanted}")
     tokens, heads, width = array.shape
     size = array.itemsize
@@ -139,7 +139,7 @@ def _check_dtype(array: Array, dtype: Any, what: str) -> None:
         raise TypeError(f"{what} is not an array of {np.dtype(dtype)}")
 
 
-def address(array: Array, what: str, writes: bool) -> int:
+def address(array: Array, what: str = "", writes: bool = False) -> int:
     if writes and not array.flags.writeable:
         raise ValueError(f"{what} cannot be written to")
     return int(array.ctypes.data)

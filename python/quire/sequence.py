@@ -63,7 +63,7 @@ class Sequence(Handle):
 
     @classmethod
     def _of(cls, pool: Pool, pointer: Optional[int]) -> "Sequence":
-        """Around a sequence that the library made. The pool's lock is held."""
+        """Around a sequence that the library made, while the pool cannot be closed."""
         sequence = cls.__new__(cls)
         sequence._begin(pool, pointer)
         return sequence
@@ -165,7 +165,10 @@ class Sequence(Handle):
             return int(n.lib.quire_seq_trim_floor(self._get()))
 
     def convert(self, plan: Plan, *, new_only: bool = False) -> None:
-        """Goes on with another plan of the same geometry. new_only: finished pages stay as they are."""
+        """Goes on with another plan of the same geometry. new_only: finished pages stay as they are.
+
+        Pages that forks share are left to them, so that each has its own afterwards.
+        """
         with self._lock, plan._lock:
             n.check(n.lib.quire_seq_convert(self._get(), plan._get(), _NEW if new_only else 0))
 

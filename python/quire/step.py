@@ -15,7 +15,7 @@ from . import _native as n
 from ._handle import Handle
 from .attend import AnyMask, Call, Partial, per_sequence, queries
 from .pool import Pool
-from .rows import AnyRows, Array, dense, describe
+from .rows import AnyRows, Array, address, dense, describe
 from .sequence import Sequence
 
 
@@ -122,8 +122,8 @@ class Step(Handle):
         out_at = dense(out, (total, shape.n_q_heads, shape.d_v), "out", writes=True)
         given: List[AnyMask] = per_sequence(masks, len(self.sequences), "masks")
         result = Partial(out, np.empty(out.shape[:2], np.float32), np.empty(out.shape[:2], np.float32)) if partial else None
-        largest = None if result is None else result.max.ctypes.data
-        total_at = None if result is None else result.sum.ctypes.data
+        largest = None if result is None else address(result.max)
+        total_at = None if result is None else address(result.sum)
         c_masks = (n.Mask * len(given))(*[call.mask(m, t) for m, t in zip(given, self.n_tokens)]) if masks is not None else None
         with self._lock:
             n.check(n.lib.quire_step_attend_with(self._get(), layer, q_at, out_at, largest, total_at, call.options, c_masks))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import lru_cache
 from os import PathLike, fspath
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native as n
-from ._handle import Handle
+from ._handle import Handle, Shared
 from .plan import Plan
 from .pool import Pool
 from .sequence import Ring, Sequence
@@ -57,7 +57,6 @@ class _Prompt(Structure):
     _fields_ = [("tokens", c_void_p), ("n_tokens", c_uint32), ("media", POINTER(_Media)), ("n_media", c_uint32)]
 
 
-_TAKE = CFUNCTYPE(None, c_void_p, c_uint32, c_void_p)
 _OUT, _P, _U32, _S, _PROMPT = POINTER(c_void_p), c_void_p, c_uint32, c_int, POINTER(_Prompt)
 
 _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
@@ -67,17 +66,14 @@ _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_miss_name": (c_char_p, [_S]),
     "quire_store_stats_get": (None, [_P, POINTER(_Stats)]),
     "quire_namespace_create": (_S, [_OUT, _P, POINTER(_Identity), _P, POINTER(n.SeqOptions)]),
-    "quire_namespace_create_raw": (_S, [_OUT, _P, POINTER(_Identity), c_char_p, c_size_t]),
     "quire_namespace_destroy": (None, [_P]),
     "quire_namespace_root": (None, [_P, c_char_p]),
     "quire_namespace_save": (_S, [_P, _PROMPT, _P]),
-    "quire_namespace_save_raw": (_S, [_P, _PROMPT, _U32, _P]),
     "quire_namespace_lookup": (_S, [_P, _PROMPT, _U32, POINTER(c_uint32)]),
     "quire_namespace_pin": (_S, [_P, _PROMPT, _U32, _U32, POINTER(c_uint32)]),
     "quire_load_begin": (_S, [_OUT, _P, _PROMPT, _P, _U32]),
     "quire_load_is_done": (c_int, [_P]),
     "quire_load_end": (_S, [_P, POINTER(c_uint32)]),
-    "quire_namespace_load_raw": (_S, [_P, _PROMPT, _U32, _TAKE, _P, POINTER(c_uint32)]),
     "quire_store_gc": (_S, [_P, c_uint64, c_uint64, POINTER(c_uint64)]),
 }
 
@@ -147,10 +143,10 @@ class _PromptArgument:
         self.value = _Prompt(self.tokens.ctypes.data, len(self.tokens), self.media, len(media))
 
 
-class Store(Handle):
-    """A directory, a remote, or both. One per directory and process; any number of processes. Closing it closes its namespaces.
+class Store(Shared):
+    """A directory, a remote, or both. One per directory and process; any number of processes.
 
-    disk_bytes caps the bytes of all its files (0: as it is). message of a failure is the library's own sentence.
+    Closing it saves what is queued for the disk, and closes its namespaces. disk_bytes caps the bytes of all its files (0: as it is). message of a failure is the library's own sentence.
     """
 
     def __init__(self, directory: "Union[str, PathLike[str], None]" = None, *, disk_bytes: int = 0, disk_bytes_per_day: int = 0,
@@ -170,16 +166,14 @@ class Store(Handle):
         super().__init__(out.value, _lib().quire_store_close)
         self._namespaces: "weakref.WeakSet[Namespace]" = weakref.WeakSet()
 
-    def close(self) -> None:
-        """What is queued for the disk is saved first."""
+    def _close_children(self) -> None:
         for namespace in list(self._namespaces):
             namespace.close()
-        super().close()
 
     def flush(self, timeout: float = 10.0) -> None:
         """Waits until everything queued is saved; EIO: the time is over."""
-        with self._lock:
-            n.check(_lib().quire_store_flush(self._get(), _ms(timeout)))
+        with self._use() as store:
+            n.check(_lib().quire_store_flush(store, _ms(timeout)))
 
     def namespace(self, identity: Identity, plan: Plan, *, max_tokens: int = 0, sinks: int = 0,
                   spare_tokens: int = 0) -> "Namespace":
@@ -189,16 +183,16 @@ class Store(Handle):
     def gc(self, *, max_age: float = 0.0, max_bytes: Optional[int] = None) -> int:
         """Removes what is damaged, what is older than max_age seconds, and the least recently used beyond max_bytes."""
         removed = c_uint64()
-        with self._lock:
-            n.check(_lib().quire_store_gc(self._get(), int(max_age), 2**64 - 1 if max_bytes is None else max_bytes, removed))
+        with self._use() as store:
+            n.check(_lib().quire_store_gc(store, int(max_age), 2**64 - 1 if max_bytes is None else max_bytes, removed))
         return int(removed.value)
 
     @property
     def stats(self) -> Dict[str, Any]:
         """Members of quire_store_stats; of pairs the first is the disk, the second the remote; misses by their reason."""
         got = _Stats()
-        with self._lock:
-            _lib().quire_store_stats_get(self._get(), got)
+        with self._use() as store:
+            _lib().quire_store_stats_get(store, got)
         stats: Dict[str, Any] = {}
         for field in _Stats._fields_:
             value = getattr(got, field[0])
@@ -211,7 +205,7 @@ def _ms(seconds: float) -> int:
     return n.u32(round(seconds * 1000), "timeout")
 
 
-class Namespace(Handle):
+class Namespace(Shared):
     """Made by Store.namespace(). A pool whose sequences were saved or loaded here outlives it: closing that pool closes it."""
 
     def __init__(self, store: Store, identity: Identity, plan: Plan, ring: Ring) -> None:
@@ -229,41 +223,39 @@ class Namespace(Handle):
         self.store = store
         self._loads: "weakref.WeakSet[Load]" = weakref.WeakSet()
 
-    def close(self) -> None:
-        """Waits for its loads and for pages of it that are queued."""
+    def _close_children(self) -> None:
         for load in list(self._loads):
             load.close()
-        super().close()
 
     def _uses(self, pool: Pool) -> None:
         """Pages of the pool may wait in the store's queue from now on, until this namespace is gone."""
-        if pool not in self._pools:
-            self._pools.add(pool)
-            pool._namespaces.add(self)
-            pool._close_after(self._finalizer)
+        with self._lock:
+            if pool not in self._pools:
+                self._pools.add(pool)
+                pool._namespaces.add(self)
+                pool._close_after(self._finalizer)
 
     @property
     def root(self) -> bytes:
         """The hash of the identity that every key begins with."""
         root = ctypes.create_string_buffer(32)
-        with self._lock:
-            _lib().quire_namespace_root(self._get(), root)
+        with self._use() as space:
+            _lib().quire_namespace_root(space, root)
         return root.raw
 
     def save(self, tokens: Tokens, sequence: Sequence, *, media: Seq[Media] = ()) -> None:
         """Hands the finished pages of the sequence to the store and returns at once. tokens: what the sequence holds."""
         prompt = _PromptArgument(tokens, media)
-        with sequence._lock, self._lock:
-            self._get()
+        with sequence._lock, self._use() as space:
             pointer = sequence._get()
             self._uses(sequence.pool)
-            n.check(_lib().quire_namespace_save(self._get(), prompt.value, pointer))
+            n.check(_lib().quire_namespace_save(space, prompt.value, pointer))
 
     def lookup(self, tokens: Tokens, *, media: Seq[Media] = (), timeout: float = 0.0) -> int:
         """Tokens of the prompt, in whole pages, that could be loaded; asks the remote only if there is a timeout."""
         prompt, found = _PromptArgument(tokens, media), c_uint32()
-        with self._lock:
-            n.check(_lib().quire_namespace_lookup(self._get(), prompt.value, _ms(timeout), found))
+        with self._use() as space:
+            n.check(_lib().quire_namespace_lookup(space, prompt.value, _ms(timeout), found))
         return int(found.value)
 
     def begin_load(self, tokens: Tokens, sequence: Sequence, *, media: Seq[Media] = (), timeout: float = 10.0) -> "Load":
@@ -277,8 +269,8 @@ class Namespace(Handle):
     def pin(self, tokens: Tokens, pinned: bool = True, *, media: Seq[Media] = (), timeout: float = 10.0) -> int:
         """Keeps what the disk holds of the prompt there until it is unpinned; gives how many tokens that are."""
         prompt, found = _PromptArgument(tokens, media), c_uint32()
-        with self._lock:
-            n.check(_lib().quire_namespace_pin(self._get(), prompt.value, int(pinned), _ms(timeout), found))
+        with self._use() as space:
+            n.check(_lib().quire_namespace_pin(space, prompt.value, int(pinned), _ms(timeout), found))
         return int(found.value)
 
 
@@ -291,11 +283,10 @@ class Load(Handle):
 
     def __init__(self, namespace: Namespace, prompt: _PromptArgument, sequence: Sequence, timeout: float) -> None:
         out = c_void_p()
-        with sequence._lock, namespace._lock:
-            namespace._get()
+        with sequence._lock, namespace._use() as space:
             pointer = sequence._get()
             namespace._uses(sequence.pool)
-            n.check(_lib().quire_load_begin(ctypes.byref(out), namespace._get(), prompt.value, pointer, _ms(timeout)))
+            n.check(_lib().quire_load_begin(ctypes.byref(out), space, prompt.value, pointer, _ms(timeout)))
             super().__init__(out.value, _end, namespace, sequence)
             sequence._load = weakref.ref(self)
             namespace._loads.add(self)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Set
 
 from . import _native as n
 from ._handle import Handle
@@ -20,7 +21,8 @@ class Threads(Handle):
         n.check(n.lib.quire_threads_create(ctypes.byref(out), n_threads))
         super().__init__(out.value, n.lib.quire_threads_destroy)
         self.n_threads = n_threads
-        self._n_users = 0  # open pools; a number, since a set of the pools would have to be weak
+        # Pointers of open pools. A finalizer changes it, so without a lock: it may run in the middle of anything.
+        self._pools: Set[int] = set()
 
     def _executor(self) -> n.Executor:
         executor: n.Executor = n.lib.quire_threads_executor(self._get())
@@ -29,6 +31,6 @@ class Threads(Handle):
     def close(self) -> None:
         """EBUSY while a pool uses the team."""
         with self._lock:
-            if self._n_users and not self.closed:
+            if self._pools and not self.closed:
                 raise QuireError("EBUSY", "a pool uses these threads")
             super().close()

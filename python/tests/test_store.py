@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 from typing import Any
@@ -144,6 +145,41 @@ class Store(StoreTest):
                     with self.assertRaises(quire.ClosedError):
                         call()
 
+    def test_closed_while_threads_use_it(self) -> None:
+        """Calls that run end well, those that come later raise ClosedError; nothing waits for ever."""
+        for order in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+            plan = quire.Plan("k8v4", n_q_heads=8, n_kv_heads=2, d_k=64)
+            store = self.open()
+            space = store.namespace(IDENTITY, plan)
+            pool = quire.Pool(plan, 1 << 26, 2)
+            rounds, wrong = [], []
+
+            def work() -> None:
+                try:
+                    while True:
+                        s = filled(pool)
+                        space.save(TOKENS, s)
+                        space.load(TOKENS, pool.sequence())
+                        pool.attend([s, s.fork()], [rows(3, 2, 8, 64)] * 2)
+                        pool.load(s.to_bytes())
+                        rounds.append(store.stats["loads"])
+                except quire.ClosedError:
+                    pass
+                except BaseException as error:
+                    wrong.append(error)
+
+            workers = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+            for worker in workers:
+                worker.start()
+            while len(rounds) < 8 and not wrong:
+                time.sleep(0.01)
+            for i in order:
+                (store, pool, space)[i].close()
+            for worker in workers:
+                worker.join(60)
+                self.assertFalse(worker.is_alive())
+            self.assertEqual(wrong, [])
+
     def test_a_process_ends_with_everything_open(self) -> None:
         code = (f"import sys; sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})\n"
                 "from test_store import *\n"
@@ -155,6 +191,18 @@ class Store(StoreTest):
         for _ in range(5):
             done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+    def test_without_the_library(self) -> None:
+        """A build without the store, or a system without OpenSSL: everything else works."""
+        from quire import _native
+
+        shutil.copy(_native.folder() / "libquire.so.0", self.folder.name)
+        code = ("import quire\nassert quire.codecs()\n"
+                "try: quire.Store('x')\nexcept ImportError as error: print(error)\n")
+        environment = {**os.environ, "QUIRE_LIBRARY": self.folder.name}
+        said = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+        self.assertIn("not part of this build", said)
 
 
 class RemoteTier(StoreTest):

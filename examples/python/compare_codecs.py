@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What codecs cost: bits per value and the error of attention, as a table and as a picture.
+
+    python3 compare_codecs.py [ROWS.npz] [--svg FILE] [CODEC...]
+
+ROWS.npz has arrays k (token, KV head, channel), v likewise and q (query, query head, channel), float32, recorded from a model after
+RoPE. Without a file rows are made up: Gaussian, and K with a few channels that are twenty times as large, as real models have them.
+Each codec keeps K while V stays f32, and V while K stays f32. The error is that of an output row against f32, relative, the mean over rows.
+"""
+from __future__ import annotations
+
+import argparse
+import html
+from typing import List, Tuple
+
+import numpy as np
+
+import quire
+
+CODECS = ["a8g64", "a6g64", "a5g64", "a4g64", "a3g64", "a2g64", "q8_0", "q5_0", "q4_0", "r8", "r6", "r5", "r4", "r3", "r2", "tq4", "tq3",
+          "tq2", "h:a4g32"]
+
+
+def made_up() -> "dict[str, np.ndarray]":
+    rng = np.random.default_rng(0)
+    k, v, q = (rng.standard_normal((n, heads, 128), dtype=np.float32) for n, heads in ((1000, 2), (1000, 2), (50, 8)))
+    k[:, :, [3, 40, 77]] *= 20
+    q[:, :, [3, 40, 77]] /= 8  # such channels do not rule the scores
+    return {"k": k, "v": v, "q": q}
+
+
+def attention(rows: "dict[str, np.ndarray]", k: str, v: str) -> "np.ndarray":
+    shape = dict(n_q_heads=rows["q"].shape[1], n_kv_heads=rows["k"].shape[1], d_k=rows["k"].shape[2], d_v=rows["v"].shape[2])
+    plan = quire.Plan(f"{k}/{v}", **shape)
+    with quire.Pool(plan, plan.bytes(len(rows["k"])), threads=2) as pool, pool.sequence() as sequence:
+        sequence.append(rows["k"], rows["v"])
+        return sequence.attend(rows["q"])
+
+
+def measure(rows: "dict[str, np.ndarray]", codecs: List[str]) -> List[Tuple[str, float, float, float]]:
+    exact = attention(rows, "f32", "f32")
+    size = np.linalg.norm(exact, axis=-1)
+    d = rows["k"].shape[2]
+
+    def error(k: str, v: str) -> float:
+        return float((np.linalg.norm(attention(rows, k, v) - exact, axis=-1) / size).mean())
+
+    return [(codec, quire.bits(codec, d), error(codec, "f32"), error("f32", codec)) for codec in codecs]
+
+
+def draw(table: List[Tuple[str, float, float, float]], path: str) -> None:
+    """Bits to the right, the error of K upwards, by powers of ten."""
+    width, height, left, bottom = 640, 400, 60, 40
+    errors = [max(e, 1e-6) for _, _, e, _ in table]
+    low, high = np.floor(np.log10(min(errors))), np.ceil(np.log10(max(errors)))
+    most = max(b for _, b, _, _ in table) + 1
+
+    def x(bits: float) -> float:
+        return left + (width - left - 20) * bits / most
+
+    def y(error: float) -> float:
+        return 20 + (height - bottom - 20) * (high - np.log10(max(error, 1e-6))) / max(high - low, 1)
+
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
+             f'<rect width="{width}" height="{height}" fill="white"/>']
+    for power in range(int(low), int(high) + 1):
+        at = y(10.0**power)
+        parts.append(f'<line x1="{left}" x2="{width - 20}" y1="{at:.1f}" y2="{at:.1f}" stroke="#ddd"/>'
+                     f'<text x="{left - 6}" y="{at + 4:.1f}" text-anchor="end">1e{power}</text>')
+    for bits in range(1, int(most) + 1):
+        parts.append(f'<text x="{x(bits):.1f}" y="{height - bottom + 16}" text-anchor="middle">{bits}</text>')
+    parts.append(f'<text x="{width / 2}" y="{height - 6}" text-anchor="middle">bits per value of K</text>'
+                 f'<text x="{left}" y="12">error of attention</text>')
+    for codec, bits, error, _ in table:
+        parts.append(f'<circle cx="{x(bits):.1f}" cy="{y(error):.1f}" r="3" fill="#246"/>'
+                     f'<text x="{x(bits) + 5:.1f}" y="{y(error) + 4:.1f}">{html.escape(codec)}</text>')
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("\n".join([*parts, "</svg>\n"]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("words", nargs="*", metavar="ROWS.npz or CODEC")
+    parser.add_argument("--svg", metavar="FILE")
+    given = parser.parse_args()
+    files = [w for w in given.words if w.endswith(".npz")]
+    rows = {name: np.ascontiguousarray(x, dtype=np.float32) for name, x in np.load(files[0]).items()} if files else made_up()
+    table = measure(rows, [w for w in given.words if not w.endswith(".npz")] or CODECS)
+    print(f"{'codec':10} {'bits':>6} {'error as K':>11} {'error as V':>11}")
+    for codec, bits, as_k, as_v in table:
+        print(f"{codec:10} {bits:6.2f} {as_k:11.2e} {as_v:11.2e}")
+    if given.svg:
+        draw(table, given.svg)
+
+
+if __name__ == "__main__":
+    main()
