@@ -86,4 +86,5 @@ class Masks:
 
 def numbers(indices: Any) -> List[int]:
     """Indices as mlx-lm gives them: a list or an array."""
-    return [int(i) for i in (indices.tolist() if isinstance(indices, mx.array) else indices)]
+    listed: Any = indices.tolist() if isinstance(indices, mx.array) else indices
+    return [int(i) for i in listed]

@@ -9,6 +9,7 @@ the bookkeeping speaks of columns, as mlx-lm does.
 from __future__ import annotations
 
 import copy
+import ctypes
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Optional, Sequence as Seq, Tuple
 
@@ -20,7 +21,6 @@ from mlx_lm.models.cache import _BaseCache, create_attention_mask
 from .. import _native as n
 from ..pool import Pool
 from ..sequence import Sequence
-from ..step import Step
 from ._arrays import DTYPES, FORMS, NAMES, Masks, bits, floats, look, new, numbers, rows
 from ._attend import Part, attend
 from ._pools import Pools, default_pools, layer_policy
@@ -65,7 +65,7 @@ class _State(dict):  # type: ignore[type-arg]
         return self._cache._save()
 
 
-class _Cache(_BaseCache):
+class _Cache(_BaseCache):  # type: ignore[misc]
     def __init__(self, settings: Settings, pools: Optional[Pools] = None, padding: Optional[Seq[int]] = None) -> None:
         self.settings = settings
         self.pools = pools or default_pools()
@@ -192,10 +192,7 @@ class _Cache(_BaseCache):
         if not which:
             return
         try:
-            with Step(which[0].pool, which, [r[2] for r in ranges]) as step:
-                for j, (i, at, number) in enumerate(ranges):
-                    n.check(n.lib.quire_step_append_rows(step._get(), 0, j, rows(k, k_form, i, at, number),
-                                                         rows(v, v_form, i, at, number)))
+            _append_rows(which, [r[2] for r in ranges], [(rows(k, k_form, *r), rows(v, v_form, *r)) for r in ranges])
         except Exception:
             self._take_back(start)
             raise
@@ -325,10 +322,25 @@ class _Cache(_BaseCache):
         other._end = copy.copy(self._end)
         return other
 
-    __copy__ = lambda self: self.__deepcopy__(None)
+    def __copy__(self) -> Any:
+        return self.__deepcopy__(None)
 
     def __repr__(self) -> str:
         return f"<quire.mlx_lm.{type(self).__name__} {self.settings.policy}, {len(self._sequences)} sequences, {self._columns} tokens>"
+
+
+def _append_rows(sequences: List[Sequence], counts: List[int], given: List[Tuple[n.Rows, n.Rows]]) -> None:
+    """A step of one layer, begun and ended here; quire.Step would cost as much again as the coding of a token."""
+    step, count = ctypes.c_void_p(), len(sequences)
+    pointers = (ctypes.c_void_p * count)(*[s._get() for s in sequences])
+    n.check(n.lib.quire_step_begin(ctypes.byref(step), sequences[0].pool._get(), pointers, (ctypes.c_uint32 * count)(*counts), count))
+    try:
+        for i, (k, v) in enumerate(given):
+            n.check(n.lib.quire_step_append_rows(step, 0, i, k, v))
+        n.check(n.lib.quire_step_commit(step))
+    except Exception:
+        n.lib.quire_step_abort(step)
+        raise
 
 
 def held(sequence: Sequence) -> List[Tuple[int, int]]:

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, List, Optional
 
 import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 
-from ..rows import MlxRows
-from ..sequence import Sequence
+from ..rows import Array, MlxRows, codec_bits, codec_group
 from ._arrays import NAMES, bits, look, new
 from ._pools import Pools
 from .cache import QuireKVCache
@@ -47,12 +46,14 @@ def from_mlx(cache: Any, policy: Optional[str] = None, *, index: int = 0, n_laye
 
 
 def _take_codes(ours: QuireKVCache, cache: QuantizedKVCache, codec: str) -> None:
-    sides = [[x[..., :cache.offset, :] for x in side] for side in (cache.keys, cache.values)]
+    both: Any = cache.keys, cache.values
+    sides = [[x[..., :cache.offset, :] for x in side] for side in both]
     d_k, d_v = (side[1].shape[3] * cache.group_size for side in sides)
     n_sequences, heads = sides[0][0].shape[:2]
     dtype = sides[0][1].dtype
     ours._shape, ours._dtype = (heads, d_k, d_v), dtype
-    if ours._pool().plan.policy.split("/")[0] != codec or {ours._pool().plan.layer(0).k, ours._pool().plan.layer(0).v} != {codec}:
+    layer = ours._pool().plan.layer(0)
+    if {layer.k, layer.v} != {codec} or layer.sink_tokens:
         # Other codecs: through floats, without the second rounding of mx.dequantize in halves.
         k, v = (mx.dequantize(w, s.astype(mx.float32), b.astype(mx.float32), cache.group_size, cache.bits) for w, s, b in sides)
         ours.update_and_fetch(k, v)
@@ -61,16 +62,19 @@ def _take_codes(ours: QuireKVCache, cache: QuantizedKVCache, codec: str) -> None
         return
     parts = [[bits(x) for x in side] for side in sides]
     mx.eval(parts)
-    (kw, ks, kb), (vw, vs, vb) = ([np.ascontiguousarray(look(x)) for x in side] for side in parts)
-    order = lambda a, i: a[i].transpose(1, 0, 2)
+    arrays = [[np.ascontiguousarray(look(x)) for x in side] for side in parts]
     for i in range(n_sequences):
         sequence = ours._pool().sequence()
-        k = MlxRows(codec, order(kw, i), order(ks, i), order(kb, i), NAMES[sides[0][1].dtype])
-        v = MlxRows(codec, order(vw, i), order(vs, i), order(vb, i), NAMES[sides[1][1].dtype])
-        sequence.append(k, v)
+        sequence.append(*(_rows(codec, [a[i] for a in looked], NAMES[side[1].dtype]) for looked, side in zip(arrays, sides)))
         ours._sequences.append(sequence)
         ours._padding.append(0)
     ours._columns = cache.offset
+
+
+def _rows(codec: str, arrays: List[Array], scale_dtype: str) -> MlxRows:
+    """Words, scales and biases (head, token, ...) of one sequence."""
+    words, scales, biases = (a.transpose(1, 0, 2) for a in arrays)
+    return MlxRows(codec, words, scales, biases, scale_dtype)
 
 
 def _take_ring(ours: QuireKVCache, cache: RotatingKVCache) -> None:
@@ -118,18 +122,12 @@ def to_mlx(cache: QuireKVCache, *, quantized: bool = False) -> Any:
     return theirs
 
 
-def _codecs(sequence: Sequence) -> Tuple[str, str]:
-    return sequence.codec("k"), sequence.codec("v")
-
-
 def _give_codes(cache: QuireKVCache) -> QuantizedKVCache:
-    from ..rows import codec_bits, codec_group
-
     if cache.settings.max_tokens or cache.empty():
         raise ValueError("a QuantizedKVCache has no bound, and cannot be made of an empty cache")
     first = cache._sequences[0]
     assert first is not None
-    k, v = _codecs(first)
+    k, v = first.codec("k"), first.codec("v")
     if k != v or not k.startswith("a"):
         raise ValueError(f"{k}/{v}: a QuantizedKVCache has one affine codec")
     theirs = QuantizedKVCache(group_size=codec_group(k), bits=codec_bits(k))
