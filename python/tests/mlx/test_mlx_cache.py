@@ -149,6 +149,14 @@ class Single(unittest.TestCase):
         out = attend(cache, *feed.take([50], 10), mask=cache.make_mask(10, window_size=16))
         self.assertLess(error(numpy(out), feed.want(0, 60, 10, 16, 0)), MOST)
 
+    def test_masks_in_a_long_prompt_of_a_ring(self):
+        feed, added = Feed(), np.random.default_rng(1).standard_normal((1, Q, 200, 200)).astype(np.float32)
+        for mask in (np.array(mlx_cache.create_causal_mask(200)), added):
+            out = attend(quire_mlx.QuireKVCache("f32", max_tokens=50, sinks=4), *feed.take([0], 200), mask=mx.array(mask))
+            q, k, v = (numpy(x[:, :, :200]) for x in (feed.q, feed.k, feed.v))
+            shown = np.where(sees(200, 200, 50, 4), 0 if mask.dtype == np.bool_ else mask, -np.inf)
+            self.assertLess(error(numpy(out), attention(q, k, v, D**-0.5, shown)), MOST)
+
     def test_dtypes_and_strides(self):
         """Rows as models give them: transposed views, halves, bfloat16."""
         for dtype in (mx.float32, mx.float16, mx.bfloat16):
