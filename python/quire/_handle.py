@@ -13,35 +13,32 @@ import threading
 import weakref
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Callable, Iterator, List, Optional, Type, TypeVar
+from typing import Any, Callable, Iterator, Optional, Type, TypeVar
 
 from .errors import ClosedError
 
 _Self = TypeVar("_Self", bound="Handle")
 
 
-def _destroy(destroy: Callable[[int], Any], pointer: int, process: int, before: "List[weakref.finalize[..., Any]]", *keep: object) -> None:
+def _destroy(destroy: Callable[[int], Any], pointer: int, process: int, *keep: object) -> None:
     # A forked child has the memory but not the threads; the parent still owns the object.
     if os.getpid() == process:
-        for other in before:
-            other()
         destroy(pointer)
 
 
 class Handle:
     """A pointer that the library gave, and the function that takes it back."""
 
+    #: Whether the end of the process closes it. Memory goes by itself then, and a daemon thread may be computing on it.
+    _closes_at_exit = False
+
     def __init__(self, pointer: Optional[int], destroy: Callable[[int], Any], *keep: object) -> None:
         if not pointer:
             raise MemoryError(f"no {type(self).__name__}")
         self._pointer = pointer
         self._lock = threading.RLock()
-        self._before: "List[weakref.finalize[..., Any]]" = []
-        self._finalizer = weakref.finalize(self, _destroy, destroy, pointer, os.getpid(), self._before, *keep)
-
-    def _close_after(self, other: "weakref.finalize[..., Any]") -> None:
-        """Another object uses this one, though it may be older: it goes first."""
-        self._before[:] = [f for f in self._before if f.alive] + [other]
+        self._finalizer = weakref.finalize(self, _destroy, destroy, pointer, os.getpid(), *keep)
+        self._finalizer.atexit = self._closes_at_exit
 
     @property
     def closed(self) -> bool:

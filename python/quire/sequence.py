@@ -102,6 +102,9 @@ class Sequence(Handle):
     def __len__(self) -> int:
         return self.length
 
+    def __bool__(self) -> bool:
+        return True  # an empty one too
+
     @property
     def policy(self) -> str:
         """Of new rows, in its canonical form."""

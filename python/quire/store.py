@@ -146,8 +146,11 @@ class _PromptArgument:
 class Store(Shared):
     """A directory, a remote, or both. One per directory and process; any number of processes.
 
-    Closing it saves what is queued for the disk, and closes its namespaces. disk_bytes caps the bytes of all its files (0: as it is). message of a failure is the library's own sentence.
+    Closing it, or the end of the process, saves what is queued for the disk and closes its namespaces. disk_bytes caps the bytes of
+    all its files (0: as it is).
     """
+
+    _closes_at_exit = True
 
     def __init__(self, directory: "Union[str, PathLike[str], None]" = None, *, disk_bytes: int = 0, disk_bytes_per_day: int = 0,
                  disk_threads: int = 0, promote: bool = True, queue_bytes: int = 0, remote: Optional[Remote] = None) -> None:
@@ -208,6 +211,8 @@ def _ms(seconds: float) -> int:
 class Namespace(Shared):
     """Made by Store.namespace(). A pool whose sequences were saved or loaded here outlives it: closing that pool closes it."""
 
+    _closes_at_exit = True
+
     def __init__(self, store: Store, identity: Identity, plan: Plan, ring: Ring) -> None:
         if len(identity.secret) != 32:
             raise ValueError("the secret has 32 bytes")
@@ -233,7 +238,6 @@ class Namespace(Shared):
             if pool not in self._pools:
                 self._pools.add(pool)
                 pool._namespaces.add(self)
-                pool._close_after(self._finalizer)
 
     @property
     def root(self) -> bytes:
@@ -281,6 +285,8 @@ def _end(pointer: int) -> None:
 class Load(Handle):
     """A load under way. One that is dropped or closed is ended, which waits for it."""
 
+    _closes_at_exit = True
+
     def __init__(self, namespace: Namespace, prompt: _PromptArgument, sequence: Sequence, timeout: float) -> None:
         out = c_void_p()
         with sequence._lock, namespace._use() as space:
@@ -290,7 +296,6 @@ class Load(Handle):
             super().__init__(out.value, _end, namespace, sequence)
             sequence._load = weakref.ref(self)
             namespace._loads.add(self)
-            namespace._close_after(self._finalizer)
         self._prompt = prompt
 
     @property

@@ -19,7 +19,8 @@ class Docs(unittest.TestCase):
         self.assertEqual(len(blocks), 3)
         for block in blocks:
             with self.subTest(block=block.splitlines()[0]):
-                done = subprocess.run([sys.executable, "-W", "error", "-c", block], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                done = subprocess.run([sys.executable, "-W", "error", "-c", block], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                      text=True)
                 self.assertEqual(done.returncode, 0, done.stdout)
 
 

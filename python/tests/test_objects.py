@@ -107,6 +107,15 @@ class Closing(unittest.TestCase):
         done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=60, capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    def test_a_process_ends_while_a_thread_computes(self) -> None:
+        code = ("import quire, numpy as np, threading, time\n"
+                "pool = quire.Pool(quire.Plan('f32', n_q_heads=32, n_kv_heads=4, d_k=128), 1 << 28, 2)\n"
+                "s = pool.sequence(); z = np.zeros((8000, 4, 128), np.float32); s.append(z, z)\n"
+                "q = np.zeros((4000, 32, 128), np.float32)\n"
+                "threading.Thread(target=s.attend, args=(q,), daemon=True).start(); time.sleep(0.2)\n")
+        done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_close_waits_for_a_call_in_another_thread(self) -> None:
         pool = one_layer("f32", heads=4, per=8, d=128)
         s = pool.sequence()

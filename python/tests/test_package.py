@@ -85,8 +85,9 @@ class Package(unittest.TestCase):
     def test_types(self) -> None:
         mypy = script("--tools") / "mypy"
         with tempfile.TemporaryDirectory() as cache:
-            done = subprocess.run([str(mypy), "--strict", "--cache-dir", cache, "--python-executable", sys.executable, "-p", "quire"],
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=str(SOURCE / "python"))
+            done = subprocess.run([str(mypy), "--config-file", str(SOURCE / "pyproject.toml"), "--strict", "--cache-dir", cache,
+                                   "--python-executable", sys.executable, "-p", "quire"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/")
         self.assertEqual(done.returncode, 0, done.stdout)
 
 

@@ -65,7 +65,7 @@ class _State(dict):  # type: ignore[type-arg]
         return self._cache._save()
 
 
-class _Cache(_BaseCache):  # type: ignore[misc]
+class _Cache(_BaseCache):
     def __init__(self, settings: Settings, pools: Optional[Pools] = None, padding: Optional[Seq[int]] = None) -> None:
         self.settings = settings
         self.pools = pools or default_pools()
