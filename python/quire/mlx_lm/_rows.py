@@ -31,6 +31,10 @@ class _Rows:
     def dtype(self) -> Any:
         return self.cache._dtype
 
+    def astype(self, dtype: Any) -> "_Rows":
+        """Themselves: attention computes in float32 whatever they came as."""
+        return self
+
     def decode(self) -> mx.array:
         """All of them as an array, zeros in place of padding and of tokens that a bound has dropped. For looking at; it costs the
         memory that the cache saves."""
