@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: MIT
+"""Chat with a model of mlx-lm whose KV cache takes 4 bits per value of V and 5 of K, in which small models are more sensitive.
+
+    python3 examples/python/chat.py MODEL [--policy r5/r4] [--max-tokens 4096] [--say TEXT]...
+
+MODEL: what mlx_lm.load() takes, for example what scripts/make-mlx-model prints. Without --say it asks for lines until the input ends.
+"""
+import argparse
+
+from mlx_lm import load, stream_generate
+
+from quire.mlx_lm import make_cache
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("model")
+parser.add_argument("--policy", default="r5/r4", help="docs/policy.md")
+parser.add_argument("--max-tokens", type=int, help="a bound: the first tokens stay, of the rest the last")
+parser.add_argument("--say", action="append", help="a line, instead of the terminal")
+parser.add_argument("--answer-tokens", type=int, default=256)
+args = parser.parse_args()
+
+
+def lines():
+    if args.say:
+        for line in args.say:
+            print(f"> {line}")
+            yield line
+        return
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            return
+
+
+model, tokenizer = load(args.model)
+cache = make_cache(model, args.policy, max_tokens=args.max_tokens)  # one for the whole conversation: each turn adds to it
+for line in lines():
+    said = [{"role": "user", "content": line}]
+    for part in stream_generate(model, tokenizer, tokenizer.apply_chat_template(said, add_generation_prompt=True),
+                                max_tokens=args.answer_tokens, prompt_cache=cache):
+        print(part.text, end="", flush=True)
+    print()
+
+n_tokens, n_bytes = cache[0].offset, sum(c.nbytes for c in cache)
+heads, d_k, d_v = cache[0].keys.shape[1], cache[0].keys.shape[3], cache[0].values.shape[3]
+print(f"{n_tokens} tokens in {n_bytes / 1e6:.2f} MB; as halves they would take {n_tokens * len(cache) * heads * (d_k + d_v) * 2 / 1e6:.2f} MB")

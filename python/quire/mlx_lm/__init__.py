@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: MIT
+"""Quire's caches inside an unmodified mlx-lm: importing this module is all that it needs.
+
+    from quire.mlx_lm import make_cache
+    mlx_lm.generate(model, tokenizer, prompt, prompt_cache=make_cache(model, "k8v4"))
+
+CPUs only: on a machine where MLX's default device is a GPU, keys, values and queries are brought to the CPU for every layer, attention is
+computed there, and its result goes back.
+"""
+
+from __future__ import annotations
+
+import mlx_lm.models.cache as _mlx_cache
+
+from ._hook import install, installed, uninstall
+from ._pools import Pools, default_pools
+from ._rows import Keys, Values
+from .cache import BatchQuireKVCache, QuireKVCache, Settings
+from .convert import from_mlx, to_mlx
+from .make import make_cache
+from .prefixes import Prefixes
+
+__all__ = [
+    "BatchQuireKVCache", "Keys", "Pools", "Prefixes", "QuireKVCache", "Settings", "Values", "default_pools", "from_mlx", "install", "installed",
+    "make_cache", "to_mlx", "uninstall",
+]
+
+# load_prompt_cache finds the class of a cache by its name in that module.
+_mlx_cache.QuireKVCache = QuireKVCache
+_mlx_cache.BatchQuireKVCache = BatchQuireKVCache
+install()

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+"""MLX arrays as numpy sees them, without a copy where MLX allows that, and rows of them as the library sees them."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+import mlx.core as mx
+import numpy as np
+
+from .. import _native as n
+from ..rows import Array
+
+FORMS: Dict[Any, int] = {mx.float32: n.F32, mx.float16: n.F16, mx.bfloat16: n.BF16}
+NAMES: Dict[Any, str] = {mx.float32: "f32", mx.float16: "f16", mx.bfloat16: "bf16"}
+DTYPES: Dict[str, Any] = {name: dtype for dtype, name in NAMES.items()}
+
+
+def floats(x: mx.array) -> mx.array:
+    """An array of a dtype that the library takes."""
+    return x if x.dtype in FORMS else x.astype(mx.float32)
+
+
+def bits(x: mx.array) -> mx.array:
+    """What numpy can look at: it has no bfloat16."""
+    return x.view(mx.uint16) if x.dtype == mx.bfloat16 else x
+
+
+def look(x: mx.array) -> Array:
+    """An evaluated array of floats() and bits() as numpy sees it; the last axis lies side by side."""
+    a = np.array(x, copy=False)
+    if a.strides[-1] != a.itemsize and a.shape[-1] > 1 or any(s <= 0 and d > 1 for s, d in zip(a.strides, a.shape)):
+        a = np.ascontiguousarray(a)
+    return a
+
+
+def rows(a: Array, form: int, sequence: int, first: int, count: int) -> n.Rows:
+    """Rows [first, first + count) of one sequence of an array (sequence, head, token, channel). The caller keeps the array."""
+    to_sequence, to_head, to_token, _ = a.strides
+    width = a.shape[3] * a.itemsize
+    out = n.Rows()
+    out.form = form
+    out.data = a.ctypes.data + sequence * to_sequence + first * to_token
+    # A stride of an axis of length 1 may be anything, and the library takes 0 for "dense".
+    out.head_stride = to_head if a.shape[1] > 1 else width
+    out.token_stride = to_token if a.shape[2] > 1 else width * a.shape[1]
+    return out
+
+
+def new(a: Array, dtype: Any) -> mx.array:
+    """A copy of a numpy array; one of uint16 may stand for bfloat16."""
+    x = mx.array(a)
+    return x.view(mx.bfloat16) if dtype == mx.bfloat16 and a.dtype == np.uint16 else x.astype(dtype)
+
+
+class Masks:
+    """The mask of one attention as the library wants it: for each sequence and range of queries a quire_mask."""
+
+    def __init__(self, mask: mx.array, n_sequences: int, n_heads: int, n_queries: int, n_columns: int) -> None:
+        if mask.dtype == mx.bool_:
+            mask = mx.where(mask, mx.array(0, mx.float16), mx.array(float("-inf"), mx.float16))
+        mask = floats(mask)
+        self.form = FORMS[mask.dtype]
+        self.array = bits(mask)  # to be evaluated with the rest
+        self.shape = n_sequences, n_heads, n_queries, n_columns
+        self._view: Optional[Array] = None
+
+    def of(self, sequence: int, first_query: int, padding: int, n_keys: int) -> n.Mask:
+        """Of the queries from first_query on; column `padding` stands for the key at position 0."""
+        if self._view is None:
+            a = np.array(self.array, copy=False)
+            a = a.reshape((1,) * (4 - a.ndim) + a.shape)
+            heads = 1 if a.shape[1] == 1 else self.shape[1]
+            try:
+                a = np.broadcast_to(a, (self.shape[0], heads, *self.shape[2:]))
+            except ValueError:
+                raise ValueError(f"a mask of shape {self.array.shape} does not fit {self.shape}") from None
+            if a.strides[3] != a.itemsize and a.shape[3] > 1:
+                a = np.ascontiguousarray(a)
+            self._view = a
+        a = self._view
+        size = a.itemsize
+        at = a.ctypes.data + sequence * a.strides[0] + first_query * a.strides[2] + padding * size
+        return n.Mask(self.form, at, a.strides[2] // size, a.strides[1] // size if a.shape[1] > 1 else 0, 0, n_keys)
+
+
+def numbers(indices: Any) -> List[int]:
+    """Indices as mlx-lm gives them: a list or an array."""
+    listed: Any = indices.tolist() if isinstance(indices, mx.array) else indices
+    return [int(i) for i in listed]

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: MIT
+"""The one place where MLX is told of the caches: mx.fast.scaled_dot_product_attention, through which every model of mlx-lm goes."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Optional
+
+import mlx.core as mx
+
+from ._rows import Keys
+
+_original: Optional[Callable[..., mx.array]] = None
+
+
+def install() -> None:
+    """Attention over a Quire cache is computed by Quire, all other attention by MLX. Done by the import; a second call does nothing."""
+    global _original
+    if _original is not None:
+        return
+    original = _original = mx.fast.scaled_dot_product_attention
+
+    @functools.wraps(original)
+    def scaled_dot_product_attention(q: Any, k: Any, v: Any, **options: Any) -> mx.array:
+        if isinstance(k, Keys):
+            return k.attend(q, v, **options)
+        return original(q, k, v, **options)
+
+    mx.fast.scaled_dot_product_attention = scaled_dot_product_attention
+
+
+def uninstall() -> None:
+    """Puts MLX's own function back; Quire caches do not work after that until install()."""
+    global _original
+    if _original is not None:
+        mx.fast.scaled_dot_product_attention = _original
+        _original = None
+
+
+def installed() -> bool:
+    return _original is not None

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: MIT
+"""What a cache gives to the model in place of keys and values: they stay coded, only attention can read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn, Optional, Tuple
+
+import mlx.core as mx
+
+if TYPE_CHECKING:
+    from .cache import _Cache
+
+
+class _Rows:
+    side = ""
+
+    def __init__(self, cache: "_Cache", version: int) -> None:
+        self.cache = cache
+        self.version = version  # of the cache; it has gone on if its own is another
+
+    @property
+    def shape(self) -> Tuple[int, int, int, int]:
+        """(sequence, KV head, column, channel), as of the array that mlx-lm would have."""
+        return self.cache._rows_shape(self.side)
+
+    @property
+    def ndim(self) -> int:
+        return 4
+
+    @property
+    def dtype(self) -> Any:
+        return self.cache._dtype
+
+    def astype(self, dtype: Any) -> "_Rows":
+        """Themselves: attention computes in float32 whatever they came as."""
+        return self
+
+    def decode(self) -> mx.array:
+        """All of them as an array, zeros in place of padding and of tokens that a bound has dropped. For looking at; it costs the
+        memory that the cache saves."""
+        return self.cache._decode(self.side)
+
+    def _refuse(self) -> NoReturn:
+        raise TypeError("the rows of a Quire cache can only be given to attention; this model computes with them itself, so its layers "
+                        "need mlx-lm's own cache")
+
+    def __getitem__(self, _: Any) -> Any:
+        self._refuse()
+
+    def __iter__(self) -> Any:
+        self._refuse()
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        self._refuse()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse()
+
+    def __repr__(self) -> str:
+        return f"<quire.mlx_lm.{type(self).__name__} {self.shape}>"
+
+
+class Keys(_Rows):
+    side = "k"
+
+    def attend(self, q: mx.array, v: Any, *, scale: float, mask: Any = None, sinks: Optional[mx.array] = None, force_fused: bool = False,
+               stream: Any = None) -> mx.array:
+        """mx.fast.scaled_dot_product_attention over these keys and values."""
+        if not isinstance(v, Values) or v.cache is not self.cache or v.version != self.version:
+            raise TypeError("keys of a Quire cache go with the values that came with them")
+        if self.version != self.cache._version:
+            raise ValueError("the cache has changed since it gave these keys")
+        return self.cache._attend(q, scale, mask, sinks)
+
+
+class Values(_Rows):
+    side = "v"

@@ -1,0 +1,467 @@
+# SPDX-License-Identifier: MIT
+"""Caches that mlx-lm takes in place of its own: QuireKVCache for KVCache, QuantizedKVCache and RotatingKVCache, BatchQuireKVCache
+for the batch forms.
+
+Each row of a batch is a sequence of the library. Padding is never stored: a sequence holds its tokens and nothing else, and only
+the bookkeeping speaks of columns, as mlx-lm does.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, List, Optional, Sequence as Seq, Tuple
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.base import create_causal_mask
+from mlx_lm.models.cache import _BaseCache, create_attention_mask
+
+from .. import _native as n
+from ..pool import Pool
+from ..sequence import Sequence
+from ._arrays import DTYPES, FORMS, NAMES, Masks, bits, floats, look, new, numbers, rows
+from ._attend import Part, attend
+from ._pools import Pools, default_pools, layer_policy
+from ._rows import Keys, Values
+
+# Rows that a ring keeps beyond its bound: a prompt goes through in pieces of that many tokens, and each piece's first query still
+# sees all that it should.
+_PIECE = 128
+
+
+@dataclass(frozen=True)
+class Settings:
+    """policy: of the whole model, of which this is layer `index` of `n_layers`. max_tokens 0: no bound. spare: tokens that can
+    be trimmed once a bound has dropped others."""
+
+    policy: str = "k8v4"
+    index: int = 0
+    n_layers: int = 1
+    max_tokens: int = 0
+    sinks: int = 0
+    spare: int = 0
+
+    @property
+    def ring(self) -> Dict[str, int]:
+        if not self.max_tokens:
+            return {}
+        return {"max_tokens": self.max_tokens, "sinks": self.sinks, "spare_tokens": max(self.spare, _PIECE)}
+
+
+class _State(dict):  # type: ignore[type-arg]
+    """The state of a cache, made when it is asked for. mlx-lm evaluates the state of every cache after each piece of a prompt, by
+    mx.eval, which looks at a dict's own storage: that is empty, so nothing is made. save_prompt_cache asks for items()."""
+
+    def __init__(self, cache: "_Cache") -> None:
+        super().__init__()
+        self._cache = cache
+
+    def items(self) -> Any:
+        return self._cache._save().items()
+
+    def __deepcopy__(self, _: Any) -> Dict[str, Any]:
+        return self._cache._save()
+
+
+class _Cache(_BaseCache):
+    def __init__(self, settings: Settings, pools: Optional[Pools] = None, padding: Optional[Seq[int]] = None) -> None:
+        self.settings = settings
+        self.pools = pools or default_pools()
+        self._sequences: List[Optional[Sequence]] = [None] * len(padding or ())
+        self._padding: List[int] = list(padding or ())  # columns before the first token
+        self._columns = 0  # what mlx-lm calls offset, or _idx in batches
+        self._end: Optional[List[int]] = None  # columns from here on are padding at the right
+        self._shape: Optional[Tuple[int, int, int]] = None  # KV heads, d_k, d_v
+        self._dtype: Any = mx.float32
+        self._pending: Optional[Tuple[mx.array, mx.array]] = None  # of the last columns; coded when attention needs them
+        self._version = 0
+
+    # ------------------------------------------------------- what models call
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> Tuple[Keys, Values]:
+        self._settle()
+        n_sequences, heads, count, d_k = keys.shape
+        if not self._sequences:
+            self._sequences, self._padding = [None] * n_sequences, [0] * n_sequences
+        if n_sequences != len(self._sequences):
+            raise ValueError(f"keys of {n_sequences} sequences for a cache of {len(self._sequences)}")
+        shape = heads, d_k, values.shape[3]
+        if self._shape not in (None, shape):
+            raise ValueError(f"keys and values of {shape} (heads, d_k, d_v) for a cache of {self._shape}")
+        self._shape, self._dtype = shape, keys.dtype
+        self._pending = floats(keys), floats(values)
+        self._columns += count
+        self._version += 1
+        return Keys(self, self._version), Values(self, self._version)
+
+    def make_mask(self, N: int, return_array: bool = False, window_size: Optional[int] = None) -> Any:
+        """None and "causal" say all: the padding of a batch and the bound of a ring are known to attention."""
+        if not any(self._padding):
+            return create_attention_mask(N, self._columns, return_array, window_size)
+        if return_array or window_size is not None:
+            return create_causal_mask(N, offset=self._columns, window_size=window_size, left_padding=mx.array(self._padding))
+        return None if N == 1 else "causal"
+
+    @property
+    def keys(self) -> Optional[Keys]:
+        return None if self.empty() else Keys(self, self._version)
+
+    @property
+    def values(self) -> Optional[Values]:
+        return None if self.empty() else Values(self, self._version)
+
+    # -------------------------------------------------------------- attention
+
+    def _attend(self, q: mx.array, scale: float, mask: Any, sinks: Optional[mx.array]) -> mx.array:
+        n_sequences, n_heads, count, d = q.shape
+        shape = self._shape
+        assert shape is not None
+        if n_sequences != len(self._sequences) or d != shape[1] or n_heads % shape[0] or count > self._columns:
+            raise ValueError(f"queries of shape {q.shape} for keys of shape {self._rows_shape('k')}")
+        if isinstance(mask, str) and mask != "causal":
+            raise ValueError(f"there is no mask {mask!r}")
+        masks = None if mask is None or isinstance(mask, str) else Masks(mask, n_sequences, n_heads, count, self._columns)
+        ring = bool(self.settings.max_tokens)
+        bidirectional = count > 1 and mask != "causal" if masks is None else not ring
+        if ring and bidirectional:
+            raise ValueError("a bound on the tokens needs a causal mask")
+        pending, self._pending = self._pending, None
+        wanted: List[mx.array] = [q.astype(mx.float32)]
+        wanted += [] if masks is None else [masks.array]
+        wanted += [] if sinks is None else [sinks.astype(mx.float32)]
+        arrays = [] if pending is None else [bits(x) for x in pending]
+        mx.eval(wanted, arrays)
+        queries, logits = look(wanted[0]), None if sinks is None else look(wanted[-1])
+        out = np.zeros((n_sequences, n_heads, count, shape[2]), np.float32) if self._is_ragged(count) else np.empty(
+            (n_sequences, n_heads, count, shape[2]), np.float32)
+        piece = _PIECE if ring else count
+        if pending is None and count > piece:
+            raise ValueError(f"{count} queries at once over keys that a bound may have dropped")
+        for first in range(0, count, piece):
+            last = min(first + piece, count)
+            if pending is not None:
+                self._append(pending, arrays, count - last, last - first)
+            parts = self._parts(count, first, last)
+            attend(self.pools, parts, queries, out, scale, logits, masks, bidirectional)
+        return mx.array(out).astype(q.dtype)
+
+    def _is_ragged(self, count: int) -> bool:
+        """Whether some of the last columns are padding."""
+        return self._end is not None or any(p > self._columns - count for p in self._padding)
+
+    def _parts(self, count: int, first: int, last: int) -> List[Part]:
+        """The queries [first, last) of the last `count` columns, where they are tokens."""
+        start = self._columns - count
+        found = []
+        for i, sequence in enumerate(self._sequences):
+            begin, end = self._tokens(i, start + first, start + last)
+            if begin < end:
+                assert sequence is not None
+                found.append(Part(i, sequence, begin - start, end - begin, begin - self._padding[i], self._padding[i]))
+        return found
+
+    def _tokens(self, i: int, first: int, last: int) -> Tuple[int, int]:
+        """Which of the columns [first, last) hold tokens of sequence i."""
+        return max(first, self._padding[i]), last if self._end is None else min(last, self._end[i])
+
+    # ----------------------------------------------------------------- append
+
+    def _pool(self) -> Pool:
+        assert self._shape is not None
+        s = self.settings
+        return self.pools.get(layer_policy(s.policy, s.index, s.n_layers, *self._shape), *self._shape)
+
+    def _append(self, pending: Tuple[mx.array, mx.array], arrays: Seq[mx.array], behind: int, count: int) -> None:
+        """Codes `count` columns of what is pending, the last `behind` of which follow later."""
+        pool: Optional[Pool] = None
+        k, v = look(arrays[0]), look(arrays[1])
+        k_form, v_form = FORMS[pending[0].dtype], FORMS[pending[1].dtype]
+        last = self._columns - behind
+        first, start = last - count, self._columns - k.shape[2]
+        which, ranges = [], []
+        for i, sequence in enumerate(self._sequences):
+            begin, end = self._tokens(i, first, last)
+            if begin < end:
+                if sequence is None:
+                    pool = pool or self._pool()
+                    sequence = self._sequences[i] = pool.sequence(**self.settings.ring)
+                which.append(sequence)
+                ranges.append((i, begin - start, end - begin))
+        if not which:
+            return
+        try:
+            _append_rows(which, [r[2] for r in ranges], [(rows(k, k_form, *r), rows(v, v_form, *r)) for r in ranges])
+        except Exception:
+            self._take_back(start)
+            raise
+
+    def _take_back(self, columns: int) -> None:
+        """The rows of an update that failed are forgotten, so that the cache is as before it."""
+        self._columns, self._version = columns, self._version + 1
+        for i, sequence in enumerate(self._sequences):
+            if sequence is not None:
+                sequence.trim(min(sequence.length, max(columns - self._padding[i], 0)))
+
+    def _settle(self) -> None:
+        """Codes what no attention has asked for yet."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            arrays = [bits(x) for x in pending]
+            mx.eval(arrays)
+            self._append(pending, arrays, 0, arrays[0].shape[2])
+
+    # --------------------------------------------------------- what mlx-lm calls
+
+    def size(self) -> int:
+        return min(self._columns, self.settings.max_tokens or self._columns)
+
+    def empty(self) -> bool:
+        return self._columns == 0
+
+    @property
+    def nbytes(self) -> int:
+        """Of the pages that it holds; pages that caches share count in each of them."""
+        self._settle()
+        return sum(n.lib.quire_seq_tiles(s._get(), 0, None, 0) * s.pool.plan.page_bytes()[0] for s in self._sequences if s)
+
+    def is_trimmable(self) -> bool:
+        """A bound that has dropped tokens is, by `spare` tokens, if that was asked for."""
+        return not self.settings.max_tokens or bool(self.settings.spare) or self._columns < self.settings.max_tokens
+
+    def trim(self, count: int) -> int:
+        self._settle()
+        count = min(self._columns, count)
+        columns = self._columns - count
+        lengths = [max(columns - p, 0) for p in self._padding]
+        for sequence, length in zip(self._sequences, lengths):
+            if sequence is not None and 0 < length < sequence.trim_floor:
+                raise ValueError(f"{count} tokens cannot be trimmed: the bound of {self.settings.max_tokens} tokens has dropped rows that "
+                                 f"would be seen again; spare={self.settings.spare}")
+        for sequence, length in zip(self._sequences, lengths):
+            if sequence is not None:
+                sequence.trim(min(length, sequence.length))
+        self._columns = columns
+        self._version += 1
+        return count
+
+    @property
+    def state(self) -> Any:
+        self._settle()
+        return _State(self)
+
+    @state.setter
+    def state(self, saved: Any) -> None:
+        self._load(saved)
+
+    @property
+    def meta_state(self) -> str:
+        """Older versions of mlx-lm keep numbers here; ours are in the state."""
+        return ""
+
+    def _save(self) -> Dict[str, Any]:
+        """Arrays, strings and numbers; a sequence is its snapshot (docs/formats/snapshot.md)."""
+        self._settle()
+        saved: Dict[str, Any] = {**asdict(self.settings), "columns": self._columns, "dtype": NAMES.get(self._dtype, "f32")}
+        if self._padding:
+            saved["padding"] = mx.array(self._padding, mx.int32)
+        if self._shape is not None:
+            saved["heads"], saved["d_k"], saved["d_v"] = self._shape
+        for i, sequence in enumerate(self._sequences):
+            if sequence is not None:
+                saved[f"sequence{i}"] = mx.array(np.frombuffer(sequence.to_bytes(), np.uint8))
+        return saved
+
+    def _load(self, saved: Dict[str, Any]) -> None:
+        settings = Settings(**{name: saved[name] for name in Settings.__dataclass_fields__})
+        _Cache.__init__(self, settings, None, numbers(saved["padding"]) if "padding" in saved else None)
+        self._columns, self._dtype = saved["columns"], DTYPES[saved["dtype"]]
+        if "heads" in saved:
+            self._shape = saved["heads"], saved["d_k"], saved["d_v"]
+        for i in range(len(self._sequences)):
+            if f"sequence{i}" in saved:
+                self._sequences[i] = self._pool().load(np.array(saved[f"sequence{i}"]).tobytes())
+
+    # ------------------------------------------------------------------- rows
+
+    def _rows_shape(self, side: str) -> Tuple[int, int, int, int]:
+        heads, d_k, d_v = self._shape or (0, 0, 0)
+        return len(self._sequences), heads, self._columns, d_k if side == "k" else d_v
+
+    def _decode(self, side: str) -> mx.array:
+        self._settle()
+        name = NAMES.get(self._dtype, "f32")
+        out = np.zeros(self._rows_shape(side), np.uint16 if name == "bf16" else np.float16 if name == "f16" else np.float32)
+        for i, sequence in enumerate(self._sequences):
+            if sequence is None:
+                continue
+            for first, count in held(sequence):
+                at = self._padding[i] + first
+                out[i, :, at:at + count] = sequence.rows(side, 0, first, count, dtype=name).transpose(1, 0, 2)
+        return new(out, self._dtype)
+
+    # ------------------------------------------------------------------ copies
+
+    def _fork(self, which: Seq[int]) -> List[Optional[Sequence]]:
+        self._settle()
+        found = [self._sequences[i] for i in which]
+        return [None if s is None else s.fork() for s in found]
+
+    def _like(self, cls: Any, which: Seq[int]) -> Any:
+        """A cache of that class with forks of some of the sequences."""
+        other = cls.__new__(cls)
+        _Cache.__init__(other, self.settings, self.pools)
+        other._sequences = self._fork(which)
+        other._padding = [self._padding[i] for i in which]
+        other._columns, other._shape, other._dtype = self._columns, self._shape, self._dtype
+        return other
+
+    def __deepcopy__(self, _: Any) -> Any:
+        other = self._like(type(self), range(len(self._sequences)))
+        other._end = copy.copy(self._end)
+        return other
+
+    def __copy__(self) -> Any:
+        return self.__deepcopy__(None)
+
+    def __repr__(self) -> str:
+        return f"<quire.mlx_lm.{type(self).__name__} {self.settings.policy}, {len(self._sequences)} sequences, {self._columns} tokens>"
+
+
+def _append_rows(sequences: List[Sequence], counts: List[int], given: List[Tuple[n.Rows, n.Rows]]) -> None:
+    """A step of one layer, begun and ended here; quire.Step would cost as much again as the coding of a token."""
+    step, count = ctypes.c_void_p(), len(sequences)
+    pointers = (ctypes.c_void_p * count)(*[s._get() for s in sequences])
+    n.check(n.lib.quire_step_begin(ctypes.byref(step), sequences[0].pool._get(), pointers, (ctypes.c_uint32 * count)(*counts), count))
+    try:
+        for i, (k, v) in enumerate(given):
+            n.check(n.lib.quire_step_append_rows(step, 0, i, k, v))
+        n.check(n.lib.quire_step_commit(step))
+    except Exception:
+        n.lib.quire_step_abort(step)
+        raise
+
+
+def held(sequence: Sequence) -> List[Tuple[int, int]]:
+    """Ranges (first, count) of tokens that a sequence still holds and can show."""
+    length, ring = sequence.length, sequence.ring
+    if not ring.max_tokens or length <= ring.max_tokens:
+        return [(0, length)]
+    recent = ring.max_tokens - ring.sinks
+    return [(0, ring.sinks), (length - recent, recent)] if ring.sinks else [(length - recent, recent)]
+
+
+class QuireKVCache(_Cache):
+    """One sequence, or several of the same length.
+
+    policy: which codec goes where (docs/policy.md). max_tokens: a bound; the first `sinks` tokens stay, of the rest the last.
+    spare: so many tokens can be trimmed after the bound has dropped others, as speculative decoding needs it.
+    """
+
+    def __init__(self, policy: str = "k8v4", *, max_tokens: Optional[int] = None, sinks: int = 4, spare: int = 0, index: int = 0,
+                 n_layers: int = 1, pools: Optional[Pools] = None) -> None:
+        if max_tokens is not None and not 0 <= sinks < max_tokens:
+            raise ValueError(f"{sinks} sinks do not fit a bound of {max_tokens} tokens")
+        bound = (0, 0, 0) if max_tokens is None else (max_tokens, sinks, spare)
+        super().__init__(Settings(policy, index, n_layers, *bound), pools)
+
+    @property
+    def offset(self) -> int:
+        return self._columns
+
+    @classmethod
+    def merge(cls, caches: Seq["QuireKVCache"]) -> "BatchQuireKVCache":
+        return BatchQuireKVCache.merge(caches)
+
+
+class BatchQuireKVCache(_Cache):
+    """Sequences of different lengths, with the columns of mlx-lm's BatchKVCache: sequence i in columns left_padding[i] to the last."""
+
+    def __init__(self, left_padding: Seq[int], settings: Settings, pools: Optional[Pools] = None) -> None:
+        super().__init__(settings, pools, left_padding)
+
+    @property
+    def offset(self) -> mx.array:
+        """Position of each sequence's next token."""
+        return mx.array([self._columns - p for p in self._padding])
+
+    @property
+    def left_padding(self) -> mx.array:
+        return mx.array(self._padding)
+
+    @classmethod
+    def merge(cls, caches: Seq[Any]) -> "BatchQuireKVCache":
+        first = next((c for c in caches if not c.empty()), caches[0])
+        for c in caches:
+            if not isinstance(c, QuireKVCache) or c.settings != first.settings or c.pools is not first.pools:
+                raise ValueError("only Quire caches of the same policy, bound, layer and pools can be merged")
+            if len(c._sequences) > 1 or c._shape not in (None, first._shape):
+                raise ValueError("only caches of one sequence and of the same shape can be merged")
+        columns = max(c._columns for c in caches)
+        batch = cls([columns - c._columns for c in caches], first.settings, first.pools)
+        batch._sequences = [c._fork([0])[0] if c._sequences else None for c in caches]
+        batch._columns, batch._shape, batch._dtype = columns, first._shape, first._dtype
+        return batch
+
+    def prepare(self, *, left_padding: Any = None, lengths: Any = None, right_padding: Any = None) -> None:
+        if left_padding is not None:
+            if self._columns:
+                raise ValueError("left padding can only be added to an empty batch")
+            self._padding = [p + l for p, l in zip(self._padding, numbers(left_padding))]
+        if right_padding is not None and max(numbers(right_padding)) > 0:
+            if lengths is None:
+                raise ValueError("right padding needs the lengths of what follows")
+            self._settle()
+            self._end = [self._columns + l for l in numbers(lengths)]
+
+    def finalize(self) -> None:
+        """Columns of padding go from the right to the left; no row is moved, since no padding is stored."""
+        self._settle()
+        if self._end is not None:
+            self._padding = [p + max(self._columns - e, 0) for p, e in zip(self._padding, self._end)]
+            self._end = None
+            self._version += 1
+
+    def filter(self, batch_indices: Any) -> None:
+        self._settle()
+        which = numbers(batch_indices)
+        seen: set[int] = set()
+        kept: List[Optional[Sequence]] = []
+        for i in which:
+            sequence = self._sequences[i]
+            kept.append(sequence.fork() if sequence is not None and i in seen else sequence)
+            seen.add(i)
+        self._sequences, self._padding = kept, [self._padding[i] for i in which]
+        self._end = None if self._end is None else [self._end[i] for i in which]
+        self._shift(-min(self._padding, default=0))
+
+    def _shift(self, by: int) -> None:
+        self._columns += by
+        self._padding = [p + by for p in self._padding]
+        self._end = None if self._end is None else [e + by for e in self._end]
+        self._version += 1
+
+    def extend(self, other: "BatchQuireKVCache") -> None:
+        self._settle()
+        if other.settings != self.settings or other.pools is not self.pools or (self._end is None) != (other._end is None):
+            raise ValueError("only Quire batches of the same policy, bound, layer and pools can be joined")
+        if None not in (self._shape, other._shape) and self._shape != other._shape:
+            raise ValueError("only batches of the same shape can be joined")
+        added = other._like(BatchQuireKVCache, range(len(other._sequences)))
+        added._end = copy.copy(other._end)
+        columns = max(self._columns, added._columns)
+        self._shift(columns - self._columns)
+        added._shift(columns - added._columns)
+        self._sequences += added._sequences
+        self._padding += added._padding
+        if self._end is not None:
+            self._end += added._end
+        if self._shape is None:
+            self._shape, self._dtype = added._shape, added._dtype
+
+    def extract(self, idx: int) -> QuireKVCache:
+        one: QuireKVCache = self._like(QuireKVCache, [idx])
+        end = self._columns if self._end is None else min(self._columns, self._end[idx])
+        one._columns, one._padding = max(end - self._padding[idx], 0), [0]
+        return one

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: MIT
+"""Live caches of mlx-lm to ours and back."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
+
+from ..rows import Array, MlxRows, codec_bits, codec_group
+from ._arrays import NAMES, bits, look, new
+from ._pools import Pools
+from .cache import QuireKVCache
+
+_FILL = 4096  # rows in place of dropped ones that are appended at a time
+
+
+def from_mlx(cache: Any, policy: Optional[str] = None, *, index: int = 0, n_layers: int = 1, spare: int = 0,
+             pools: Optional[Pools] = None) -> QuireKVCache:
+    """A QuireKVCache with the tokens of a KVCache, QuantizedKVCache or RotatingKVCache, which stays as it is.
+
+    policy None: the codec that a QuantizedKVCache has, else k8v4. The codes of a QuantizedKVCache are taken over bit for bit if the policy
+    gives both sides that codec; scales and biases that were kept in bf16 or f32 are rounded to f16.
+    """
+    if isinstance(cache, QuantizedKVCache):
+        codec = f"a{cache.bits}g{cache.group_size}"
+        ours = QuireKVCache(policy or codec, index=index, n_layers=n_layers, pools=pools)
+        if cache.keys is not None and cache.offset:
+            _take_codes(ours, cache, codec)
+        return ours
+    if isinstance(cache, RotatingKVCache):
+        keep = min(cache.keep, cache.max_size - 1)
+        ours = QuireKVCache(policy or "k8v4", max_tokens=cache.max_size, sinks=keep, spare=spare, index=index, n_layers=n_layers, pools=pools)
+        if cache.keys is not None and cache.offset:
+            _take_ring(ours, cache)
+        return ours
+    if not isinstance(cache, KVCache):
+        raise TypeError(f"a {type(cache).__name__} cannot become a Quire cache")
+    ours = QuireKVCache(policy or "k8v4", index=index, n_layers=n_layers, pools=pools)
+    if cache.keys is not None and cache.offset:
+        ours.update_and_fetch(*(x[..., :cache.offset, :] for x in (cache.keys, cache.values)))
+        ours._settle()
+    return ours
+
+
+def _take_codes(ours: QuireKVCache, cache: QuantizedKVCache, codec: str) -> None:
+    both: Any = cache.keys, cache.values
+    sides = [[x[..., :cache.offset, :] for x in side] for side in both]
+    d_k, d_v = (side[1].shape[3] * cache.group_size for side in sides)
+    n_sequences, heads = sides[0][0].shape[:2]
+    dtype = sides[0][1].dtype
+    ours._shape, ours._dtype = (heads, d_k, d_v), dtype
+    layer = ours._pool().plan.layer(0)
+    if {layer.k, layer.v} != {codec} or layer.sink_tokens:
+        # Other codecs: through floats, without the second rounding of mx.dequantize in halves.
+        k, v = (mx.dequantize(w, s.astype(mx.float32), b.astype(mx.float32), cache.group_size, cache.bits) for w, s, b in sides)
+        ours.update_and_fetch(k, v)
+        ours._settle()
+        ours._dtype = dtype
+        return
+    parts = [[bits(x) for x in side] for side in sides]
+    mx.eval(parts)
+    arrays = [[np.ascontiguousarray(look(x)) for x in side] for side in parts]
+    for i in range(n_sequences):
+        sequence = ours._pool().sequence()
+        sequence.append(*(_rows(codec, [a[i] for a in looked], NAMES[side[1].dtype]) for looked, side in zip(arrays, sides)))
+        ours._sequences.append(sequence)
+        ours._padding.append(0)
+    ours._columns = cache.offset
+
+
+def _rows(codec: str, arrays: List[Array], scale_dtype: str) -> MlxRows:
+    """Words, scales and biases (head, token, ...) of one sequence."""
+    words, scales, biases = (a.transpose(1, 0, 2) for a in arrays)
+    return MlxRows(codec, words, scales, biases, scale_dtype)
+
+
+def _take_ring(ours: QuireKVCache, cache: RotatingKVCache) -> None:
+    """Positions go on counting, so what the ring has dropped is filled with rows that no query will ever see."""
+    k, v = (cache._temporal_order(x) for x in (cache.keys, cache.values))
+    length, n_rows = cache.offset, min(k.shape[2], cache.offset)
+    keep = ours.settings.sinks
+    if length <= n_rows:
+        ours.update_and_fetch(k[..., :length, :], v[..., :length, :])
+        ours._settle()
+        return
+    ours.update_and_fetch(k[..., :keep, :], v[..., :keep, :]) if keep else None
+    missing = length - n_rows
+    while missing:
+        count = min(missing, _FILL)
+        fill = [mx.zeros((*x.shape[:2], count, x.shape[3]), x.dtype) for x in (k, v)]
+        ours.update_and_fetch(*fill)
+        missing -= count
+    ours.update_and_fetch(k[..., keep:n_rows, :], v[..., keep:n_rows, :])
+    ours._settle()
+
+
+def to_mlx(cache: QuireKVCache, *, quantized: bool = False) -> Any:
+    """A cache of mlx-lm with the same tokens, as it would be had they gone through it: KVCache, or RotatingKVCache if there is a bound.
+
+    quantized=True: a QuantizedKVCache with the codes bit for bit; both sides must have one codec of the affine family, and no bound.
+    """
+    if not isinstance(cache, QuireKVCache):
+        raise TypeError(f"a {type(cache).__name__} is no QuireKVCache")
+    cache._settle()
+    if quantized:
+        return _give_codes(cache)
+    bound = cache.settings.max_tokens
+    theirs: Any = RotatingKVCache(bound, cache.settings.sinks) if bound else KVCache()
+    if cache.empty():
+        return theirs
+    sides = [cache._decode(side) for side in "kv"]
+    if bound and cache.offset > bound:
+        recent, sinks = bound - cache.settings.sinks, cache.settings.sinks
+        sides = [mx.concatenate([x[..., :sinks, :], x[..., -recent:, :]], axis=2) for x in sides]
+    theirs.keys, theirs.values = sides
+    theirs.offset = cache.offset
+    if bound:
+        theirs._idx = sides[0].shape[2]
+    return theirs
+
+
+def _give_codes(cache: QuireKVCache) -> QuantizedKVCache:
+    if cache.settings.max_tokens or cache.empty():
+        raise ValueError("a QuantizedKVCache has no bound, and cannot be made of an empty cache")
+    first = cache._sequences[0]
+    assert first is not None
+    k, v = first.codec("k"), first.codec("v")
+    if k != v or not k.startswith("a"):
+        raise ValueError(f"{k}/{v}: a QuantizedKVCache has one affine codec")
+    theirs = QuantizedKVCache(group_size=codec_group(k), bits=codec_bits(k))
+    scale = cache._dtype if cache._dtype in NAMES else mx.float32
+    for name, side in (("keys", "k"), ("values", "v")):
+        found = [s.mlx(side, scale_dtype=NAMES[scale]) for s in cache._sequences if s is not None]
+        words, scales, biases = (np.stack([getattr(r, part) for r in found]).transpose(0, 2, 1, 3) for part in ("words", "scales", "biases"))
+        setattr(theirs, name, (mx.array(words), new(np.ascontiguousarray(scales), scale), new(np.ascontiguousarray(biases), scale)))
+    theirs.offset = cache.offset
+    return theirs

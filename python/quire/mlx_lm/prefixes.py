@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MIT
+"""Prompts that were computed before: their pages in a store (docs/store.md)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Dict, List, Sequence as Seq, Tuple
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache, make_prompt_cache
+
+from ..errors import QuireError
+from ..sequence import Sequence
+from ..store import Identity, Namespace, Store
+from ._pools import Pools
+from .cache import QuireKVCache, Settings
+
+
+class Prefixes:
+    """The prompts of one model in a store.
+
+    Every layer has pages of its own, so a page of 64 tokens is as many objects as there are layers. Only for models all of whose layers
+    see everything: a window of floats is not in the store.
+    """
+
+    def __init__(self, store: Store, identity: Identity, model: Any, *, timeout: float = 10.0) -> None:
+        self.store, self.identity, self.timeout = store, identity, timeout
+        self._shapes = _shapes(model)
+        self._namespaces: Dict[Tuple[Settings, Pools], Namespace] = {}
+
+    def load(self, caches: Seq[Any], tokens: Seq[int]) -> int:
+        """Fills empty caches with the longest stored prefix and gives its length; the rest of the prompt is to be computed.
+
+        At least one token is left, since a model needs one to go on.
+        """
+        layers = self._check(caches)
+        if any(not c.empty() for c in layers):
+            raise ValueError("the caches are not empty")
+        sequences: List[Sequence] = []
+        loads = []
+        for cache, (shape, dtype) in zip(layers, self._shapes):
+            cache._shape, cache._dtype = shape, dtype
+            sequences.append(cache._pool().sequence(**cache.settings.ring))
+            loads.append(self._namespace(cache).begin_load(tokens[:-1], sequences[-1], timeout=self.timeout))
+        length = min([load.end() for load in loads], default=0)
+        try:
+            for sequence in sequences:
+                sequence.trim(length)
+        except QuireError:  # a ring whose layers came to different lengths
+            length = 0
+        if length:
+            for cache, sequence in zip(layers, sequences):
+                cache._sequences, cache._padding, cache._columns = [sequence], [0], length
+                cache._version += 1
+        return length
+
+    def save(self, caches: Seq[Any], tokens: Seq[int]) -> None:
+        """Hands finished pages to the store and returns at once. tokens: what the caches hold, or more."""
+        for cache in self._check(caches):
+            cache._settle()
+            if cache.offset > len(tokens):
+                raise ValueError(f"{len(tokens)} tokens for a cache of {cache.offset}")
+            sequence = cache._sequences[0] if cache._sequences else None
+            if sequence is not None:
+                self._namespace(cache).save(tokens[:cache.offset], sequence)
+
+    def close(self) -> None:
+        """Waits for what is queued. The store stays open."""
+        for namespace in self._namespaces.values():
+            namespace.close()
+        self._namespaces = {}
+
+    def _check(self, caches: Seq[Any]) -> List[QuireKVCache]:
+        layers = [c for c in caches if isinstance(c, QuireKVCache) and len(c._sequences) < 2]
+        if len(layers) != len(caches) or len(layers) != len(self._shapes):
+            raise ValueError("a store takes caches of one sequence that are QuireKVCaches in every layer of the model")
+        return layers
+
+    def _namespace(self, cache: QuireKVCache) -> Namespace:
+        key = cache.settings, cache.pools
+        if key not in self._namespaces:
+            s = cache.settings
+            # Layers of one shape have the same plan; what tells their pages apart must stand in the identity.
+            identity = replace(self.identity, weights=f"{self.identity.weights} layer {s.index} of {s.n_layers}")
+            self._namespaces[key] = self.store.namespace(identity, cache._pool().plan, **s.ring)
+        return self._namespaces[key]
+
+
+def _shapes(model: Any) -> List[Tuple[Tuple[int, int, int], Any]]:
+    """KV heads, d_k, d_v and dtype of each layer. MLX computes nothing until it must, so a token that nobody evaluates tells for free."""
+    caches = make_prompt_cache(model)
+    model(mx.array([[0]]), cache=caches)
+    if any(type(c) is not KVCache for c in caches):
+        raise ValueError("a layer of this model keeps something else than all keys and values")
+    return [((c.keys.shape[1], c.keys.shape[3], c.values.shape[3]), c.keys.dtype) for c in caches]
