@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import io
 import weakref
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -58,9 +57,7 @@ class Pool(Shared):
 
     def __init__(self, plan: Plan, budget_bytes: int, threads: Union[int, Threads] = 1) -> None:
         team = threads if isinstance(threads, Threads) else None if threads == 1 else Threads(threads)
-        options = n.PoolOptions(version=n.OPTIONS, budget_bytes=budget_bytes)
-        if budget_bytes < 0:
-            raise ValueError(f"a budget of {budget_bytes} bytes")
+        options = n.PoolOptions(version=n.OPTIONS, budget_bytes=n.u64(budget_bytes, "budget_bytes"))
         out = ctypes.c_void_p()
         with ExitStack() as locks:
             if team is not None:
@@ -117,7 +114,7 @@ class Pool(Shared):
         from .sequence import Sequence
 
         out = ctypes.c_void_p()
-        reader = Reader(io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source)
+        reader = Reader(source)
         with self._use() as pointer:
             reader.check(n.lib.quire_seq_load(ctypes.byref(out), pointer, reader.callback, None))
             return Sequence._of(self, out.value)
@@ -170,11 +167,12 @@ class Pool(Shared):
             for i, sequence in enumerate(sequences):
                 if sequence.pool is not self:
                     raise ValueError("a sequence of another pool")
-                job, result = _job(sequence, layer, shape, queries(q[i], shape), out_list[i], position_list[i], partial)
+                asked = queries(q[i], shape)
+                job, result = _job(sequence, layer, shape, asked, out_list[i], position_list[i], partial)
                 if mask_list[i] is not None:
                     job.mask = ctypes.pointer(call.mask(mask_list[i], job.n_queries))
                 jobs[i] = job
-                keep.append(job)  # with it the tiles and the mask that it points to
+                keep.append((job, asked))  # with the job the tiles and the mask that it points to; q[i] may be made when it is asked for
                 results.append(result)
             space = locks.enter_context(self._workspace())
             n.check(n.lib.quire_attend(space._get(), call.options, jobs, count))
@@ -189,7 +187,7 @@ def _job(sequence: "Sequence", layer: int, shape: Layer, q: Array, out: Optional
     """A job, and what the call will have written."""
     count, length = q.shape[0], sequence.length
     first = length - count if position is None else position
-    if first < 0:
+    if position is None and first < 0:
         raise ValueError(f"{count} queries, but the sequence has {length} tokens")
     if out is None:
         out = np.empty((count, shape.n_q_heads, shape.d_v), np.float32)

@@ -91,12 +91,14 @@ class Step(Handle):
         else:
             v_rows, _ = describe(v, tokens, shape.n_kv_heads, shape.d_v, dtype, "v")
         with self._lock:
-            n.check(n.lib.quire_step_append_rows(self._get(), layer, index, k_rows, v_rows))
+            n.check(n.lib.quire_step_append_rows(self._get(), layer, n.u32(index, "index"), k_rows, v_rows))
 
     def append(self, layer: int, k: Array, v: Optional[Array] = None, *, dtype: Optional[str] = None) -> None:
         """Rows of all sequences, one after the other: (all tokens, KV head, channel)."""
         total = sum(self.n_tokens)
         for array, what in ((k, "k"), (v, "v")):
+            if array is not None and not isinstance(array, np.ndarray):
+                raise TypeError(f"{what} is a {type(array).__name__}, not a numpy array")
             if array is not None and array.shape[:1] != (total,):
                 raise ValueError(f"{what} has shape {array.shape}, but the step has {total} tokens")
         first = 0

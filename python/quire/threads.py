@@ -18,7 +18,7 @@ class Threads(Handle):
         if n_threads < 1:
             raise ValueError(f"{n_threads} threads")
         out = ctypes.c_void_p()
-        n.check(n.lib.quire_threads_create(ctypes.byref(out), n_threads))
+        n.check(n.lib.quire_threads_create(ctypes.byref(out), n.u32(n_threads, "n_threads")))
         super().__init__(out.value, n.lib.quire_threads_destroy)
         self.n_threads = n_threads
         # Pointers of open pools. A finalizer changes it, so without a lock: it may run in the middle of anything.

@@ -175,10 +175,32 @@ class Arrays(unittest.TestCase):
                 step.append(0, k[:2], v[:2])
                 with self.assertRaisesRegex(ValueError, "contiguous"):
                     step.attend(0, rows(3, 8, 2, 64).transpose(1, 0, 2))
+                with self.assertRaisesRegex(TypeError, "numpy array"):
+                    step.append(0, k[:2].tolist(), v[:2])  # type: ignore[arg-type]
             with self.assertRaisesRegex(ValueError, "layer"):
                 s.attend(q, layer=1)
             with self.assertRaisesRegex(TypeError, "unknown_option"):
                 s.attend(q, unknown_option=1)
+
+    def test_numbers_that_do_not_fit(self) -> None:
+        """ctypes would cut them: 2^32 + 1 tokens would be 1."""
+        plan = quire.Plan("k8v4", n_q_heads=8, n_kv_heads=2, d_k=64)
+        profile = quire.Profile([quire.Layer(8, 2, 64, 64)])
+        with one_layer() as pool:
+            s = pool.sequence()
+            s.append(rows(1, 5, 2, 64), rows(2, 5, 2, 64))
+            q, big = rows(3, 1, 8, 64), 2**32 + 1
+            for call in (lambda: plan.layer(big - 1), lambda: plan.bytes(big), lambda: plan.bytes(1, max_tokens=-1),
+                         lambda: pool.sequence(max_tokens=big), lambda: s.step(big), lambda: s.step(-1), lambda: s.trim(big),
+                         lambda: s.attend(q, position=-1), lambda: s.attend(q, position=big), lambda: quire.Pool(plan, -1),
+                         lambda: quire.Pool(plan, 2**64 + (1 << 26)), lambda: quire.Threads(big), lambda: quire.Store(disk_threads=-1),
+                         lambda: quire.Store(disk_bytes=2**64), lambda: quire.Store(remote=quire.Remote("a", port=big)),
+                         lambda: profile.observe_k(0, rows(1, 5, 2, 64), -1), lambda: profile.set_length(big),
+                         lambda: profile.score_error(big - 1, "r4")):
+                with self.assertRaises(ValueError):
+                    call()
+            with self.assertRaises(TypeError):
+                s.step(1.5)  # type: ignore[arg-type]
 
     def test_strided_views_are_taken_as_they_lie(self) -> None:
         with one_layer("f32") as pool:

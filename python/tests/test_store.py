@@ -117,11 +117,24 @@ class Store(StoreTest):
             with self.assertRaises(quire.QuireError) as raised:
                 self.open()
             self.assertEqual(raised.exception.status, "EBUSY")
-            with self.assertRaises(ValueError):
-                store.namespace(quire.Identity("a", "b", "c", b"short"), pool.plan)
+            for identity in (quire.Identity("a", "b", "c", b"short"), quire.Identity("a\0b", "b", "c", SECRET)):
+                with self.assertRaises(ValueError):
+                    store.namespace(identity, pool.plan)
+            for call in (lambda: store.gc(max_bytes=-1), lambda: store.gc(max_age=-1), lambda: store.flush(-1),
+                         lambda: store.namespace(IDENTITY, pool.plan, max_tokens=2**32)):
+                with self.assertRaises(ValueError):
+                    call()
         with self.assertRaises(quire.QuireError) as raised:
             quire.Store()
         self.assertEqual(raised.exception.status, "EINVAL")
+
+    def test_secrets_are_not_printed(self) -> None:
+        self.assertNotIn("secret", repr(IDENTITY))
+        self.assertNotIn("hidden", repr(quire.Remote("host", password="hidden")))
+
+    def test_a_folder_whose_name_is_not_utf_8(self) -> None:
+        with quire.Store(os.path.join(self.folder.name, os.fsdecode(b"st\xffre")), disk_bytes=64 << 20) as store:
+            self.assertEqual(store.stats["disk_objects"], 0)
 
     def test_closed_in_any_order(self) -> None:
         for order in ("store pool", "pool store", "space pool store", "pool space store", "collector"):
