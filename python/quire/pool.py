@@ -45,7 +45,7 @@ class Workspace(Handle):
         out = ctypes.c_void_p()
         executor = None if threads is None else threads._executor()
         n.check(n.lib.quire_workspace_create(ctypes.byref(out), executor, None))
-        super().__init__(out.value, n.lib.quire_workspace_destroy, threads)
+        super().__init__(out.value, n.lib.quire_workspace_destroy, *([] if threads is None else [threads]))
 
 
 class Pool(Shared):
@@ -65,15 +65,7 @@ class Pool(Shared):
                 options.executor = ctypes.pointer(team._executor())
             locks.enter_context(plan._lock)
             n.check(n.lib.quire_pool_create(ctypes.byref(out), plan._get(), options))
-            if team is not None and out.value:
-                team._pools.add(out.value)
-
-        def destroy(pointer: int) -> None:
-            n.lib.quire_pool_destroy(pointer)
-            if team is not None:
-                team._pools.discard(pointer)
-
-        super().__init__(out.value, destroy, team)
+            super().__init__(out.value, n.lib.quire_pool_destroy, *([] if team is None else [team]))
         self.plan = plan
         self._threads = team
         self._workspaces: List[Workspace] = []
@@ -84,8 +76,10 @@ class Pool(Shared):
     def _close_children(self) -> None:
         for step in list(self._steps):
             step.abort()
-        for other in (*self._namespaces, *self._sequences, *self._workspaces):
-            other.close()
+        for namespace in list(self._namespaces):
+            namespace.close()
+        for other in (*self._sequences, *self._workspaces):
+            Handle.close(other)  # a sequence whose step or load another thread is giving up is waited for
 
     def shape(self, layer: int) -> Layer:
         if not 0 <= layer < self.plan.n_layers:
@@ -138,7 +132,9 @@ class Pool(Shared):
             yield space
         finally:
             with self._lock:
-                if not self._closing:
+                if self._closing:
+                    space.close()
+                else:
                     self._workspaces.append(space)
 
     def attend(self, sequences: Seq["Sequence"], q: Seq[Array], layer: int = 0, *, out: Optional[Seq[Array]] = None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import io
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, List, Optional, Sequence as Seq, Tuple, Union
 
@@ -71,23 +70,22 @@ class Sequence(Handle):
     def _begin(self, pool: Pool, pointer: Optional[int]) -> None:
         Handle.__init__(self, pointer, n.lib.quire_seq_destroy, pool)
         self.pool = pool
-        self._step: "Optional[weakref.ref[Step]]" = None
-        self._load: "Optional[weakref.ref[Handle]]" = None  # of a store, into this sequence
+        # The tokens of its last step and load; while they are in _tokens, these have not ended.
+        self._step: Optional[object] = None
+        self._load: Optional[object] = None
         ring = n.lib.quire_seq_ring(pointer)
         self.ring = Ring(ring.max_tokens, ring.sinks, ring.spare_tokens)
         pool._sequences.add(self)
 
     def _get(self) -> int:
-        load = self._load and self._load()
-        if load and not load.closed:
+        if self._load in self._tokens:
             raise QuireError("EBUSY", "the sequence is being loaded")
         return super()._get()
 
     def close(self) -> None:
         """EBUSY while it is part of an open step or is being loaded."""
         with self._lock:
-            step = self._step and self._step()
-            if not self.closed and step and not step.closed:
+            if self._step in self._tokens:
                 raise QuireError("EBUSY", "the sequence is part of an open step")
             if not self.closed:
                 self._get()

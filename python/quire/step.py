@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, List, Optional, Sequence as Seq, Type
@@ -36,10 +35,10 @@ class Step(Handle):
             pointers = (ctypes.c_void_p * count)(*[s._get() for s in self.sequences])
             numbers = (ctypes.c_uint32 * count)(*self.n_tokens)
             n.check(n.lib.quire_step_begin(ctypes.byref(out), pool._get(), pointers, numbers, count))
-            super().__init__(out.value, n.lib.quire_step_abort, self.sequences)
+            super().__init__(out.value, n.lib.quire_step_abort, *self.sequences)
             pool._steps.add(self)
             for sequence in self.sequences:
-                sequence._step = weakref.ref(self)
+                sequence._step = self._token
 
     def _lock_all(self, locks: ExitStack) -> None:
         for sequence in sorted(set(self.sequences), key=id):
@@ -53,7 +52,7 @@ class Step(Handle):
             self._lock_all(locks)
             locks.enter_context(self._lock)
             n.check(n.lib.quire_step_commit(self._get()))
-            self._finalizer.detach()
+            self._ended()
 
     def abort(self) -> None:
         """Forgets the rows. Does nothing if the step has ended."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil
 from os import PathLike, fsencode
-from typing import Any, Dict, List, Optional, Sequence as Seq, Set, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence as Seq, Tuple, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -153,8 +153,6 @@ class Store(Shared):
     all its files (0: as it is).
     """
 
-    _closes_at_exit = True
-
     def __init__(self, directory: "Union[str, PathLike[str], None]" = None, *, disk_bytes: int = 0, disk_bytes_per_day: int = 0,
                  disk_threads: int = 0, promote: bool = True, queue_bytes: int = 0, remote: Optional[Remote] = None) -> None:
         message = ctypes.create_string_buffer(512)
@@ -174,6 +172,7 @@ class Store(Shared):
         n.check(_lib().quire_store_open(ctypes.byref(out), options), n.text(message.value))
         super().__init__(out.value, _lib().quire_store_close)
         self._namespaces: "weakref.WeakSet[Namespace]" = weakref.WeakSet()
+        self._close_at_exit()
 
     def _close_children(self) -> None:
         for namespace in list(self._namespaces):
@@ -193,7 +192,8 @@ class Store(Shared):
         """Removes what is damaged, what is older than max_age seconds, and the least recently used beyond max_bytes."""
         removed = c_uint64()
         with self._use() as store:
-            n.check(_lib().quire_store_gc(store, n.u64(ceil(max_age), "max_age"), 2**64 - 1 if max_bytes is None else n.u64(max_bytes, "max_bytes"), removed))
+            n.check(_lib().quire_store_gc(store, n.u64(ceil(max_age), "max_age"),
+                                          2**64 - 1 if max_bytes is None else n.u64(max_bytes, "max_bytes"), removed))
         return int(removed.value)
 
     @property
@@ -217,8 +217,6 @@ def _ms(seconds: float) -> int:
 class Namespace(Shared):
     """Made by Store.namespace(). A pool whose sequences were saved or loaded here outlives it: closing that pool closes it."""
 
-    _closes_at_exit = True
-
     def __init__(self, store: Store, identity: Identity, plan: Plan, ring: Ring) -> None:
         if len(identity.secret) != 32:
             raise ValueError("the secret has 32 bytes")
@@ -226,13 +224,12 @@ class Namespace(Shared):
                                identity.adapter_scale, _text(identity.rope), identity.secret)
         options = n.seq_options(ring.max_tokens, ring.sinks, ring.spare_tokens)
         out = c_void_p()
-        self._pools: Set[Pool] = set()
-        with store._lock, plan._lock:
-            n.check(_lib().quire_namespace_create(ctypes.byref(out), store._get(), c_identity, plan._get(), options))
-            super().__init__(out.value, _lib().quire_namespace_destroy, store, self._pools)
-            store._namespaces.add(self)
         self.store = store
         self._loads: "weakref.WeakSet[Load]" = weakref.WeakSet()
+        with store._lock, plan._lock:
+            n.check(_lib().quire_namespace_create(ctypes.byref(out), store._get(), c_identity, plan._get(), options))
+            super().__init__(out.value, _lib().quire_namespace_destroy, store)
+            store._namespaces.add(self)
 
     def _close_children(self) -> None:
         for load in list(self._loads):
@@ -240,10 +237,11 @@ class Namespace(Shared):
 
     def _uses(self, pool: Pool) -> None:
         """Pages of the pool may wait in the store's queue from now on, until this namespace is gone."""
-        with self._lock:
-            if pool not in self._pools:
-                self._pools.add(pool)
+        with pool._lock:
+            pool._get()  # one that is being closed has looked for its namespaces already
+            if self not in pool._namespaces:
                 pool._namespaces.add(self)
+                self._stands_on(pool)
 
     @property
     def root(self) -> bytes:
@@ -291,8 +289,6 @@ def _end(pointer: int) -> None:
 class Load(Handle):
     """A load under way. One that is dropped or closed is ended, which waits for it."""
 
-    _closes_at_exit = True
-
     def __init__(self, namespace: Namespace, prompt: _PromptArgument, sequence: Sequence, timeout: float) -> None:
         out = c_void_p()
         with sequence._lock, namespace._use() as space:
@@ -300,7 +296,7 @@ class Load(Handle):
             namespace._uses(sequence.pool)
             n.check(_lib().quire_load_begin(ctypes.byref(out), space, prompt.value, pointer, _ms(timeout)))
             super().__init__(out.value, _end, namespace, sequence)
-            sequence._load = weakref.ref(self)
+            sequence._load = self._token
             namespace._loads.add(self)
         self._prompt = prompt
 
@@ -315,7 +311,7 @@ class Load(Handle):
         length = c_uint32()
         with self._lock:
             status = _lib().quire_load_end(self._get(), length)
-            self._finalizer.detach()
+            self._ended()
             n.check(status)
         return int(length.value)
 

@@ -116,6 +116,44 @@ class Closing(unittest.TestCase):
         done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    def test_close_waits_for_a_finalizer_in_another_thread(self) -> None:
+        said = []
+        real = {name: getattr(_native.lib, name) for name in ("quire_seq_destroy", "quire_step_abort", "quire_pool_destroy")}
+
+        def slow(name: str) -> Any:
+            def call(pointer: int) -> None:
+                time.sleep(0.1)
+                real[name](pointer)
+                said.append(name)
+
+            return call
+
+        def drop(objects: Any) -> None:
+            begun.set()
+            objects.clear()
+
+        for what in ("quire_step_abort", "quire_seq_destroy"):
+            for name in real:
+                setattr(_native.lib, name, slow(name))
+            try:
+                pool = one_layer()
+                s = pool.sequence()
+                dropped = [s.step(3)] if what == "quire_step_abort" else [s]
+                if dropped[0] is s:
+                    del s
+            finally:
+                for name, function in real.items():
+                    setattr(_native.lib, name, function)
+            begun = threading.Event()
+            worker = threading.Thread(target=drop, args=(dropped,))
+            worker.start()
+            begun.wait()
+            time.sleep(0.03)
+            pool.close()
+            worker.join()
+            self.assertEqual((said[0], said[-1]), (what, "quire_pool_destroy"))
+            said.clear()
+
     def test_close_waits_for_a_call_in_another_thread(self) -> None:
         pool = one_layer("f32", heads=4, per=8, d=128)
         s = pool.sequence()
