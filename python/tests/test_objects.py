@@ -365,6 +365,31 @@ class Declarations(unittest.TestCase):
                 checked += 1
         self.assertEqual(checked, 20)  # all but the allocator and the counters of the device
 
+    def test_members(self) -> None:
+        """Names, order and sizes of the members of every structure that Python has."""
+        sizes = {"uint8_t": 1, "uint32_t": 4, "uint64_t": 8, "size_t": 8, "float": 4, "double": 8, "char": 1, "quire_form": 4,
+                 "quire_side": 4, "quire_counts": ctypes.sizeof(_native.Counts), "quire_store_remote": ctypes.sizeof(store_module._Remote)}
+        counts = {"QUIRE_MISS_COUNT": store_module._N_MISSES}
+        checked = 0
+        for header, module, form in (("quire.h", _native, "{}"), ("quire_store.h", store_module, "_{}")):
+            text = re.sub(r"/\*.*?\*/", "", (SOURCE / "include" / "quire" / header).read_text(), flags=re.S)
+            for name, body in re.findall(r"typedef struct quire_(\w+) \{(.*?)\n\} quire_\1;", text, re.S):
+                name = name.replace("rows_out", "rows").replace("store_", "")
+                structure = getattr(module, form.format(name.title().replace("_", "")), None)
+                if structure is None:
+                    continue
+                members = []
+                for line in re.sub(r"\(\*(\w+)\)\(.*?\)+;", r"*\1;", body).split(";")[:-1]:
+                    kind, names = re.match(r"\s*(?:const )?(?:struct )?(\w+)\s+(.*)", line, re.S).groups()
+                    for one in names.split(","):
+                        pointer, member, count = re.match(r"\s*(\**)\s*(\w+)(?:\[(\w+)\])?$", one).groups()
+                        size = 8 if pointer else sizes[kind]
+                        members.append((member, size * (counts.get(count) or int(count or 1))))
+                with self.subTest(structure=name):
+                    self.assertEqual([(f[0], getattr(structure, f[0]).size) for f in structure._fields_], members)
+                checked += 1
+        self.assertEqual(checked, 26)
+
     def test_constants(self) -> None:
         header = (SOURCE / "include" / "quire" / "quire.h").read_text()
         major, minor = (int(re.search(rf"QUIRE_VERSION_{part} (\d+)", header).group(1)) for part in ("MAJOR", "MINOR"))
