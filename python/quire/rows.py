@@ -150,12 +150,19 @@ def address(array: Array, what: str = "", writes: bool = False) -> int:
     return int(array.ctypes.data)
 
 
+def codec_bits(codec: str) -> int:
+    return int(codec_info(codec).bits)
+
+
+def codec_group(codec: str) -> int:
+    return int(codec_info(codec).group)
+
+
 def mlx_shape(codec: str) -> Tuple[int, int]:
     """Bits of a code and values of a group, of a codec that MLX has too."""
-    info = codec_info(codec)
-    if not info.flags & MLX_FLAG:
+    if not codec_info(codec).flags & MLX_FLAG:
         raise QuireError("EUNSUPPORTED", f"{codec} has no form in MLX")
-    return int(info.bits), int(info.group)
+    return codec_bits(codec), codec_group(codec)
 
 
 def empty_mlx(codec: str, tokens: int, heads: int, d: int, scale_dtype: str) -> MlxRows:
