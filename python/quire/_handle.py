@@ -3,42 +3,73 @@
 
 Every call into the library on a Handle holds its lock, so that a close() in another thread waits instead of pulling the object
 away; a Shared one, which the library lets several threads use at once, counts its users instead. A finalizer keeps what its object
-stands on alive, and therefore runs before theirs.
+stands on alive, and therefore runs before theirs. It runs in any thread and in the middle of anything, so it takes no lock: the object
+leaves the set of those that stand on another when the library is done with it, and close() of the other waits for that.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Callable, Iterator, Optional, Type, TypeVar
+from typing import Any, Callable, Iterator, List, Optional, Set, Type, TypeVar
 
 from .errors import ClosedError
 
 _Self = TypeVar("_Self", bound="Handle")
 
 
-def _destroy(destroy: Callable[[int], Any], pointer: int, process: int, *keep: object) -> None:
+def _destroy(destroy: Callable[[int], Any], pointer: int, process: int, token: object, on: "List[Handle]") -> None:
     # A forked child has the memory but not the threads; the parent still owns the object.
     if os.getpid() == process:
         destroy(pointer)
+    for other in on:
+        other._tokens.discard(token)
+
+
+def _close(handle: "weakref.ref[Handle]", process: int) -> None:
+    alive = handle()
+    if alive is not None and os.getpid() == process:
+        alive.close()
 
 
 class Handle:
     """A pointer that the library gave, and the function that takes it back."""
 
-    #: Whether the end of the process closes it. Memory goes by itself then, and a daemon thread may be computing on it.
-    _closes_at_exit = False
-
-    def __init__(self, pointer: Optional[int], destroy: Callable[[int], Any], *keep: object) -> None:
+    def __init__(self, pointer: Optional[int], destroy: Callable[[int], Any], *on: "Handle") -> None:
         if not pointer:
             raise MemoryError(f"no {type(self).__name__}")
         self._pointer = pointer
         self._lock = threading.RLock()
-        self._finalizer = weakref.finalize(self, _destroy, destroy, pointer, os.getpid(), *keep)
-        self._finalizer.atexit = self._closes_at_exit
+        self._tokens: Set[object] = set()  # of what stands on it, until the library has given that back
+        self._token = object()
+        self._on: "List[Handle]" = []
+        for other in on:
+            self._stands_on(other)
+        self._finalizer = weakref.finalize(self, _destroy, destroy, pointer, os.getpid(), self._token, self._on)
+        self._finalizer.atexit = False  # memory goes by itself then, and a daemon thread may be computing on it
+
+    def _stands_on(self, other: "Handle") -> None:
+        other._tokens.add(self._token)
+        self._on.append(other)
+
+    def _close_at_exit(self) -> None:
+        """The end of the process closes it, as close() does: after calls of daemon threads that are under way."""
+        weakref.finalize(self, _close, weakref.ref(self), os.getpid())
+
+    def _ended(self) -> None:
+        """The library has given it back in another way than by close()."""
+        self._finalizer.detach()
+        for other in self._on:
+            other._tokens.discard(self._token)
+
+    def _wait_for_finalizers(self) -> None:
+        """Those of what stood on it and was dropped, in other threads."""
+        while self._tokens:
+            time.sleep(0.001)
 
     @property
     def closed(self) -> bool:
@@ -53,6 +84,8 @@ class Handle:
     def close(self) -> None:
         """Gives everything back. A second call does nothing."""
         with self._lock:
+            if not self.closed:
+                self._wait_for_finalizers()
             self._finalizer()
 
     def __enter__(self: _Self) -> _Self:
@@ -67,8 +100,8 @@ class Handle:
 class Shared(Handle):
     """A Handle for any number of threads at once."""
 
-    def __init__(self, pointer: Optional[int], destroy: Callable[[int], Any], *keep: object) -> None:
-        super().__init__(pointer, destroy, *keep)
+    def __init__(self, pointer: Optional[int], destroy: Callable[[int], Any], *on: Handle) -> None:
+        super().__init__(pointer, destroy, *on)
         self._n_users = 0
         self._closing = False
         self._idle = threading.Condition(self._lock)
@@ -102,4 +135,5 @@ class Shared(Handle):
             while self._n_users:
                 self._idle.wait()
         self._close_children()  # without the lock, which a call that runs on one of them may want
+        self._wait_for_finalizers()
         super().close()

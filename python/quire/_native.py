@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_size_t, c_uint32, c_uint64,
                     c_void_p)
@@ -246,11 +247,20 @@ def check(status: int, message: str = "") -> None:
 
 
 def text(value: Optional[bytes]) -> str:
-    return value.decode() if value is not None else ""
+    return value.decode(errors="replace") if value is not None else ""  # a sentence may be cut in the middle of a letter
 
 
-def u32(value: int, what: str) -> int:
+def u32(value: int, what: str, bits: int = 32) -> int:
     """ctypes cuts a number that does not fit without a word; here it is an error."""
-    if not 0 <= value < 2**32:
+    number = operator.index(value)
+    if not 0 <= number < 2**bits:
         raise ValueError(f"{what} is {value}")
-    return int(value)
+    return number
+
+
+def u64(value: int, what: str) -> int:
+    return u32(value, what, 64)
+
+
+def seq_options(max_tokens: int, sinks: int, spare_tokens: int) -> SeqOptions:
+    return SeqOptions(OPTIONS, u32(max_tokens, "max_tokens"), u32(sinks, "sinks"), u32(spare_tokens, "spare_tokens"))

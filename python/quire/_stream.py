@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import io
-from typing import BinaryIO, Optional
+from typing import BinaryIO, Optional, Union
 
 from . import _native as n
 
@@ -33,7 +33,10 @@ class Writer(_Stream):
 
     def _write(self, _ctx: Optional[int], data: int, size: int) -> int:
         try:
-            self.file.write(ctypes.string_at(data, size))
+            left = ctypes.string_at(data, size)
+            while left:  # a file without a buffer may take less
+                taken = self.file.write(left)
+                left = b"" if taken is None else left[taken:]
             return 0
         except BaseException as error:  # KeyboardInterrupt too: C must come to its end first
             self.error = error
@@ -45,16 +48,19 @@ class Writer(_Stream):
 
 
 class Reader(_Stream):
-    def __init__(self, file: BinaryIO) -> None:
-        super().__init__(file)
+    def __init__(self, source: Union[bytes, BinaryIO]) -> None:
+        super().__init__(io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source)
         self.callback = n.READ(self._read)
 
     def _read(self, _ctx: Optional[int], data: int, size: int) -> int:
         try:
-            got = self.file.read(size)
-            if len(got) != size:
-                raise EOFError(f"{size} bytes were to come, {len(got)} came")
-            ctypes.memmove(data, got, size)
+            done = 0
+            while done < size:  # a file without a buffer may give less
+                got = bytes(self.file.read(size - done))
+                if not got:
+                    raise EOFError(f"{size} bytes were to come, {done} came")
+                ctypes.memmove(data + done, got, len(got))
+                done += len(got)
             return 0
         except BaseException as error:
             self.error = error

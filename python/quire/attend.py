@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, List, NamedTuple, Optional, Sequence as Seq, Union
+from typing import Any, List, NamedTuple, Optional, Sequence as Seq, Tuple, Union
 
 import numpy as np
 
@@ -84,24 +84,33 @@ def queries(q: Array, shape: Layer, what: str = "q") -> Array:
     if not isinstance(q, np.ndarray) or q.dtype != np.float32:
         raise TypeError(f"{what} is not an array of float32")
     if q.ndim != 3 or q.shape[1:] != (shape.n_q_heads, shape.d_k):
-        raise ValueError(f"{what} has shape {getattr(q, 'shape', None)}, not (queries, {shape.n_q_heads}, {shape.d_k})")
+        raise ValueError(f"{what} has shape {q.shape}, not (queries, {shape.n_q_heads}, {shape.d_k})")
     return q
+
+
+def _partial_shape(part: Partial, what: str) -> Tuple[int, int, int]:
+    """(queries, query heads, d_v), which all three arrays must have: the library cannot see their sizes."""
+    shapes = tuple(np.shape(x) for x in part)
+    if len(shapes[0]) != 3 or shapes[1] != shapes[0][:2] or shapes[2] != shapes[0][:2]:
+        raise ValueError(f"{what} has arrays of shapes {shapes}, not (queries, heads, d_v) and twice (queries, heads)")
+    return shapes[0]
 
 
 def merge(a: Partial, b: Partial) -> None:
     """Joins two partial results over the same queries into the first."""
-    rows, d_v = a.acc.shape[0] * a.acc.shape[1], a.acc.shape[2]
+    n_queries, heads, d_v = _partial_shape(a, "a")
+    _partial_shape(b, "b")
     to = [dense(x, x.shape, "a", writes=True) for x in a]
     other = [dense(y, x.shape, "b") for x, y in zip(a, b)]
-    n.lib.quire_attend_merge(*to, *other, rows, d_v)
+    n.lib.quire_attend_merge(*to, *other, n.u32(n_queries * heads, "rows"), d_v)
 
 
 def finish(part: Partial, sink_logits: Optional[Array] = None) -> Array:
     """Divides a partial result, in place, and returns its array."""
-    n_queries, heads, d_v = part.acc.shape
+    n_queries, heads, d_v = _partial_shape(part, "part")
     acc, largest, total = (dense(x, x.shape, "part", writes=True) for x in part)
     sinks = None if sink_logits is None else dense(sink_logits, (heads,), "sink_logits")
-    n.lib.quire_attend_finish(acc, largest, total, n_queries * heads, d_v, sinks, heads)
+    n.lib.quire_attend_finish(acc, largest, total, n.u32(n_queries * heads, "rows"), d_v, sinks, heads)
     return part.acc
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from . import _native as n
 from ._handle import Handle
 from .profile import Profile
-from .rows import AnyRows, Array, MlxRows, NativeRows, codec_bits, codec_group, describe, form_of, numpy_dtype
+from .rows import AnyRows, Array, MLX_FLAG, MlxRows, NativeRows, codec_info, describe, empty_mlx, form_of, numpy_dtype, side_of
 
-_FLOAT, _ROTATED, _CALIBRATED, _MLX, _GGML = 1, 2, 4, 8, 16
+_FLOAT, _ROTATED, _CALIBRATED, _GGML = 1, 2, 4, 16  # QUIRE_CODEC_...
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def codecs() -> List[Codec]:
     found = (n.lib.quire_codec_at(i).contents for i in range(n.lib.quire_codec_count()))
     return [
         Codec(n.text(c.name), n.text(c.summary), c.bits, c.group, bool(c.flags & _FLOAT), bool(c.flags & _ROTATED),
-              bool(c.flags & _CALIBRATED), bool(c.flags & _MLX), bool(c.flags & _GGML)) for c in found
+              bool(c.flags & _CALIBRATED), bool(c.flags & MLX_FLAG), bool(c.flags & _GGML)) for c in found
     ]
 
 
@@ -52,11 +52,9 @@ class Format(Handle):
 
     def __init__(self, codec: str, d: int, side: str = "k", *, profile: Optional[Profile] = None, layer: int = 0,
                  head: int = 0) -> None:
-        if side not in ("k", "v"):
-            raise ValueError(f"side {side!r} is neither 'k' nor 'v'")
-        codec_bits(codec)  # raises if it is unknown
+        codec_info(codec)  # raises if it is unknown
         out = ctypes.c_void_p()
-        options = n.FormatOptions(version=n.OPTIONS, side=n.V if side == "v" else n.K, d=n.u32(d, "d"), layer=n.u32(layer, "layer"))
+        options = n.FormatOptions(version=n.OPTIONS, side=side_of(side), d=n.u32(d, "d"), layer=n.u32(layer, "layer"))
         if profile is None:
             n.check(n.lib.quire_format_create(ctypes.byref(out), codec.encode(), options))
         else:
@@ -124,15 +122,10 @@ class Format(Handle):
         """
         flat = self._flat(rows)
         form_of(flat, dtype, "rows")
-        if not codec_group(self.codec):
-            raise ValueError(f"{self.codec} has no form in MLX")
-        count, lead = len(flat), rows.shape[:-1]
-        groups, kind = -(-self.d // codec_group(self.codec)), numpy_dtype(scale_dtype)
-        words = np.empty((count, 1, -(-self.d * codec_bits(self.codec) // 32)), np.uint32)
-        scales: Array = np.empty((count, 1, groups), kind)
-        biases: Array = np.empty((count, 1, groups), kind)
-        self._through(flat, MlxRows(self.codec, words, scales, biases, scale_dtype), count, dtype, None)
-        return MlxRows(self.codec, words.reshape(*lead, -1), scales.reshape(*lead, -1), biases.reshape(*lead, -1), scale_dtype)
+        made = empty_mlx(self.codec, len(flat), 1, self.d, scale_dtype)
+        self._through(flat, made, len(flat), dtype, None)
+        words, scales, biases = (x.reshape(*rows.shape[:-1], x.shape[-1]) for x in (made.words, made.scales, made.biases))
+        return MlxRows(self.codec, words, scales, biases, scale_dtype)
 
 
 def encode(codec: str, rows: Array, *, dtype: Optional[str] = None, **options: Any) -> Array:

@@ -67,7 +67,7 @@ class Plan(Handle):
         if layers is None:
             if windows is not None and len(windows) != n_layers:
                 raise ValueError(f"{len(windows)} windows for {n_layers} layers")
-            layers = [Layer(n_q_heads, n_kv_heads, d_k, d_k if d_v is None else d_v, windows[i] if windows else 0, v_in_k)
+            layers = [Layer(n_q_heads, n_kv_heads, d_k, d_k if d_v is None else d_v, 0 if windows is None else windows[i], v_in_k)
                       for i in range(n_layers)]
         self.layers: Tuple[Layer, ...] = tuple(layers)
         geometry = geometry_of(self.layers)
@@ -115,7 +115,7 @@ class Plan(Handle):
     def layer(self, index: int) -> PlannedLayer:
         got = n.PlanLayer()
         with self._lock:
-            n.check(n.lib.quire_plan_layer_info(self._get(), index, got))
+            n.check(n.lib.quire_plan_layer_info(self._get(), n.u32(index, "index"), got))
             return PlannedLayer(n.text(got.k), n.text(got.v), n.text(got.sink_k), n.text(got.sink_v), got.sink_tokens,
                                 got.group, got.window, got.bytes_per_token, n.text(got.reason))
 
@@ -128,9 +128,10 @@ class Plan(Handle):
     def bytes(self, n_tokens: int, step_tokens: Optional[int] = None, *, max_tokens: int = 0, sinks: int = 0,
               spare_tokens: int = 0) -> int:
         """Page memory that one sequence needs at most to reach n_tokens, in steps of step_tokens (None: in one)."""
-        ring = n.SeqOptions(n.OPTIONS, max_tokens, sinks, spare_tokens)
+        ring = n.seq_options(max_tokens, sinks, spare_tokens)
+        step = n.u32(n_tokens if step_tokens is None else step_tokens, "step_tokens")
         with self._lock:
-            return int(n.lib.quire_plan_bytes(self._get(), ring, n_tokens, n_tokens if step_tokens is None else step_tokens))
+            return int(n.lib.quire_plan_bytes(self._get(), ring, n.u32(n_tokens, "n_tokens"), step))
 
     def describe(self) -> str:
         """Text for people."""

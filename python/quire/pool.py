@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import io
 import weakref
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ class Workspace(Handle):
         out = ctypes.c_void_p()
         executor = None if threads is None else threads._executor()
         n.check(n.lib.quire_workspace_create(ctypes.byref(out), executor, None))
-        super().__init__(out.value, n.lib.quire_workspace_destroy, threads)
+        super().__init__(out.value, n.lib.quire_workspace_destroy, *([] if threads is None else [threads]))
 
 
 class Pool(Shared):
@@ -58,9 +57,7 @@ class Pool(Shared):
 
     def __init__(self, plan: Plan, budget_bytes: int, threads: Union[int, Threads] = 1) -> None:
         team = threads if isinstance(threads, Threads) else None if threads == 1 else Threads(threads)
-        options = n.PoolOptions(version=n.OPTIONS, budget_bytes=budget_bytes)
-        if budget_bytes < 0:
-            raise ValueError(f"a budget of {budget_bytes} bytes")
+        options = n.PoolOptions(version=n.OPTIONS, budget_bytes=n.u64(budget_bytes, "budget_bytes"))
         out = ctypes.c_void_p()
         with ExitStack() as locks:
             if team is not None:
@@ -68,15 +65,7 @@ class Pool(Shared):
                 options.executor = ctypes.pointer(team._executor())
             locks.enter_context(plan._lock)
             n.check(n.lib.quire_pool_create(ctypes.byref(out), plan._get(), options))
-            if team is not None and out.value:
-                team._pools.add(out.value)
-
-        def destroy(pointer: int) -> None:
-            n.lib.quire_pool_destroy(pointer)
-            if team is not None:
-                team._pools.discard(pointer)
-
-        super().__init__(out.value, destroy, team)
+            super().__init__(out.value, n.lib.quire_pool_destroy, *([] if team is None else [team]))
         self.plan = plan
         self._threads = team
         self._workspaces: List[Workspace] = []
@@ -87,8 +76,10 @@ class Pool(Shared):
     def _close_children(self) -> None:
         for step in list(self._steps):
             step.abort()
-        for other in (*self._namespaces, *self._sequences, *self._workspaces):
-            other.close()
+        for namespace in list(self._namespaces):
+            namespace.close()
+        for other in (*self._sequences, *self._workspaces):
+            Handle.close(other)  # a sequence whose step or load another thread is giving up is waited for
 
     def shape(self, layer: int) -> Layer:
         if not 0 <= layer < self.plan.n_layers:
@@ -117,7 +108,7 @@ class Pool(Shared):
         from .sequence import Sequence
 
         out = ctypes.c_void_p()
-        reader = Reader(io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source)
+        reader = Reader(source)
         with self._use() as pointer:
             reader.check(n.lib.quire_seq_load(ctypes.byref(out), pointer, reader.callback, None))
             return Sequence._of(self, out.value)
@@ -141,7 +132,9 @@ class Pool(Shared):
             yield space
         finally:
             with self._lock:
-                if not self._closing:
+                if self._closing:
+                    space.close()
+                else:
                     self._workspaces.append(space)
 
     def attend(self, sequences: Seq["Sequence"], q: Seq[Array], layer: int = 0, *, out: Optional[Seq[Array]] = None,
@@ -170,11 +163,12 @@ class Pool(Shared):
             for i, sequence in enumerate(sequences):
                 if sequence.pool is not self:
                     raise ValueError("a sequence of another pool")
-                job, result = _job(sequence, layer, shape, queries(q[i], shape), out_list[i], position_list[i], partial)
+                asked = queries(q[i], shape)
+                job, result = _job(sequence, layer, shape, asked, out_list[i], position_list[i], partial)
                 if mask_list[i] is not None:
                     job.mask = ctypes.pointer(call.mask(mask_list[i], job.n_queries))
                 jobs[i] = job
-                keep.append(job)  # with it the tiles and the mask that it points to
+                keep.append((job, asked))  # with the job the tiles and the mask that it points to; q[i] may be made when it is asked for
                 results.append(result)
             space = locks.enter_context(self._workspace())
             n.check(n.lib.quire_attend(space._get(), call.options, jobs, count))
@@ -189,7 +183,7 @@ def _job(sequence: "Sequence", layer: int, shape: Layer, q: Array, out: Optional
     """A job, and what the call will have written."""
     count, length = q.shape[0], sequence.length
     first = length - count if position is None else position
-    if first < 0:
+    if position is None and first < 0:
         raise ValueError(f"{count} queries, but the sequence has {length} tokens")
     if out is None:
         out = np.empty((count, shape.n_q_heads, shape.d_v), np.float32)

@@ -20,17 +20,10 @@ if TYPE_CHECKING:
 
 def geometry_of(layers: Seq["Layer"]) -> n.Geometry:
     shapes = (n.Layer * len(layers))(*[
-        n.Layer(_size(l.n_q_heads), _size(l.n_kv_heads), _size(l.d_k), _size(l.d_v), _size(l.window), int(l.v_in_k))
+        n.Layer(*(n.u32(getattr(l, name), name) for name in ("n_q_heads", "n_kv_heads", "d_k", "d_v", "window")), int(l.v_in_k))
         for l in layers])
     geometry = n.Geometry(version=n.OPTIONS, n_layers=len(layers), layers=shapes)  # ctypes keeps shapes with it
     return geometry
-
-
-def _size(value: int) -> int:
-    """ctypes would cut a number that does not fit without a word."""
-    if not 0 <= value < 2**32:
-        raise ValueError(f"{value} is not a size")
-    return int(value)
 
 
 class Profile(Handle):
@@ -57,20 +50,22 @@ class Profile(Handle):
         return profile
 
     def save(self, path: "Union[str, PathLike[str]]") -> None:
-        with open(path, "wb") as file, self._lock:
-            writer = Writer(file)
+        writer = Writer()
+        with self._lock:
             writer.check(n.lib.quire_profile_save(self._get(), writer.callback, None))
+        with open(path, "wb") as file:  # only now: one that cannot be saved leaves an older file as it is
+            file.write(writer.bytes())
 
     def set_rope(self, layer: int, frequencies: Array, interleaved: bool = False) -> None:
         """Angles of RoPE, before rows of the layer are shown: pair i is turned by frequencies[i] times the position."""
-        at = dense(frequencies, (frequencies.size,), "frequencies")
+        at = dense(frequencies, (np.size(frequencies),), "frequencies")
         with self._lock:
-            n.check(n.lib.quire_profile_set_rope(self._get(), layer, n.Rope(frequencies.size, int(interleaved), at)))
+            n.check(n.lib.quire_profile_set_rope(self._get(), n.u32(layer, "layer"), n.Rope(frequencies.size, int(interleaved), at)))
 
     def set_length(self, n_tokens: int) -> None:
         """Contexts of up to n_tokens will be served."""
         with self._lock:
-            n.check(n.lib.quire_profile_set_length(self._get(), n_tokens))
+            n.check(n.lib.quire_profile_set_length(self._get(), n.u32(n_tokens, "n_tokens")))
 
     def _shape(self, layer: int) -> "Layer":
         if self.layers is None:
@@ -82,14 +77,14 @@ class Profile(Handle):
         shape = self._shape(layer)
         at = dense(k, (len(k), shape.n_kv_heads, shape.d_k), "k")
         with self._lock:
-            n.check(n.lib.quire_profile_observe_k(self._get(), layer, first, at, len(k)))
+            n.check(n.lib.quire_profile_observe_k(self._get(), n.u32(layer, "layer"), n.u32(first, "first"), at, len(k)))
 
     def observe_q(self, layer: int, q: Array, first: int = 0) -> None:
         """q: float32 (token, query head, channel) after RoPE."""
         shape = self._shape(layer)
         at = dense(q, (len(q), shape.n_q_heads, shape.d_k), "q")
         with self._lock:
-            n.check(n.lib.quire_profile_observe_q(self._get(), layer, first, at, len(q)))
+            n.check(n.lib.quire_profile_observe_q(self._get(), n.u32(layer, "layer"), n.u32(first, "first"), at, len(q)))
 
     def finish(self) -> None:
         """Turns what was seen into the profile. Takes a second or so for a model."""
@@ -106,5 +101,5 @@ class Profile(Handle):
         """How far a score would be off with that layer's K in a codec; from 0.35 on texts change (an estimate)."""
         out = ctypes.c_double()
         with self._lock:
-            n.check(n.lib.quire_profile_score_error(self._get(), layer, codec.encode(), out))
-        return float(np.float64(out.value))
+            n.check(n.lib.quire_profile_score_error(self._get(), n.u32(layer, "layer"), codec.encode(), out))
+        return float(out.value)

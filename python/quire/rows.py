@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native as n
+from .errors import QuireError
 
 Array = npt.NDArray[Any]
+MLX_FLAG = 8  # QUIRE_CODEC_MLX
 
 _FORMS: Dict[str, Tuple[int, "np.dtype[Any]"]] = {
     "f32": (n.F32, np.dtype(np.float32)),
@@ -59,18 +61,22 @@ def form_of(array: Array, dtype: Optional[str], what: str) -> int:
                 return form
         hint = ' (bf16 rows are uint16 arrays with dtype="bf16")' if array.dtype == np.uint16 else ""
         raise TypeError(f"{what} has dtype {array.dtype}, not float32 or float16{hint}")
-    if dtype not in _FORMS:
-        raise ValueError(f"dtype {dtype!r} is none of f32, f16, bf16")
-    form, kind = _FORMS[dtype]
+    kind = numpy_dtype(dtype)
     if array.dtype != kind:
         raise TypeError(f"{what} has dtype {array.dtype}; dtype={dtype!r} means arrays of {kind}")
-    return form
+    return _FORMS[dtype][0]
 
 
 def numpy_dtype(dtype: str) -> "np.dtype[Any]":
     if dtype not in _FORMS:
         raise ValueError(f"dtype {dtype!r} is none of f32, f16, bf16")
     return _FORMS[dtype][1]
+
+
+def side_of(side: str) -> int:
+    if side not in ("k", "v"):
+        raise ValueError(f"side {side!r} is neither 'k' nor 'v'")
+    return n.V if side == "v" else n.K
 
 
 def strides_of(array: Array, shape: Tuple[Optional[int], int, int], what: str) -> Tuple[int, int]:
@@ -105,8 +111,7 @@ def describe(rows: AnyRows, n_tokens: Optional[int], n_heads: int, d: int, dtype
     """A quire_rows that points into the arrays, and the number of tokens. The caller keeps the arrays."""
     out = n.Rows()
     if isinstance(rows, MlxRows):
-        bits = codec_bits(rows.codec)
-        group = codec_group(rows.codec)
+        bits, group = mlx_shape(rows.codec)
         _check_dtype(rows.words, np.uint32, f"{what}.words")
         token, head = strides_of(rows.words, (n_tokens, n_heads, -(-d * bits // 32)), f"{what}.words")
         tokens = rows.words.shape[0]
@@ -146,14 +151,29 @@ def address(array: Array, what: str = "", writes: bool = False) -> int:
 
 
 def codec_bits(codec: str) -> int:
-    return int(_info(codec).bits)
+    return int(codec_info(codec).bits)
 
 
 def codec_group(codec: str) -> int:
-    return int(_info(codec).group)
+    return int(codec_info(codec).group)
 
 
-def _info(codec: str) -> n.CodecInfo:
+def mlx_shape(codec: str) -> Tuple[int, int]:
+    """Bits of a code and values of a group, of a codec that MLX has too."""
+    if not codec_info(codec).flags & MLX_FLAG:
+        raise QuireError("EUNSUPPORTED", f"{codec} has no form in MLX")
+    return codec_bits(codec), codec_group(codec)
+
+
+def empty_mlx(codec: str, tokens: int, heads: int, d: int, scale_dtype: str) -> MlxRows:
+    """Arrays for such rows, to be written."""
+    bits, group = mlx_shape(codec)
+    kind, groups = numpy_dtype(scale_dtype), -(-d // group)
+    return MlxRows(codec, np.empty((tokens, heads, -(-d * bits // 32)), np.uint32), np.empty((tokens, heads, groups), kind),
+                   np.empty((tokens, heads, groups), kind), scale_dtype)
+
+
+def codec_info(codec: str) -> n.CodecInfo:
     found = n.lib.quire_codec_find(codec.encode())
     if not found:
         raise ValueError(f"there is no codec {codec!r}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import io
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, List, Optional, Sequence as Seq, Tuple, Union
 
@@ -18,7 +17,7 @@ from .attend import AnyMask
 from .errors import QuireError
 from .plan import Plan
 from .pool import Pool
-from .rows import AnyRows, Array, MlxRows, NativeRows, codec_bits, codec_group, describe, numpy_dtype
+from .rows import AnyRows, Array, MlxRows, NativeRows, describe, empty_mlx, numpy_dtype, side_of
 
 if TYPE_CHECKING:
     from .step import Step
@@ -46,7 +45,7 @@ class SnapshotInfo:
 def snapshot_info(source: Union[bytes, BinaryIO]) -> SnapshotInfo:
     """The head of a saved sequence. A file is read from where it stands; to load it, go back there."""
     got = n.SnapshotInfo()
-    reader = Reader(io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source)
+    reader = Reader(source)
     reader.check(n.lib.quire_snapshot_read_info(got, reader.callback, None))
     return SnapshotInfo(n.text(got.policy), got.plan_fingerprint, got.length, Ring(got.max_tokens, got.sinks, got.spare_tokens))
 
@@ -55,7 +54,7 @@ class Sequence(Handle):
     """Keeps its pool alive. One user at a time; calls from several threads wait for each other."""
 
     def __init__(self, pool: Pool, *, max_tokens: int = 0, sinks: int = 0, spare_tokens: int = 0) -> None:
-        options = n.SeqOptions(n.OPTIONS, n.u32(max_tokens, "max_tokens"), n.u32(sinks, "sinks"), n.u32(spare_tokens, "spare_tokens"))
+        options = n.seq_options(max_tokens, sinks, spare_tokens)
         out = ctypes.c_void_p()
         with pool._lock:
             n.check(n.lib.quire_seq_create(ctypes.byref(out), pool._get(), options))
@@ -71,23 +70,22 @@ class Sequence(Handle):
     def _begin(self, pool: Pool, pointer: Optional[int]) -> None:
         Handle.__init__(self, pointer, n.lib.quire_seq_destroy, pool)
         self.pool = pool
-        self._step: "Optional[weakref.ref[Step]]" = None
-        self._load: "Optional[weakref.ref[Handle]]" = None  # of a store, into this sequence
+        # The tokens of its last step and load; while they are in _tokens, these have not ended.
+        self._step: Optional[object] = None
+        self._load: Optional[object] = None
         ring = n.lib.quire_seq_ring(pointer)
         self.ring = Ring(ring.max_tokens, ring.sinks, ring.spare_tokens)
         pool._sequences.add(self)
 
     def _get(self) -> int:
-        load = self._load and self._load()
-        if load and not load.closed:
+        if self._load in self._tokens:
             raise QuireError("EBUSY", "the sequence is being loaded")
         return super()._get()
 
     def close(self) -> None:
         """EBUSY while it is part of an open step or is being loaded."""
         with self._lock:
-            step = self._step and self._step()
-            if not self.closed and step and not step.closed:
+            if self._step in self._tokens:
                 raise QuireError("EBUSY", "the sequence is part of an open step")
             if not self.closed:
                 self._get()
@@ -116,7 +114,7 @@ class Sequence(Handle):
         got = n.PlanLayer()
         with self._lock:
             n.check(n.lib.quire_plan_layer_info(n.lib.quire_seq_plan(self._get()), n.u32(layer, "layer"), got))
-            return n.text(got.v if _side(side) else got.k)
+            return n.text(got.v if side_of(side) else got.k)
 
     # ------------------------------------------------------------------ in
 
@@ -181,11 +179,11 @@ class Sequence(Handle):
         heads, d = self._row_shape(side, layer)
         described, _ = describe(rows, count, heads, d, dtype, "out", writes=True)
         with self._lock:
-            n.check(n.lib.quire_seq_export(self._get(), layer, _side(side), n.u32(first, "first"), n.u32(count, "n"), described))
+            n.check(n.lib.quire_seq_export(self._get(), layer, side_of(side), n.u32(first, "first"), n.u32(count, "n"), described))
 
     def _row_shape(self, side: str, layer: int) -> Tuple[int, int]:
         shape = self.pool.shape(layer)
-        return shape.n_kv_heads, shape.d_v if _side(side) else shape.d_k
+        return shape.n_kv_heads, shape.d_v if side_of(side) else shape.d_k
 
     def rows(self, side: str, layer: int = 0, first: int = 0, count: Optional[int] = None, *, dtype: str = "f32",
              out: Optional[Array] = None) -> Array:
@@ -210,12 +208,7 @@ class Sequence(Handle):
         """The same rows as MLX's packed arrays, without coding anew; affine codecs only."""
         count = self.length - first if count is None else count
         heads, d = self._row_shape(side, layer)
-        codec = self.codec(side, layer)
-        if not codec_group(codec):
-            raise QuireError("EUNSUPPORTED", f"{codec} has no form in MLX")
-        groups, kind = -(-d // codec_group(codec)), numpy_dtype(scale_dtype)
-        rows = MlxRows(codec, np.empty((n.u32(count, "count"), heads, -(-d * codec_bits(codec) // 32)), np.uint32),
-                       np.empty((count, heads, groups), kind), np.empty((count, heads, groups), kind), scale_dtype)
+        rows = empty_mlx(self.codec(side, layer), n.u32(count, "count"), heads, d, scale_dtype)
         self._export(side, layer, first, count, rows, None)
         return rows
 
@@ -235,12 +228,6 @@ class Sequence(Handle):
         return "<quire.Sequence, closed>" if self.closed else f"<quire.Sequence {self.policy}, {self.length} tokens>"
 
 
-def _side(side: str) -> int:
-    if side not in ("k", "v"):
-        raise ValueError(f"side {side!r} is neither 'k' nor 'v'")
-    return n.V if side == "v" else n.K
-
-
 def _per_layer(rows: Any, n_layers: int, what: str) -> List[Any]:
     if rows is None:
         return [None] * n_layers
@@ -251,5 +238,3 @@ def _per_layer(rows: Any, n_layers: int, what: str) -> List[Any]:
     if n_layers != 1:
         raise ValueError(f"{what} is one array, but there are {n_layers} layers; give a list")
     return [rows]
-
-

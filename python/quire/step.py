@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, List, Optional, Sequence as Seq, Type
@@ -36,10 +35,10 @@ class Step(Handle):
             pointers = (ctypes.c_void_p * count)(*[s._get() for s in self.sequences])
             numbers = (ctypes.c_uint32 * count)(*self.n_tokens)
             n.check(n.lib.quire_step_begin(ctypes.byref(out), pool._get(), pointers, numbers, count))
-            super().__init__(out.value, n.lib.quire_step_abort, self.sequences)
+            super().__init__(out.value, n.lib.quire_step_abort, *self.sequences)
             pool._steps.add(self)
             for sequence in self.sequences:
-                sequence._step = weakref.ref(self)
+                sequence._step = self._token
 
     def _lock_all(self, locks: ExitStack) -> None:
         for sequence in sorted(set(self.sequences), key=id):
@@ -53,7 +52,7 @@ class Step(Handle):
             self._lock_all(locks)
             locks.enter_context(self._lock)
             n.check(n.lib.quire_step_commit(self._get()))
-            self._finalizer.detach()
+            self._ended()
 
     def abort(self) -> None:
         """Forgets the rows. Does nothing if the step has ended."""
@@ -91,12 +90,14 @@ class Step(Handle):
         else:
             v_rows, _ = describe(v, tokens, shape.n_kv_heads, shape.d_v, dtype, "v")
         with self._lock:
-            n.check(n.lib.quire_step_append_rows(self._get(), layer, index, k_rows, v_rows))
+            n.check(n.lib.quire_step_append_rows(self._get(), layer, n.u32(index, "index"), k_rows, v_rows))
 
     def append(self, layer: int, k: Array, v: Optional[Array] = None, *, dtype: Optional[str] = None) -> None:
         """Rows of all sequences, one after the other: (all tokens, KV head, channel)."""
         total = sum(self.n_tokens)
         for array, what in ((k, "k"), (v, "v")):
+            if array is not None and not isinstance(array, np.ndarray):
+                raise TypeError(f"{what} is a {type(array).__name__}, not a numpy array")
             if array is not None and array.shape[:1] != (total,):
                 raise ValueError(f"{what} has shape {array.shape}, but the step has {total} tokens")
         first = 0

@@ -6,10 +6,11 @@ from __future__ import annotations
 import ctypes
 import weakref
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from os import PathLike, fspath
-from typing import Any, Dict, List, Optional, Sequence as Seq, Set, Tuple, Union
+from math import ceil
+from os import PathLike, fsencode
+from typing import Any, Dict, List, Optional, Sequence as Seq, Tuple, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +95,7 @@ class Remote:
     host: str
     port: int = 0
     user: Optional[str] = None
-    password: Optional[str] = None
+    password: Optional[str] = field(default=None, repr=False)
     tls: bool = False
     tls_ca: Optional[str] = None
     tls_cert: Optional[str] = None
@@ -114,7 +115,7 @@ class Identity:
     weights: str
     tokenizer: str
     rope: str
-    secret: bytes
+    secret: bytes = field(repr=False)
     adapter: str = ""
     adapter_scale: float = 0.0
 
@@ -125,6 +126,8 @@ Tokens = Union[Seq[int], npt.NDArray[Any]]
 
 
 def _text(value: Optional[str]) -> Optional[bytes]:
+    if value is not None and "\0" in value:
+        raise ValueError("a string ends at a zero, so it may have none")
     return None if value is None else value.encode()
 
 
@@ -150,24 +153,26 @@ class Store(Shared):
     all its files (0: as it is).
     """
 
-    _closes_at_exit = True
-
     def __init__(self, directory: "Union[str, PathLike[str], None]" = None, *, disk_bytes: int = 0, disk_bytes_per_day: int = 0,
                  disk_threads: int = 0, promote: bool = True, queue_bytes: int = 0, remote: Optional[Remote] = None) -> None:
         message = ctypes.create_string_buffer(512)
-        options = _Options(version=n.OPTIONS, directory=None if directory is None else fspath(directory).encode(),
-                           disk_bytes=disk_bytes, disk_bytes_per_day=disk_bytes_per_day, disk_threads=disk_threads,
-                           no_promote=int(not promote), queue_bytes=queue_bytes,
+        options = _Options(version=n.OPTIONS, directory=None if directory is None else fsencode(directory),
+                           disk_bytes=n.u64(disk_bytes, "disk_bytes"),
+                           disk_bytes_per_day=n.u64(disk_bytes_per_day, "disk_bytes_per_day"),
+                           disk_threads=n.u32(disk_threads, "disk_threads"), no_promote=int(not promote),
+                           queue_bytes=n.u64(queue_bytes, "queue_bytes"),
                            message=ctypes.cast(message, c_char_p), message_size=len(message))
         if remote is not None:
-            options.remote = _Remote(_text(remote.host), remote.port, _text(remote.user), _text(remote.password), int(remote.tls),
-                                     _text(remote.tls_ca), _text(remote.tls_cert), _text(remote.tls_key), _text(remote.tls_name),
-                                     remote.connections, remote.ttl_seconds, remote.connect_ms, remote.stall_ms,
-                                     remote.in_flight_bytes)
+            options.remote = _Remote(_text(remote.host), n.u32(remote.port, "port"), _text(remote.user), _text(remote.password),
+                                     int(remote.tls), _text(remote.tls_ca), _text(remote.tls_cert), _text(remote.tls_key),
+                                     _text(remote.tls_name), n.u32(remote.connections, "connections"),
+                                     n.u32(remote.ttl_seconds, "ttl_seconds"), n.u32(remote.connect_ms, "connect_ms"),
+                                     n.u32(remote.stall_ms, "stall_ms"), n.u64(remote.in_flight_bytes, "in_flight_bytes"))
         out = c_void_p()
         n.check(_lib().quire_store_open(ctypes.byref(out), options), n.text(message.value))
         super().__init__(out.value, _lib().quire_store_close)
         self._namespaces: "weakref.WeakSet[Namespace]" = weakref.WeakSet()
+        self._close_at_exit()
 
     def _close_children(self) -> None:
         for namespace in list(self._namespaces):
@@ -187,7 +192,8 @@ class Store(Shared):
         """Removes what is damaged, what is older than max_age seconds, and the least recently used beyond max_bytes."""
         removed = c_uint64()
         with self._use() as store:
-            n.check(_lib().quire_store_gc(store, int(max_age), 2**64 - 1 if max_bytes is None else max_bytes, removed))
+            n.check(_lib().quire_store_gc(store, n.u64(ceil(max_age), "max_age"),
+                                          2**64 - 1 if max_bytes is None else n.u64(max_bytes, "max_bytes"), removed))
         return int(removed.value)
 
     @property
@@ -197,9 +203,9 @@ class Store(Shared):
         with self._use() as store:
             _lib().quire_store_stats_get(store, got)
         stats: Dict[str, Any] = {}
-        for field in _Stats._fields_:
-            value = getattr(got, field[0])
-            stats[field[0]] = value if isinstance(value, int) else tuple(value)
+        for name, *_ in _Stats._fields_:
+            value = getattr(got, name)
+            stats[name] = value if isinstance(value, int) else tuple(value)
         stats["misses"] = {n.text(_lib().quire_miss_name(i)): count for i, count in enumerate(got.misses) if count}
         return stats
 
@@ -211,22 +217,19 @@ def _ms(seconds: float) -> int:
 class Namespace(Shared):
     """Made by Store.namespace(). A pool whose sequences were saved or loaded here outlives it: closing that pool closes it."""
 
-    _closes_at_exit = True
-
     def __init__(self, store: Store, identity: Identity, plan: Plan, ring: Ring) -> None:
         if len(identity.secret) != 32:
             raise ValueError("the secret has 32 bytes")
         c_identity = _Identity(n.OPTIONS, _text(identity.weights), _text(identity.tokenizer), _text(identity.adapter),
                                identity.adapter_scale, _text(identity.rope), identity.secret)
-        options = n.SeqOptions(n.OPTIONS, ring.max_tokens, ring.sinks, ring.spare_tokens)
+        options = n.seq_options(ring.max_tokens, ring.sinks, ring.spare_tokens)
         out = c_void_p()
-        self._pools: Set[Pool] = set()
-        with store._lock, plan._lock:
-            n.check(_lib().quire_namespace_create(ctypes.byref(out), store._get(), c_identity, plan._get(), options))
-            super().__init__(out.value, _lib().quire_namespace_destroy, store, self._pools)
-            store._namespaces.add(self)
         self.store = store
         self._loads: "weakref.WeakSet[Load]" = weakref.WeakSet()
+        with store._lock, plan._lock:
+            n.check(_lib().quire_namespace_create(ctypes.byref(out), store._get(), c_identity, plan._get(), options))
+            super().__init__(out.value, _lib().quire_namespace_destroy, store)
+            store._namespaces.add(self)
 
     def _close_children(self) -> None:
         for load in list(self._loads):
@@ -234,10 +237,11 @@ class Namespace(Shared):
 
     def _uses(self, pool: Pool) -> None:
         """Pages of the pool may wait in the store's queue from now on, until this namespace is gone."""
-        with self._lock:
-            if pool not in self._pools:
-                self._pools.add(pool)
+        with pool._lock:
+            pool._get()  # one that is being closed has looked for its namespaces already
+            if self not in pool._namespaces:
                 pool._namespaces.add(self)
+                self._stands_on(pool)
 
     @property
     def root(self) -> bytes:
@@ -285,8 +289,6 @@ def _end(pointer: int) -> None:
 class Load(Handle):
     """A load under way. One that is dropped or closed is ended, which waits for it."""
 
-    _closes_at_exit = True
-
     def __init__(self, namespace: Namespace, prompt: _PromptArgument, sequence: Sequence, timeout: float) -> None:
         out = c_void_p()
         with sequence._lock, namespace._use() as space:
@@ -294,7 +296,7 @@ class Load(Handle):
             namespace._uses(sequence.pool)
             n.check(_lib().quire_load_begin(ctypes.byref(out), space, prompt.value, pointer, _ms(timeout)))
             super().__init__(out.value, _end, namespace, sequence)
-            sequence._load = weakref.ref(self)
+            sequence._load = self._token
             namespace._loads.add(self)
         self._prompt = prompt
 
@@ -309,7 +311,7 @@ class Load(Handle):
         length = c_uint32()
         with self._lock:
             status = _lib().quire_load_end(self._get(), length)
-            self._finalizer.detach()
+            self._ended()
             n.check(status)
         return int(length.value)
 

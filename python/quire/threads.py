@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Set
 
 from . import _native as n
 from ._handle import Handle
@@ -18,11 +17,9 @@ class Threads(Handle):
         if n_threads < 1:
             raise ValueError(f"{n_threads} threads")
         out = ctypes.c_void_p()
-        n.check(n.lib.quire_threads_create(ctypes.byref(out), n_threads))
+        n.check(n.lib.quire_threads_create(ctypes.byref(out), n.u32(n_threads, "n_threads")))
         super().__init__(out.value, n.lib.quire_threads_destroy)
         self.n_threads = n_threads
-        # Pointers of open pools. A finalizer changes it, so without a lock: it may run in the middle of anything.
-        self._pools: Set[int] = set()
 
     def _executor(self) -> n.Executor:
         executor: n.Executor = n.lib.quire_threads_executor(self._get())
@@ -31,6 +28,6 @@ class Threads(Handle):
     def close(self) -> None:
         """EBUSY while a pool uses the team."""
         with self._lock:
-            if self._pools and not self.closed:
+            if self._tokens and not self.closed:
                 raise QuireError("EBUSY", "a pool uses these threads")
             super().close()

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import io
 import unittest
+from typing import Any, List
 
 import numpy as np
 from support import BOUND, error, one_layer, reference, rows
@@ -121,6 +123,20 @@ class Attend(unittest.TestCase):
                     self.assertTrue((s.attend(q) == out).all())
                     self.check(out, reference(q, s.rows("k"), s.rows("v")))
 
+    def test_queries_that_are_made_when_they_are_asked_for(self) -> None:
+        class Lazy(List[int]):
+            """Gives arrays that nobody else keeps, and asks for memory of their size so that a freed one is overwritten."""
+
+            def __getitem__(self, i: Any) -> Any:
+                made.append(np.full((64, 8, 64), np.nan, np.float32))
+                return rows(20 + i, 64, 8, 64)
+
+        made: List[Any] = []
+        with one_layer("f16") as pool:
+            s = filled(pool, 100)
+            for i, out in enumerate(pool.attend([s] * 4, Lazy(range(4)))):  # type: ignore[arg-type]
+                self.check(out, reference(rows(20 + i, 64, 8, 64), s.rows("k"), s.rows("v")))
+
     def test_step_of_two_sequences_in_two_layers(self) -> None:
         plan = quire.Plan("k8v4", n_layers=2, n_q_heads=8, n_kv_heads=2, d_k=64)
         with quire.Pool(plan, 1 << 26) as pool:
@@ -148,6 +164,10 @@ class Attend(unittest.TestCase):
                 parts.append(s.attend(q, bidirectional=True, partial=True))
             quire.merge(*parts)
             sinks = rows(4, 8)
+            short = quire.Partial(parts[0].acc, parts[0].max[:1], parts[0].sum)
+            for call in (lambda: quire.finish(short), lambda: quire.merge(short, parts[1]), lambda: quire.merge(parts[0], short)):
+                with self.assertRaisesRegex(ValueError, "shapes"):
+                    call()
             self.check(quire.finish(parts[0], sinks), reference(q, k, v, bidirectional=True, sink_logits=sinks))
 
     def test_other_instruction_sets(self) -> None:
@@ -199,6 +219,11 @@ class Change(unittest.TestCase):
             with self.assertRaises(quire.QuireError) as raised:
                 pool.sequence().append(quire.NativeRows("a4g32", np.zeros((1, 2, 40), np.uint8)), s.codes("v", 0, 0, 1))
             self.assertEqual(raised.exception.status, "EMISMATCH")
+            for codec in ("r4", "q4_0", "f32"):
+                words = quire.MlxRows(codec, np.zeros((1, 2, 8), np.uint32), *[np.zeros((1, 2, 1), np.float16)] * 2)
+                with self.assertRaises(quire.QuireError) as raised:
+                    pool.sequence().append(words, words)
+                self.assertEqual(raised.exception.status, "EUNSUPPORTED")
 
     def test_abort_leaves_nothing(self) -> None:
         with one_layer() as pool:
@@ -233,6 +258,20 @@ class Change(unittest.TestCase):
             self.assertEqual(loaded.to_bytes(), data)
             with self.assertRaises(EOFError):
                 pool.load(data[:-1])
+
+            class Slow(io.BytesIO):
+                """A file without a buffer: moves as many bytes as it likes."""
+
+                def read(self, size: Any = -1) -> bytes:
+                    return super().read(min(size, 1000))
+
+                def write(self, data: Any) -> int:
+                    return super().write(bytes(data)[:1000])
+
+            slow = Slow()
+            s.save(slow)
+            self.assertEqual(slow.getvalue(), data)
+            self.assertEqual(pool.load(Slow(data)).to_bytes(), data)
             damaged = bytearray(data)
             damaged[len(data) // 2] ^= 1
             with self.assertRaises(quire.QuireError) as raised:

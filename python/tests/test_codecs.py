@@ -94,6 +94,13 @@ class RoundTrip(unittest.TestCase):
                     self.assertLess(wrong, 2.0 * 2.0**-min(codec.bits, 8))
                     self.assertTrue((quire.encode(codec.name, x[1], side=side) == codes[1]).all())  # rows are independent
 
+    def test_no_rows(self) -> None:
+        none = np.empty((0, 3, 64), np.float32)
+        self.assertEqual(quire.encode("a4g64", none).shape, (0, 3, 36))
+        self.assertEqual(quire.round_trip("a4g64", none).shape, none.shape)
+        with quire.Format("a4g64", 64) as form:
+            self.assertEqual([x.shape for x in (form.encode_mlx(none).words, form.encode_mlx(none).scales)], [(0, 3, 8), (0, 3, 1)])
+
     def test_forms(self) -> None:
         x = rows(1, 10, 64)
         bf16: Any = (x.view(np.uint32) >> 16).astype(np.uint16)
@@ -124,6 +131,8 @@ class Profile(unittest.TestCase):
             with tempfile.TemporaryDirectory() as folder:
                 path = os.path.join(folder, "model.quire-profile")
                 profile.save(path)
+                with quire.Profile(layers) as other, self.assertRaises(quire.QuireError):
+                    other.save(path)  # not finished: what is there stays
                 with quire.Profile.load(path) as loaded:
                     self.assertEqual(loaded.digest, profile.digest)
                     plan = quire.Plan("k=c:r4,v=r4", layers=layers, profile=loaded)

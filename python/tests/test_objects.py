@@ -116,6 +116,44 @@ class Closing(unittest.TestCase):
         done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    def test_close_waits_for_a_finalizer_in_another_thread(self) -> None:
+        said = []
+        real = {name: getattr(_native.lib, name) for name in ("quire_seq_destroy", "quire_step_abort", "quire_pool_destroy")}
+
+        def slow(name: str) -> Any:
+            def call(pointer: int) -> None:
+                time.sleep(0.1)
+                real[name](pointer)
+                said.append(name)
+
+            return call
+
+        def drop(objects: Any) -> None:
+            begun.set()
+            objects.clear()
+
+        for what in ("quire_step_abort", "quire_seq_destroy"):
+            for name in real:
+                setattr(_native.lib, name, slow(name))
+            try:
+                pool = one_layer()
+                s = pool.sequence()
+                dropped = [s.step(3)] if what == "quire_step_abort" else [s]
+                if dropped[0] is s:
+                    del s
+            finally:
+                for name, function in real.items():
+                    setattr(_native.lib, name, function)
+            begun = threading.Event()
+            worker = threading.Thread(target=drop, args=(dropped,))
+            worker.start()
+            begun.wait()
+            time.sleep(0.03)
+            pool.close()
+            worker.join()
+            self.assertEqual((said[0], said[-1]), (what, "quire_pool_destroy"))
+            said.clear()
+
     def test_close_waits_for_a_call_in_another_thread(self) -> None:
         pool = one_layer("f32", heads=4, per=8, d=128)
         s = pool.sequence()
@@ -175,10 +213,32 @@ class Arrays(unittest.TestCase):
                 step.append(0, k[:2], v[:2])
                 with self.assertRaisesRegex(ValueError, "contiguous"):
                     step.attend(0, rows(3, 8, 2, 64).transpose(1, 0, 2))
+                with self.assertRaisesRegex(TypeError, "numpy array"):
+                    step.append(0, k[:2].tolist(), v[:2])  # type: ignore[arg-type]
             with self.assertRaisesRegex(ValueError, "layer"):
                 s.attend(q, layer=1)
             with self.assertRaisesRegex(TypeError, "unknown_option"):
                 s.attend(q, unknown_option=1)
+
+    def test_numbers_that_do_not_fit(self) -> None:
+        """ctypes would cut them: 2^32 + 1 tokens would be 1."""
+        plan = quire.Plan("k8v4", n_q_heads=8, n_kv_heads=2, d_k=64)
+        profile = quire.Profile([quire.Layer(8, 2, 64, 64)])
+        with one_layer() as pool:
+            s = pool.sequence()
+            s.append(rows(1, 5, 2, 64), rows(2, 5, 2, 64))
+            q, big = rows(3, 1, 8, 64), 2**32 + 1
+            for call in (lambda: plan.layer(big - 1), lambda: plan.bytes(big), lambda: plan.bytes(1, max_tokens=-1),
+                         lambda: pool.sequence(max_tokens=big), lambda: s.step(big), lambda: s.step(-1), lambda: s.trim(big),
+                         lambda: s.attend(q, position=-1), lambda: s.attend(q, position=big), lambda: quire.Pool(plan, -1),
+                         lambda: quire.Pool(plan, 2**64 + (1 << 26)), lambda: quire.Threads(big), lambda: quire.Store(disk_threads=-1),
+                         lambda: quire.Store(disk_bytes=2**64), lambda: quire.Store(remote=quire.Remote("a", port=big)),
+                         lambda: profile.observe_k(0, rows(1, 5, 2, 64), -1), lambda: profile.set_length(big),
+                         lambda: profile.score_error(big - 1, "r4")):
+                with self.assertRaises(ValueError):
+                    call()
+            with self.assertRaises(TypeError):
+                s.step(1.5)  # type: ignore[arg-type]
 
     def test_strided_views_are_taken_as_they_lie(self) -> None:
         with one_layer("f32") as pool:
@@ -304,6 +364,31 @@ class Declarations(unittest.TestCase):
                 self.assertEqual(ctypes.sizeof(structure), size, name)
                 checked += 1
         self.assertEqual(checked, 20)  # all but the allocator and the counters of the device
+
+    def test_members(self) -> None:
+        """Names, order and sizes of the members of every structure that Python has."""
+        sizes = {"uint8_t": 1, "uint32_t": 4, "uint64_t": 8, "size_t": 8, "float": 4, "double": 8, "char": 1, "quire_form": 4,
+                 "quire_side": 4, "quire_counts": ctypes.sizeof(_native.Counts), "quire_store_remote": ctypes.sizeof(store_module._Remote)}
+        counts = {"QUIRE_MISS_COUNT": store_module._N_MISSES}
+        checked = 0
+        for header, module, form in (("quire.h", _native, "{}"), ("quire_store.h", store_module, "_{}")):
+            text = re.sub(r"/\*.*?\*/", "", (SOURCE / "include" / "quire" / header).read_text(), flags=re.S)
+            for name, body in re.findall(r"typedef struct quire_(\w+) \{(.*?)\n\} quire_\1;", text, re.S):
+                name = name.replace("rows_out", "rows").replace("store_", "")
+                structure = getattr(module, form.format(name.title().replace("_", "")), None)
+                if structure is None:
+                    continue
+                members = []
+                for line in re.sub(r"\(\*(\w+)\)\(.*?\)+;", r"*\1;", body).split(";")[:-1]:
+                    kind, names = re.match(r"\s*(?:const )?(?:struct )?(\w+)\s+(.*)", line, re.S).groups()
+                    for one in names.split(","):
+                        pointer, member, count = re.match(r"\s*(\**)\s*(\w+)(?:\[(\w+)\])?$", one).groups()
+                        size = 8 if pointer else sizes[kind]
+                        members.append((member, size * (counts.get(count) or int(count or 1))))
+                with self.subTest(structure=name):
+                    self.assertEqual([(f[0], getattr(structure, f[0]).size) for f in structure._fields_], members)
+                checked += 1
+        self.assertEqual(checked, 26)
 
     def test_constants(self) -> None:
         header = (SOURCE / "include" / "quire" / "quire.h").read_text()

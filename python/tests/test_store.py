@@ -20,6 +20,7 @@ import numpy as np
 from support import one_layer, rows
 
 import quire
+from quire import store as store_module
 
 SECRET = bytes(range(32))
 IDENTITY = quire.Identity(weights="sha256:1", tokenizer="1", rope="base=10000 scale=1 dims=64", secret=SECRET)
@@ -117,11 +118,24 @@ class Store(StoreTest):
             with self.assertRaises(quire.QuireError) as raised:
                 self.open()
             self.assertEqual(raised.exception.status, "EBUSY")
-            with self.assertRaises(ValueError):
-                store.namespace(quire.Identity("a", "b", "c", b"short"), pool.plan)
+            for identity in (quire.Identity("a", "b", "c", b"short"), quire.Identity("a\0b", "b", "c", SECRET)):
+                with self.assertRaises(ValueError):
+                    store.namespace(identity, pool.plan)
+            for call in (lambda: store.gc(max_bytes=-1), lambda: store.gc(max_age=-1), lambda: store.flush(-1),
+                         lambda: store.namespace(IDENTITY, pool.plan, max_tokens=2**32)):
+                with self.assertRaises(ValueError):
+                    call()
         with self.assertRaises(quire.QuireError) as raised:
             quire.Store()
         self.assertEqual(raised.exception.status, "EINVAL")
+
+    def test_secrets_are_not_printed(self) -> None:
+        self.assertNotIn("secret", repr(IDENTITY))
+        self.assertNotIn("hidden", repr(quire.Remote("host", password="hidden")))
+
+    def test_a_folder_whose_name_is_not_utf_8(self) -> None:
+        with quire.Store(os.path.join(self.folder.name, os.fsdecode(b"st\xffre")), disk_bytes=64 << 20) as store:
+            self.assertEqual(store.stats["disk_objects"], 0)
 
     def test_closed_in_any_order(self) -> None:
         for order in ("store pool", "pool store", "space pool store", "pool space store", "collector"):
@@ -192,6 +206,57 @@ class Store(StoreTest):
             done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    def test_a_process_ends_while_a_thread_loads(self) -> None:
+        """A load is ended once, by the thread or by the end of the process."""
+        code = (f"import sys; sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})\n"
+                "from test_store import *\n"
+                "from quire import store as module\n"
+                f"store = quire.Store({self.path!r}, disk_bytes=64 << 20)\n"
+                "pool = one_layer(); space = store.namespace(IDENTITY, pool.plan); s = pool.sequence()\n"
+                "real = module._lib().quire_load_end\n"
+                "def slow(*arguments):\n"
+                "    print('end', flush=True); begun.set(); time.sleep(0.2); return real(*arguments)\n"
+                "begun = threading.Event(); module._lib().quire_load_end = slow\n"
+                "threading.Thread(target=space.load, args=(TOKENS, s), daemon=True).start(); begun.wait()\n")
+        done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "end\n", ""))
+
+    def test_a_sequence_is_busy_until_a_dropped_load_has_ended(self) -> None:
+        library = store_module._lib()
+        real, begun = library.quire_load_end, threading.Event()
+
+        def slow(*arguments: Any) -> int:
+            begun.set()
+            time.sleep(0.1)
+            return int(real(*arguments))
+
+        with self.open() as store, one_layer() as pool:
+            space, s = store.namespace(IDENTITY, pool.plan), pool.sequence()
+            loads = [space.begin_load(TOKENS, s)]
+            library.quire_load_end = slow
+            try:
+                worker = threading.Thread(target=loads.clear)
+                worker.start()
+                begun.wait()
+                for call in (lambda: s.length, s.close, lambda: s.step(1)):
+                    with self.assertRaises(quire.QuireError) as raised:
+                        call()
+                    self.assertEqual(raised.exception.status, "EBUSY")
+                pool.close()  # waits
+                worker.join()
+            finally:
+                library.quire_load_end = real
+            self.assertTrue(s.closed)
+
+    def test_a_pool_that_is_being_closed_gets_no_namespace(self) -> None:
+        with self.open() as store, one_layer() as pool:
+            space, s = store.namespace(IDENTITY, pool.plan), filled(pool)
+            pool._closing = True  # by another thread, which has looked for namespaces already
+            try:
+                with self.assertRaises(quire.ClosedError):
+                    space.save(TOKENS, s)
+            finally:
+                pool._closing = False
 
     def test_without_the_library(self) -> None:
         """A build without the store, or a system without OpenSSL: everything else works."""
