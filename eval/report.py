@@ -163,13 +163,19 @@ def points(e, model):
     return sorted(found)
 
 
+def label(cache):
+    """Types of llama.cpp stand for stock's unless it is said."""
+    c = caches.Cache(cache)
+    return cache if c.family != "llama.cpp" else cache.removeprefix("stock ") if c.stock else f"{cache} in the device"
+
+
 def frontier_plot(e, model, path):
     plot = Plot(f"{NAMES[model]}: what a bit buys", "bits per value, everything counted",
                 "mean KL divergence to the f16 cache", log_y=True)
     all_points = points(e, model)
     for family in ("Quire", "Quire, with a profile", "llama.cpp", "MLX"):
         mine = [(b, k, c) for b, k, c in all_points if caches.Cache(c).family == family]
-        plot.add(family, [(b, k) for b, k, _ in mine], labels=[c.removeprefix("stock ") for _, _, c in mine])
+        plot.add(family, [(b, k) for b, k, _ in mine], labels=[label(c) for _, _, c in mine])
     if plot.series:
         plot.save(path)
 
