@@ -71,6 +71,9 @@ static void test_not_converted(void **state)
 #define META_Q(o, g, b)                                                         \
     "{\"__metadata__\":{\"0.0.0\":\"" o "\",\"0.0.1\":\"" g "\",\"0.0.2\":\"" b \
     "\",\"2.0\":\"QuantizedKVCache\"},"
+#define META_R(offset, index)                                                                        \
+    "{\"__metadata__\":{\"0.0.0\":\"1\",\"0.0.1\":\"5\",\"0.0.2\":\"" offset "\",\"0.0.3\":\"" index \
+    "\",\"2.0\":\"RotatingKVCache\"},"
 #define PLACE(name, type, shape, from, to) \
     "\"" name "\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[" from "," to "]}"
 #define QUANTIZED                                                             \
@@ -118,6 +121,9 @@ static void test_lies(void **state)
         {META_Q("5", "64", "4") QUANTIZED, ""},
         {META_Q("5", "7", "4") QUANTIZED, "do not fit"},
         {META_Q("6", "32", "4") QUANTIZED, "more rows than there are"},
+        {META_R("9", "5") K_RIGHT V("F16", "[1,2,5,32]", "640", "1280"), ""},
+        {META_R("9", "6") K_RIGHT V("F16", "[1,2,5,32]", "640", "1280"), "do not fit"},
+        {META_R("0", "3") K_RIGHT V("F16", "[1,2,5,32]", "640", "1280"), "do not fit"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {

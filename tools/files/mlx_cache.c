@@ -155,7 +155,7 @@ static bool read_rotating(const mlx_cache *c, uint32_t i, mlx_layer *l)
                            number_in_tensor(c, i, 4, &l->max_size) && number_in_tensor(c, i, 5, &l->index)
                      : number_in_text(c, i, 0, &l->keep) && number_in_text(c, i, 1, &l->max_size) &&
                            number_in_text(c, i, 2, &l->offset) && number_in_text(c, i, 3, &l->index);
-    return found && l->keep < l->max_size && l->index <= l->n_buffer_rows;
+    return found && l->keep < l->max_size && l->index <= l->n_buffer_rows && l->index <= l->offset;
 }
 
 static bool read_layer(const mlx_cache *c, uint32_t i, mlx_layer *l, char *message, size_t size)
