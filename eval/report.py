@@ -76,6 +76,8 @@ def number(x, digits=3):
 
 
 def table(head, rows):
+    if not rows:
+        return ["Not measured yet.", ""]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return lines + ["| " + " | ".join(str(c) for c in row) + " |" for row in rows] + [""]
 
