@@ -38,8 +38,12 @@ END = """};
 
 
 def canonical(name):
-    """One codec stands for both sides."""
-    return name if "/" in name else f"{name}/{name}"
+    """One codec stands for both sides, of the main pair and of what an item such as window= names."""
+    def pair(text):
+        key, equals, codecs = text.rpartition("=")
+        return key + equals + (codecs if "/" in codecs else f"{codecs}/{codecs}")
+
+    return ",".join(pair(part) for part in name.split(","))
 
 
 def measured():

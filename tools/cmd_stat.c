@@ -31,8 +31,8 @@ static const tool_command command = {
     .usage = "[--json | --prometheus] [PID]",
     .about =
         "What running llama.cpp programs of this user hold with the device: tokens, memory by policy, what is saved\n"
-        "against f16, the share of attention in the time of computing, tiles read and skipped. The device publishes the figures in a small\n"
-        "file; QUIRE_STAT=0 in its environment turns that off. Exit code 1 if PID does not hold anything.",
+        "against f16, the share of attention in the time of computing, tiles read and skipped. The device publishes the\n"
+        "figures in a small file; QUIRE_STAT=0 in its environment turns that off. Exit code 1 if PID does not hold anything.",
     .examples = "  quire stat\n"
                 "  quire stat $(pidof llama-server)\n"
                 "  quire stat --prometheus >/var/lib/node_exporter/quire.prom\n",

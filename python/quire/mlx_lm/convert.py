@@ -86,7 +86,8 @@ def _take_ring(ours: QuireKVCache, cache: RotatingKVCache) -> None:
         ours.update_and_fetch(k[..., :length, :], v[..., :length, :])
         ours._settle()
         return
-    ours.update_and_fetch(k[..., :keep, :], v[..., :keep, :]) if keep else None
+    if keep:
+        ours.update_and_fetch(k[..., :keep, :], v[..., :keep, :])
     missing = length - n_rows
     while missing:
         count = min(missing, _FILL)
