@@ -192,6 +192,7 @@ static inline bool quire_must_expand(const quire_kernels *kernels, const quire_f
 #define QUIRE_LN_2 0.693147181f
 #define QUIRE_COARSE_ERROR 3e-4f  /* of a score, at most, without r */
 #define QUIRE_MAX_Z 32600.0f      /* two planes hold 32639; a weight may exceed 1 by its rounding */
+#define QUIRE_SMALL_Z 16384       /* rows that hold less than this get units of their own */
 #define QUIRE_LARGEST_SCORE 1e30f /* keeps differences of scores finite */
 
 /*

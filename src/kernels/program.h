@@ -8,8 +8,8 @@
  *   dot_v   sums of z * code over the 64 tokens of V, for blocks [from, to) of 16 channels and n rows; gives each to
  *           take_v()
  *
- * The sums are exact, and the functions here round alike everywhere; so what one query gets depends neither on the
- * engine nor on the queries it shares a call with.
+ * The sums are exact, and the functions here are the same for all engines of an instruction set; so what one query gets
+ * depends neither on the engine nor on the queries it shares a call with.
  */
 #ifndef QUIRE_KERNELS_PROGRAM_H
 #define QUIRE_KERNELS_PROGRAM_H
@@ -265,17 +265,31 @@ LANES_CALL void soften(float *scores, const uint64_t *visible, const float *unit
 
 /* ------------------------------------------------------------------- values */
 
-/* Weights of one row times scales as planes; the lanes beside the accumulator. */
-LANES_FN int32_t weigh(const group_scales *s, const float *p, float factor, int8_t *plane, float *side,
-                       const bool has_bias, const bool shifted)
+/* Products that are small beside QUIRE_MAX_Z, in finer units. */
+LANES_FN float refine(const vf product[4], vi z[4])
 {
-    vf beside = vf_set1(0);
+    vf most = vf_set1(1e-20f);
+    for (uint32_t j = 0; j < 4; j++) most = vf_max(most, vf_abs(product[j]));
+    float unit = vf_reduce_max(most) / QUIRE_MAX_Z;
+    for (uint32_t j = 0; j < 4; j++) z[j] = vf_to_int(vf_mul(product[j], vf_set1(1 / unit)));
+    return unit;
+}
+
+/* Weights of one row times scales as planes; the lanes beside the accumulator. */
+LANES_FN int32_t weigh(const group_scales *s, const float *p, float factor, int8_t *plane, float *unit,
+                       float *side, const bool has_bias, const bool shifted)
+{
+    vf beside = vf_set1(0), product[4];
     vi z[4];
     for (uint32_t j = 0; j < 4; j++) {
         vf w = vf_load(p + j * 16);
-        z[j] = vf_to_int(vf_mul(w, s->scale[j]));
+        product[j] = vf_mul(w, s->scale[j]);
+        z[j] = vf_to_int(product[j]);
         if (has_bias) beside = vf_fma(w, s->rest[j], beside);
     }
+    *unit = factor * s->most / QUIRE_MAX_Z;
+    if (vi_all_within(z, QUIRE_SMALL_Z))
+        *unit *= refine(product, z); /* the heaviest token has a small scale */
     vi_store_planes(z, plane, plane + 64);
     if (has_bias) vf_store(side, vf_fma(beside, vf_set1(factor), vf_load(side)));
     return shifted ? 0 : vi_reduce_add(vi_dot4(z, s->shift));
@@ -303,9 +317,8 @@ LANES_FN void weigh_group(const quire_source *v, uint32_t group, const float *p,
             load_scales(v, group, visible[i], &part, has_bias);
             s = &part;
         }
-        to->unit[i] = factor[i] * s->most / QUIRE_MAX_Z;
-        to->offset[i] = weigh(s, p + i * QUIRE_TILE_ROWS, factor[i], plane + i * 128, side + i * stride,
-                              has_bias, shifted);
+        to->offset[i] = weigh(s, p + i * QUIRE_TILE_ROWS, factor[i], plane + i * 128, &to->unit[i],
+                              side + i * stride, has_bias, shifted);
     }
 }
 

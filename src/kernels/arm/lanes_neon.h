@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * lanes: 16 floats or integers at a time, NEON: four registers each. The words that program.h is written in, and of every
- * word the same results as those of x86/lanes_avx512.h, also for NaN.
+ * word but vf_quotient() the same results as those of x86/lanes_avx512.h; NaN as an integer is 0 here.
  */
 #ifndef QUIRE_KERNELS_ARM_LANES_NEON_H
 #define QUIRE_KERNELS_ARM_LANES_NEON_H
@@ -253,6 +253,17 @@ LANES_FN void vi_store_planes(const vi z[4], int8_t *high_to, int8_t *low_to)
         vst1q_s8(high_to + j * 16, vcombine_s8(vrshrn_n_s16(x, 8), vrshrn_n_s16(y, 8)));
         vst1q_s8(low_to + j * 16, vcombine_s8(vmovn_s16(x), vmovn_s16(y)));
     }
+}
+
+/* Whether all of 64 whole numbers of 16 bits lie between -limit and limit. */
+LANES_FN bool vi_all_within(const vi z[4], int16_t limit)
+{
+    uint16x8_t most = vdupq_n_u16(0);
+    for (uint32_t j = 0; j < 4; j++) {
+        uint16x8_t x = vreinterpretq_u16_s16(vabsq_s16(first_words(z[j])));
+        most = vmaxq_u16(most, vmaxq_u16(x, vreinterpretq_u16_s16(vabsq_s16(last_words(z[j])))));
+    }
+    return vmaxvq_u16(most) < (uint16_t)limit;
 }
 
 /* 64 whole numbers of 8 bits. */

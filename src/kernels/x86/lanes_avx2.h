@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * lanes: 16 floats or integers at a time, AVX2: two registers each. The words that program.h is written in, and of every
- * word the same results as those of lanes_avx512.h. What depends on how products are made is left to the file that
- * includes this: vi_store_planes() and vi_store_bytes().
+ * word but vf_quotient() the same results as those of lanes_avx512.h. What depends on how products are made is left to
+ * the file that includes this: vi_store_planes() and vi_store_bytes().
  */
 #ifndef QUIRE_KERNELS_X86_LANES_AVX2_H
 #define QUIRE_KERNELS_X86_LANES_AVX2_H
@@ -223,6 +223,21 @@ LANES_FN vi vi_dot4(const vi z[4], const vi k[4])
     return (vi){
         _mm256_add_epi32(dot4_of(z[0].a, z[1].a, k[0].a, k[1].a), dot4_of(z[2].a, z[3].a, k[2].a, k[3].a)),
         _mm256_add_epi32(dot4_of(z[0].b, z[1].b, k[0].b, k[1].b), dot4_of(z[2].b, z[3].b, k[2].b, k[3].b))};
+}
+
+/* By lanes of 16 bits: the larger of two packed pairs, without their signs. */
+LANES_FN __m256i larger_of(__m256i z0, __m256i z1, __m256i z2, __m256i z3)
+{
+    return _mm256_max_epu16(_mm256_abs_epi16(_mm256_packs_epi32(z0, z1)),
+                            _mm256_abs_epi16(_mm256_packs_epi32(z2, z3)));
+}
+/* Whether all of 64 whole numbers of 16 bits lie between -limit and limit. */
+LANES_FN bool vi_all_within(const vi z[4], int16_t limit)
+{
+    __m256i most = _mm256_max_epu16(larger_of(z[0].a, z[1].a, z[2].a, z[3].a),
+                                    larger_of(z[0].b, z[1].b, z[2].b, z[3].b));
+    __m256i large = _mm256_cmpeq_epi16(_mm256_max_epu16(most, _mm256_set1_epi16(limit)), most);
+    return _mm256_testz_si256(large, large);
 }
 
 /* Quads of numbers as packing two and then two registers leaves them, brought into order. */

@@ -58,7 +58,7 @@ LANES_FN vf vf_min(vf a, vf b)
 {
     return _mm512_min_ps(a, b);
 }
-/* About a / b; what is done with it does not depend on its last bits. */
+/* About a / b. Instruction sets differ in its last bits. */
 LANES_FN vf vf_quotient(vf a, vf b)
 {
     return _mm512_mul_ps(a, _mm512_rcp14_ps(b));
@@ -188,6 +188,14 @@ LANES_FN void vi_store_planes(const vi z[4], int8_t *high_to, int8_t *low_to)
     __m512i high = _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(upper, a), second, upper, b);
     _mm512_storeu_si512(high_to, high);
     _mm512_storeu_si512(low_to, low);
+}
+
+/* Whether all of 64 whole numbers of 16 bits lie between -limit and limit. */
+LANES_FN bool vi_all_within(const vi z[4], int16_t limit)
+{
+    __m512i a = _mm512_packs_epi32(z[0], z[1]), b = _mm512_packs_epi32(z[2], z[3]);
+    __m512i most = _mm512_max_epu16(_mm512_abs_epi16(a), _mm512_abs_epi16(b));
+    return !_mm512_cmpge_epu16_mask(most, _mm512_set1_epi16(limit));
 }
 
 /* 64 whole numbers of 8 bits. */

@@ -116,9 +116,17 @@ static void allow(work *w, const sizes *s, uint32_t i)
         value[c] = apart[c] = fabsf(w->before[i * w->stride + c]);
         steps[c] = 0;
         most[c] = 1e-30f;
-        if (c % group) most[c] = most[c - 1]; /* the same for a group */
-        for (uint32_t t = 0; t < TOKENS && c % group == 0; t++)
-            if (w->visible[i] >> t & 1 && s->scale[t][c] > most[c]) most[c] = s->scale[t][c];
+        if (c % group) { /* the same for a group */
+            most[c] = most[c - 1];
+            continue;
+        }
+        float product = 0;
+        for (uint32_t t = 0; t < TOKENS; t++) {
+            if (!(w->visible[i] >> t & 1)) continue;
+            most[c] = fmaxf(most[c], s->scale[t][c]);
+            product = fmaxf(product, w->p[i][t] * s->scale[t][c]);
+        }
+        if (product < 0.502f * most[c]) most[c] = product; /* QUIRE_SMALL_Z */
     }
     for (uint32_t t = 0; t < TOKENS; t++) {
         if (!(w->visible[i] >> t & 1)) continue;
