@@ -50,9 +50,3 @@ def attention(q, k, v, scale, mask=None, sinks=None):
 def error(got, want):
     """Largest distance of an output row, in units of the row."""
     return float((np.linalg.norm(np.asarray(got, np.float64) - want, axis=-1) / np.linalg.norm(want, axis=-1)).max())
-
-
-def mean_error(got, want):
-    """Root of the mean square of the difference, in units of that of the outputs. Rows of real models can be sums that cancel, whose
-    own size says little."""
-    return float(np.sqrt(np.mean((np.asarray(got, np.float64) - want) ** 2) / np.mean(want**2)))

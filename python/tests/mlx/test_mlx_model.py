@@ -8,7 +8,7 @@ import numpy as np
 import quire.mlx_lm as quire_mlx
 from measure import Recorder, greedy, perplexity
 from mlx_lm.models.cache import QuantizedKVCache
-from reference import attention, mean_error, sees
+from reference import attention, error, sees
 from support import MOST, ROOT, attend, numpy, real_model
 
 N = 160
@@ -47,7 +47,7 @@ class Model(unittest.TestCase):
                     np.testing.assert_array_equal(np.array(a), np.array(b), f"{name} of layer {i}, {bits} bits")
                 if i % 3 == 0:
                     floats = [np.array(mx.dequantize(w, s.astype(mx.float32), b.astype(mx.float32), group, bits)) for w, s, b in (keys, values)]
-                    worst = max(worst, mean_error(numpy(out), attention(numpy(q), *floats, 0.125, sees(N, N))))
+                    worst = max(worst, error(numpy(out), attention(numpy(q), *floats, 0.125, sees(N, N))))
             self.assertLess(worst, MOST)
 
     def test_codes_of_floats_are_the_same_too(self):
