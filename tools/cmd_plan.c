@@ -105,10 +105,10 @@ typedef struct fidelity {
     double kld, top1;
 } fidelity;
 
-static fidelity find_fidelity(const char *canonical)
+/* Of policies that begin with the first n characters of one, and end there. */
+static fidelity measured(const char *canonical, size_t n)
 {
     fidelity f = {.top1 = 100};
-    size_t n = strcspn(canonical, ","); /* what follows the pair makes it better */
     for (size_t i = 0; i < N_EVIDENCE; i++) {
         const evidence *e = &evidence_rows[i];
         if (strlen(e->policy) != n || memcmp(e->policy, canonical, n)) continue;
@@ -117,6 +117,14 @@ static fidelity find_fidelity(const char *canonical)
         f.n++;
     }
     return f;
+}
+
+/* Of the whole policy; or else of its pair, if what follows leaves the window layers as they were. */
+static fidelity find_fidelity(const char *canonical)
+{
+    fidelity f = measured(canonical, strlen(canonical));
+    if (f.n || strstr(canonical, ",window=")) return f;
+    return measured(canonical, strcspn(canonical, ","));
 }
 
 /* -------------------------------------------------------------------- rows */

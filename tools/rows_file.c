@@ -66,11 +66,11 @@ static bool read_rows(rows_file *f, FILE *in, uint32_t max_tokens)
         rows_layer *l = &f->layers[head[0]];
         uint32_t width = rows_width(&l->shape, (int)head[1]);
         if (head[2] < l->n[head[1]]) return true;
-        if (head[2] != l->n[head[1]]) return false;
         if (head[2] >= max_tokens) {
             if (fseek(in, (long)(width * sizeof(float)), SEEK_CUR)) return false;
             continue;
         }
+        if (head[2] != l->n[head[1]]) return false;
         float *row = next_row(l, (int)head[1]);
         if (!row) return false;
         if (fread(row, sizeof *row, width, in) != width) return true;

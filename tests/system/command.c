@@ -204,6 +204,40 @@ static void test_tables_and_plot(void **state)
     assert_non_null(strstr(r->text, "| r4 |"));
 }
 
+/* One layer with one head of 32 channels; rows of K, V and Q in turn, and the begin of a second sequence. */
+static void write_rows(FILE *to, uint32_t n_tokens)
+{
+    const uint32_t head[] = {1, 1, 1, 1, 32, 32, 0};
+    float row[32];
+    fwrite("QUIREROW", 1, 8, to);
+    fwrite(head, sizeof head, 1, to);
+    for (uint32_t t = 0; t <= n_tokens; t++)
+        for (uint32_t kind = 0; kind < 3; kind++) {
+            const uint32_t at[] = {0, kind, t % n_tokens};
+            for (uint32_t c = 0; c < 32; c++) row[c] = (float)((t * 31 + c * 7 + kind * 3) % 17) - 8;
+            fwrite(at, sizeof at, 1, to);
+            fwrite(row, sizeof row, 1, to);
+        }
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    need_command();
+    char path[] = "/tmp/quire-rows-XXXXXX", line[128];
+    FILE *file = fdopen(mkstemp(path), "wb");
+    assert_non_null(file);
+    write_rows(file, 8);
+    assert_int_equal(fclose(file), 0);
+    for (uint32_t tokens = 1; tokens <= 9; tokens++) { /* fewer than there are, all, more */
+        snprintf(line, sizeof line, "rows --policies r8 --json --tokens %u %s", tokens, path);
+        result *r = run(line);
+        assert_int_equal(r->code, 0);
+        assert_non_null(strstr(r->text, "\"policy\":\"r8\""));
+    }
+    unlink(path);
+}
+
 /* Exit code 2 and one sentence that names what is wrong. */
 static void test_wrong_lines(void **state)
 {
@@ -267,6 +301,7 @@ int main(void)
         cmocka_unit_test(test_bench),
         cmocka_unit_test(test_bench_isas),
         cmocka_unit_test(test_tables_and_plot),
+        cmocka_unit_test(test_rows),
         cmocka_unit_test(test_wrong_lines),
     };
     return cmocka_run_group_tests(tests, find_command, NULL);
