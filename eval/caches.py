@@ -13,13 +13,14 @@ class Cache:
         pair = name.removeprefix("stock ").partition(",")[0].split("/")
         self.k, self.v = pair[0], pair[-1]
         self.calibrated = self.k.startswith("c:")
+        self.base = "stock f16" if self.stock else "f16"  # what it is compared with
 
     @property
     def family(self):
         """Whose format it is: llama.cpp's, MLX's or Quire's own."""
         if self.stock or self.k.startswith(("q", "iq")):
             return "llama.cpp"
-        if self.k[0] == "a" or self.name.startswith("k"):
+        if self.k[0] == self.v[0] == "a" or self.name.startswith("k"):
             return "MLX"
         return "Quire, with a profile" if self.calibrated else "Quire"
 
@@ -36,6 +37,8 @@ class Cache:
         return env
 
 
+BASES = ["f16", "stock f16"]
+
 # Figures over much text.
 HEADLINE = ["stock q8_0", "stock q5_1", "stock q4_0",
             "a8g64", "k8v4", "a4g64",
@@ -45,9 +48,10 @@ HEADLINE = ["stock q8_0", "stock q5_1", "stock q4_0",
 MORE = ["stock q5_0", "stock q4_1", "stock iq4_nl", "stock q8_0/q4_0",
         "a8g32", "a6g64", "a6g32", "a5g64", "a5g32", "a4g32", "a3g64", "a3g32", "a2g64", "a2g32",
         "h:a4g64", "h:a4g32", "q4_0", "tq4", "tq3",
-        "r6", "r5", "r4/r3", "r3", "r3/r2", "r2", "c:r6/r6", "c:r5/r3", "c:r2/r2"]
+        "r6", "r5", "r4/r3", "r3", "r3/r2", "a2g64/r2", "r2", "c:r6/r6", "c:r5/r3", "c:r2/r2"]
 # Window layers coded as stock codes them, where Quire keeps f16 unless told.
-WINDOWED = [f"{c},window={c}" for c in ("r8", "r6/r4", "r5/r3", "r4")]
+WINDOWED = [*(f"{c},window={c}" for c in ("r8", "r6/r4", "r5/r3", "r4")),
+            "c:r8/r8,window=r8", "c:r5/r4,window=r6/r4", "c:r4/r3,window=r5/r3"]
 # Long contexts, needles, texts that part.
 FEW = ["stock q8_0", "stock q4_0", "a4g64", "r8", "r6/r4", "c:r5/r4", "c:r4/r3"]
 

@@ -11,6 +11,7 @@ import json
 import sys
 from pathlib import Path
 
+from run import Results
 
 HERE = Path(__file__).resolve().parent
 HEADER = HERE.parent / "tools" / "evidence.h"
@@ -49,19 +50,16 @@ def canonical(name):
 def measured():
     """(policy, model) -> (KL, same token), over as much text as there is."""
     found = {}
-    for file in sorted((HERE / "results").glob("*.jsonl")):
-        for line in file.read_text().splitlines():
-            row = json.loads(line)
-            job, figures = row.get("job", {}), row.get("figures") or {}
-            if job.get("what") != "divergence" or job.get("ctx") != 2048 or job.get("text") != "wiki" or "kld" not in figures:
-                continue
-            if "noise" in job["model"] or job["cache"].startswith(("stock ", "f16")):  # stock types are rotated by the host
-                continue
-            key = {"k8v4": "a8g64/a4g64"}.get(job["cache"]) or canonical(job["cache"]), job["model"].partition("+")[0]
-            if key not in found or job["chunks"] > found[key][0]:
-                found[key] = job["chunks"], figures["kld"], figures.get("top1") or 0
-            elif job["chunks"] == found[key][0] and figures["kld"] > found[key][1]:  # another profile: the worse one
-                found[key] = job["chunks"], figures["kld"], figures.get("top1") or 0
+    for row in Results(HERE / "results").done.values():
+        job, figures = row["job"], row["figures"]
+        if job["what"] != "divergence" or job["ctx"] != 2048 or job["text"] != "wiki":
+            continue
+        if "noise" in job["model"] or job["cache"].startswith(("stock ", "f16")):  # stock types are rotated by the host
+            continue
+        key = {"k8v4": "a8g64/a4g64"}.get(job["cache"]) or canonical(job["cache"]), job["model"].partition("+")[0]
+        more = key not in found or job["chunks"] > found[key][0]
+        if more or job["chunks"] == found[key][0] and figures["kld"] > found[key][1]:  # of two profiles the worse one
+            found[key] = job["chunks"], figures["kld"], figures.get("top1") or 0
     return {key: value[1:] for key, value in found.items()}
 
 

@@ -200,6 +200,8 @@ class Answer:
 class Server:
     """llama-server on a free port of the loopback device. `slots` is the directory of slot files."""
 
+    patience = 900  # seconds for an answer
+
     def __init__(self, path, *args, plugin=True, env=None, slots=None):
         self.slots = Path(slots or tempfile.mkdtemp(dir=folder(), prefix="slots-"))
         self.with_plugin, self.env = plugin, env
@@ -244,13 +246,13 @@ class Server:
     def log(self):
         return Path(self.log_path).read_text(errors="replace")
 
-    def request(self, path, body=None, timeout=900):
+    def request(self, path, body=None):
         """The parsed answer and the HTTP status."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=data,
                                          headers={"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=timeout) as answer:
+            with urllib.request.urlopen(request, timeout=self.patience) as answer:
                 return json.loads(answer.read()), answer.status
         except urllib.error.HTTPError as e:
             body = e.read().decode(errors="replace")

@@ -21,12 +21,20 @@ MODELS = {"smollm2-135m": (64, 30, 8192), "gemma3-270m": (256, 3, 32768)}
 
 
 def scratch():
-    """Models with wide weights, profiles, logits: made when absent."""
+    """Models with wide weights: made when absent."""
     base = os.environ.get("QUIRE_CACHE") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "quire")
     path = Path(base) / "eval"
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+made_in = None  # a folder for what the device makes, instead of scratch()
+
+
+def made():
+    """Profiles, rows and logits: made when absent, and not again by another build of the device."""
+    return Path(made_in) if made_in else scratch()
 
 
 def quire():
@@ -88,7 +96,7 @@ def profile(name, recipe):
     text, _, size = recipe.partition("@")
     size, _, length = size.partition("-")
     ctx, _, chunks = size.partition("x")
-    return record(scratch() / f"{name}.{recipe}.profile", "QUIRE_PROFILE_RECORD", name, text, ctx, chunks,
+    return record(made() / f"{name}.{recipe}.profile", "QUIRE_PROFILE_RECORD", name, text, ctx, chunks,
                   {"QUIRE_PROFILE_LENGTH": length} if length else {})
 
 
@@ -101,7 +109,7 @@ def record(path, variable, name, text, ctx, chunks, env=None):
 
 def logits(name, text, ctx, chunks, stock):
     """What a cache is compared with: the same program with an f16 cache."""
-    path = scratch() / f"{name}.{text}.{ctx}x{chunks}.{'stock' if stock else 'quire'}.logits"
+    path = made() / f"{name}.{text}.{ctx}x{chunks}.{'stock' if stock else 'quire'}.logits"
     return once(path, lambda part: llama.perplexity(
         model(name), ["-fa", "on"], plugin=not stock, ctx=ctx, chunks=chunks, save=part, text=TEXTS / f"{text}.txt",
         timeout=HOURS))
@@ -109,7 +117,7 @@ def logits(name, text, ctx, chunks, stock):
 
 def rows(name, tokens):
     """Recorded K, V and Q rows."""
-    return record(scratch() / f"{name}.{tokens}.rows", "QUIRE_ROWS_RECORD", name, "wiki", tokens, 1)
+    return record(made() / f"{name}.{tokens}.rows", "QUIRE_ROWS_RECORD", name, "wiki", tokens, 1)
 
 
 # --- measurements --------------------------------------------------------------------------------
@@ -134,6 +142,7 @@ def continued(name, cache, tokens, n, recipe):
     """The likeliest tokens, and the true one, after a long text and after each of its next n tokens."""
     c, env = cache_of(name, cache, recipe)
     with llama.Server(model(name), "-c", tokens + n + 64, "-np", 1, *c.arguments(), plugin=not c.stock, env=env) as s:
+        s.patience = HOURS  # of a stock cache the prompt alone takes a quarter of an hour
         ids = s.tokens((TEXTS / "wiki.txt").read_text())[:tokens + n]
         if len(ids) < tokens + n:
             raise llama.Broken("the text is too short")
@@ -144,17 +153,24 @@ def continued(name, cache, tokens, n, recipe):
     return found
 
 
+def divergence_of_lists(a, b):
+    """KL divergence over the tokens that two lists of log-probabilities share, all others counted as one."""
+    other = dict(b)
+    shared = [(p, other[t]) for t, p in a if t in other]
+    rest = [max(1 - sum(math.exp(x) for x in side), 1e-12) for side in zip(*shared)] if shared else [1, 1]
+    return sum(math.exp(p) * (p - q) for p, q in shared) + rest[0] * math.log(rest[0] / rest[1])
+
+
 def continuation(name, cache, tokens, n, recipe):
-    """KL divergence at contexts whose logits would not fit into memory: over the 2000 likeliest tokens."""
+    """KL divergence at contexts whose logits would not fit into memory: over the 2000 likeliest tokens, and the rest as one."""
     c = Cache(cache)
-    path = scratch() / f"{name}.{tokens}+{n}.{'stock' if c.stock else 'quire'}.continued"
+    path = made() / f"{name}.{tokens}+{n}.{'stock' if c.stock else 'quire'}.continued"
     once(path, lambda part: Path(part).write_text(
-        json.dumps(continued(name, "stock f16" if c.stock else "f16", tokens, n, None))))
+        json.dumps(continued(name, c.base, tokens, n, None))))
     base, mine = json.loads(path.read_text()), continued(name, cache, tokens, n, recipe)
     klds, same, gain = [], 0, 0.0
     for a, b in zip(base, mine):
-        b_of = dict(b["top"])
-        klds.append(sum(math.exp(p) * (p - b_of.get(t, b["top"][-1][1])) for t, p in a["top"]))
+        klds.append(divergence_of_lists(a["top"], b["top"]))
         same += a["top"][0][0] == b["top"][0][0]
         gain += a["true"] - b["true"]
     mean = sum(klds) / n

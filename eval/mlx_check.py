@@ -4,8 +4,8 @@
     python3 eval/mlx_check.py FILE.rows [QUIRE]      with a Python that has mlx-lm, for example scripts/make-golden's
 
 Attention in fp32. Codes are the same; Quire keeps scales and biases in halves, as mlx-lm does for a model in halves, so
-the comparison that must hold is with mlx-lm's scales as halves: at most 0.1 % of the outputs' size (root mean square, by
-layer). With scales of 32 bits mlx-lm itself moves by 0.25 %, which is shown beside it.
+the comparison that must hold is with mlx-lm's scales as halves: at most 0.1 % of the output's size, in every
+single row of a head. With scales of 32 bits mlx-lm itself moves by 0.25 % (root mean square, by layer), which is shown beside it.
 """
 import subprocess
 import sys
@@ -59,28 +59,33 @@ def difference(a, b):
     return float(np.sqrt(np.mean((a - b) ** 2) / np.mean(b ** 2)))
 
 
+def worst_row(a, b):
+    return float((np.linalg.norm(a - b, axis=-1) / np.linalg.norm(b, axis=-1)).max())
+
+
 def main():
     path, quire = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "build/release/bin/quire"
     mx.set_default_device(mx.cpu)
     layers = read(path)
-    worst = 0.0
+    right = True
     for bits in (8, 4):
         with tempfile.NamedTemporaryFile() as out:
             subprocess.run([quire, "rows", "--policies", f"a{bits}g64", "--tokens", str(TOKENS), "--every", str(EVERY),
                             "--write", out.name, path], check=True, stdout=subprocess.DEVNULL)
             ours = np.fromfile(out.name, np.float32)
-        at, differences, wide = 0, [], []
+        at, differences, wide, rows = 0, [], [], []
         for (q_heads, _, _, d_v, _), (k, v, q) in layers:
             theirs = by_mlx(k, v, q, bits, halves)
             mine = ours[at:at + theirs.size].reshape(theirs.shape)
             at += theirs.size
             differences.append(difference(mine, theirs))
+            rows.append(worst_row(mine, theirs))
             wide.append(difference(mine, by_mlx(k, v, q, bits, lambda side: side)))
         assert at == ours.size
         print(f"a{bits}g64: {len(differences)} layers, difference {np.mean(differences):.2e} on average, "
-              f"{max(differences):.2e} at most; with scales of 32 bits {np.mean(wide):.2e}, {max(wide):.2e}")
-        worst = max(worst, *differences)
-    return 0 if worst <= MOST else f"more than {MOST}"
+              f"{max(differences):.2e} at most, {max(rows):.2e} in the worst row; with scales of 32 bits {np.mean(wide):.2e}, {max(wide):.2e}")
+        right = right and all(r <= MOST for r in rows)  # not so of NaN
+    return 0 if right else f"more than {MOST}"
 
 
 if __name__ == "__main__":

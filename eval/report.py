@@ -4,6 +4,8 @@
 
     eval/report.py [--check]     --check: fails if docs/fidelity.md is not what the results give
 """
+import itertools
+import re
 import statistics
 import sys
 from pathlib import Path
@@ -11,7 +13,8 @@ from pathlib import Path
 import caches
 import llama
 import measure
-from run import GEMMA, LONG, LONGER, RECIPE, SMOL, Results
+from run import GEMMA, LONG, LONGER, RECIPE, SMOL, Results, key
+from run import profiles as profile_jobs
 from svg import Plot
 
 DOC = llama.ROOT / "docs" / "fidelity.md"
@@ -39,7 +42,7 @@ class Evidence:
         """The perplexity ratio is to the f16 cache of the same program. The one in the results is to logits that were rounded to
         16 bits on their way through a file, which alone moves it by up to 0.4 %; it is left out where f16 was not run."""
         job, figures = row["job"], dict(row["figures"])
-        f16 = "stock f16" if caches.Cache(job["cache"]).stock else "f16"
+        f16 = caches.Cache(job["cache"]).base
         base = next((r["figures"] for r in self.rows if r["job"] == {**without(job, "recipe", "profile_of"), "cache": f16}), None)
         figures["ratio"] = figures["ppl"] / base["ppl"] if base else None
         return figures
@@ -55,14 +58,23 @@ class Evidence:
         n = FEWER[model]
         if whole and len(whole.get("by_chunk", [])) >= n:
             kld, error, top1, _ = whole["by_chunk"][n - 1]
-            return {"kld": kld, "kld_error": error, "top1": top1}
+            return {"kld": kld, "kld_error": max(error, 5e-6), "top1": top1}  # five digits behind the point are printed
         return self.divergence(model, cache, chunks=n)
 
     def bits(self, model, cache):
         if (model, cache) not in self.memo:
-            c, d = caches.Cache(cache), measure.MODELS[model.partition("+")[0]][0]
-            self.memo[model, cache] = caches.bits(measure.quire(), c.k, c.v, d)
+            c = caches.Cache(cache)
+            self.memo[model, cache] = caches.bits(measure.quire(), c.k, c.v, head_size(model))
         return self.memo[model, cache]
+
+
+def head_size(model):
+    return measure.MODELS[model.partition("+")[0]][0]
+
+
+def quoted(cache):
+    """Policies as what one types, stock caches as words."""
+    return cache if caches.Cache(cache).stock else f"`{cache}`"
 
 
 def without(job, *keys):
@@ -98,8 +110,9 @@ JUDGES = {
     "safe": ("stock q8_0", "KL no larger, fewer bits", lambda mine, other, bits, less: mine["kld"] <= other["kld"] and less),
     "balanced": ("stock q5_1", "at most 5.25 bits, top-1 above, perplexity within 1.5 %",
                  lambda mine, other, bits, less: bits <= 5.25 and mine["top1"] > other["top1"] and abs(mine["ratio"] - 1) <= 0.015),
-    "small": ("stock q4_0", "KL smaller, fewer bits (3.8 at most with a profile)",
-              lambda mine, other, bits, less: mine["kld"] < other["kld"] and less),
+    "small": ("stock q4_0", "KL smaller, fewer bits", lambda mine, other, bits, less: mine["kld"] < other["kld"] and less),
+    "small, profile": ("stock q4_0", "KL smaller, at most 3.8 bits",
+                       lambda mine, other, bits, less: mine["kld"] < other["kld"] and bits <= 3.8),
 }
 
 
@@ -108,16 +121,18 @@ def presets(e):
     for preset in caches.presets(measure.quire()):
         if preset["name"] not in JUDGES:
             continue
-        judge, what, holds = JUDGES[preset["name"]]
+        judge = JUDGES[preset["name"]][0]
         for model in (SMOL, GEMMA):
             other = e.divergence(model, judge)
             rows.append(["", judge, NAMES[model], number(e.bits(model, judge)), *figures(other), ""])
             for form in ("without", "with_profile"):
+                name = preset["name"] + (", profile" if form == "with_profile" else "")
+                _, what, holds = JUDGES.get(name) or JUDGES[preset["name"]]
                 k, v = preset[form].split("/")
                 c = k if k == v else preset[form]
                 mine, bits = e.divergence(model, c), e.bits(model, c)
                 kept = mine and other and holds(mine, other, bits, bits < e.bits(model, judge))
-                rows.append([f"`{preset['name']}`" + (", profile" if form == "with_profile" else ""), f"`{c}`", NAMES[model],
+                rows.append([name, f"`{c}`", NAMES[model],
                              number(bits), *figures(mine), ("yes: " if kept else "**no**: ") + what])
     return table(["preset", "cache", "model", "bits", "mean KL", "99 %", "top-1 %", "PPL ratio", "against the stock cache"], rows)
 
@@ -127,21 +142,34 @@ def headline(e):
     names = sorted(["f16", *caches.HEADLINE], key=lambda c: (-e.bits(SMOL, c), c))
     for c in names:
         cells = [figures(e.divergence(m, c)) for m in (SMOL, GEMMA)]
-        rows.append([f"`{c}`" if not c.startswith("stock") else c, number(e.bits(SMOL, c)), *cells[0],
+        rows.append([quoted(c), number(e.bits(SMOL, c)), *cells[0],
                      number(e.bits(GEMMA, c)), *cells[1]])
     head = ["cache", "bits", "SmolLM2: mean KL", "99 %", "top-1 %", "PPL ratio", "bits", "Gemma3: mean KL", "99 %",
             "top-1 %", "PPL ratio"]
     return table(head, rows)
 
 
+WINDOW_LAYERS, WINDOW, FULL_LAYERS = 15, 512, measure.MODELS["gemma3-270m"][1]  # of Gemma3
+
+
+def whole_bits(bits, window_bits, tokens):
+    """Bits per value over all rows that a model with windows keeps of a context."""
+    window, full = WINDOW_LAYERS * min(WINDOW, tokens), FULL_LAYERS * tokens
+    return (window * window_bits + full * bits) / (window + full)
+
+
 def windows(e):
     rows = []
-    for c in caches.WINDOWED:
-        pair = c.partition(",")[0]
-        rows.append([f"`{pair}`", number(e.bits(GEMMA, c)), *figures(e.divergence(GEMMA, pair))[:3], *figures(e.divergence(GEMMA, c))[:3]])
-    for c in ("stock q8_0", "stock q5_1", "stock q4_0"):
-        rows.append([c, number(e.bits(GEMMA, c)), "", "", "", *figures(e.divergence(GEMMA, c))[:3]])
-    return table(["cache", "bits", "window layers f16: mean KL", "99 %", "top-1 %", "coded too: mean KL", "99 %", "top-1 %"], rows)
+    for c in [*dict.fromkeys(c.partition(",")[0] for c in caches.WINDOWED), *caches.WINDOWED, "stock q8_0", "stock q5_1", "stock q4_0"]:
+        pair, _, window = c.partition(",window=")
+        if window:
+            said = quoted(window)
+        else:
+            window, said = (pair, "the same") if caches.Cache(c).stock else ("f16", "f16")
+        bits, window_bits = e.bits(GEMMA, pair), e.bits(GEMMA, window)
+        rows.append([quoted(pair), said,
+                     number(bits), *(number(whole_bits(bits, window_bits, n)) for n in (2048, 32768)), *figures(e.divergence(GEMMA, c))])
+    return table(["cache", "window layers", "bits, full layers", "all layers at 2K", "at 32K", "mean KL", "99 %", "top-1 %", "PPL ratio"], rows)
 
 
 def everything(e):
@@ -150,7 +178,7 @@ def everything(e):
     for c in names:
         cells = [figures(e.fewer(m, c)) for m in (SMOL, GEMMA)]
         if any(cells[0]) or any(cells[1]):
-            rows.append([f"`{c}`" if not c.startswith("stock") else c, number(e.bits(SMOL, c)), cells[0][0], cells[0][2],
+            rows.append([quoted(c), number(e.bits(SMOL, c)), cells[0][0], cells[0][2],
                          number(e.bits(GEMMA, c)), cells[1][0], cells[1][2]])
     return table(["cache", "bits", "SmolLM2: mean KL", "top-1 %", "bits", "Gemma3: mean KL", "top-1 %"], rows)
 
@@ -172,7 +200,7 @@ def label(cache):
 
 
 def frontier_plot(e, model, path):
-    plot = Plot(f"{NAMES[model]}: what a bit buys", "bits per value, everything counted",
+    plot = Plot(f"{NAMES[model]}: what a bit buys", "bits per value" + (" of the layers with full attention" if model == GEMMA else ""),
                 "mean KL divergence to the f16 cache", log_y=True)
     all_points = points(e, model)
     for family in ("Quire", "Quire, with a profile", "llama.cpp", "MLX"):
@@ -188,7 +216,8 @@ def frontier_check(e):
     for model in (SMOL, GEMMA):
         all_points = points(e, model)
         for bits, kld, cache in all_points:
-            if caches.Cache(cache).family not in OTHERS:
+            c = caches.Cache(cache)
+            if c.family not in OTHERS or c.family == "llama.cpp" and not c.stock:
                 continue
             cells = []
             for families in (("Quire",), ("Quire", "Quire, with a profile")):
@@ -218,32 +247,35 @@ def long_contexts(e):
 
 def profile_rows(e):
     rows = []
-    for row in e.rows:
-        job = row["job"]
-        if job["what"] != "divergence" or job["cache"] not in ("r4", "c:r4/r4"):
+    for model in (SMOL, GEMMA):
+        for cache, recipe in (("r4", ""), ("c:r4/r4", RECIPE[model])):
+            rows.append([model.replace("+f32", ""), "wiki", 2048, FEWER[model], f"`{cache}`", recipe, "", *figures(e.fewer(model, cache))[:3]])
+    done = {key(row["job"]): row["figures"] for row in e.rows}
+    for job in [*profile_jobs(SMOL), *profile_jobs(GEMMA)]:
+        if key(job) not in done:
             continue
         rows.append([job["model"].replace("+f32", "").replace("+noise", ", weights moved by 2 %"), job["text"],
                      job["ctx"], job["chunks"], f"`{job['cache']}`", job.get("recipe", ""),
-                     "of the unmoved weights" if job.get("profile_of") else "", *figures(e.against_f16(row))])
-    rows.sort(key=lambda r: (r[0], r[1], r[2], r[3], r[4], r[5]))
-    return table(["model", "text", "context", "chunks", "cache", "profile", "", "mean KL", "99 %", "top-1 %", "PPL ratio"],
-                 rows)
+                     "of the unmoved weights" if job.get("profile_of") else "", *figures(done[key(job)])[:3]])
+    rows.sort(key=lambda r: (r[0], r[1], r[2], r[4], r[5]))
+    return table(["model", "text", "tokens", "contexts", "cache", "profile", "", "mean KL", "99 %", "top-1 %"], rows)
 
 
 def attention(e):
     lines = []
     for model in (SMOL, GEMMA):
-        f = e.find(what="attention", model=model)
+        f, d = e.find(what="attention", model=model, tokens=2048), head_size(model)
         if not f:
             continue
+        whole = [r for r in f["rows"] if "layer" not in r and all(int(g) <= d for g in re.findall(r"g(\d+)", r["policy"]))]
         rows = [[f"`{r['policy']}`", number(r["bits"]), number(r["out"]), number(r["score"]), number(r["k"]),
-                 number(r["v"])] for r in sorted((r for r in f["rows"] if "layer" not in r), key=lambda r: -r["bits"])]
+                 number(r["v"])] for r in sorted(whole, key=lambda r: -r["bits"])]
         lines += [f"### {NAMES[model]}", ""] + table(["codec", "bits", "output", "score", "K", "V"], rows)
     return lines
 
 
 def layer_plot(e, model, path):
-    f = e.find(what="attention", model=model)
+    f = e.find(what="attention", model=model, tokens=2048)
     if not f:
         return
     plot = Plot(f"{NAMES[model]}: error of attention's output by layer", "layer", "relative error", log_y=True)
@@ -256,8 +288,8 @@ def needle_rows(e):
     rows = []
     for model in (SMOL, GEMMA):
         for tokens in (4096, 2048):
-            base = e.find(what="needles", model=model, cache="f16", tokens=tokens)
-            for c in ["f16", *caches.FEW]:
+            for c in [*caches.BASES, *caches.FEW]:
+                base = e.find(what="needles", model=model, cache=caches.Cache(c).base, tokens=tokens)
                 f = e.find(what="needles", model=model, cache=c, tokens=tokens)
                 if not f or not base:
                     continue
@@ -272,7 +304,7 @@ def needle_rows(e):
 def needle_plot(e, model, tokens, path):
     plot = Plot(f"{NAMES[model]}: log-probability of the needle, {tokens} tokens", "depth in percent",
                 "log-probability of the five digits")
-    for c in ("f16", "stock q8_0", "stock q4_0", "a4g64", "r6/r4", "c:r4/r4", "c:r4/r3"):
+    for c in ("f16", "stock q8_0", "stock q4_0", "a4g64", "r6/r4", "c:r5/r4", "c:r4/r3"):
         f = e.find(what="needles", model=model, cache=c, tokens=tokens)
         if f:
             plot.add(c, [(100 * d, statistics.mean(n["logprob"] for n in f["needles"] if n["depth"] == d))
@@ -282,14 +314,15 @@ def needle_plot(e, model, tokens, path):
 
 
 def parting(a, b):
-    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), len(a))
+    """Index of the first token in which two texts differ; their length if there is none."""
+    return next((i for i, (x, y) in enumerate(itertools.zip_longest(a, b)) if x != y), len(a))
 
 
 def greedy_rows(e):
     rows = []
     for model in (SMOL, GEMMA):
         for c in caches.FEW:
-            base = e.find(what="greedy", model=model, cache="stock f16" if c.startswith("stock") else "f16")
+            base = e.find(what="greedy", model=model, cache=caches.Cache(c).base)
             f = e.find(what="greedy", model=model, cache=c)
             if f and base:
                 ends = [parting(x, y) for x, y in zip(base["tokens"], f["tokens"])]

@@ -47,7 +47,7 @@ def divergence_jobs(model, names, text, ctx, chunks, recipe):
 
 def headline(model):
     chunks = 16 if model == SMOL else 4
-    return divergence_jobs(model, ["f16", "stock f16", *caches.HEADLINE], "wiki", 2048, chunks, RECIPE[model])
+    return divergence_jobs(model, [*caches.BASES, *caches.HEADLINE], "wiki", 2048, chunks, RECIPE[model])
 
 
 def more(model):
@@ -57,13 +57,13 @@ def more(model):
 
 
 def windows(model):
-    return divergence_jobs(model, caches.WINDOWED, "wiki", 2048, 4, None) if model == GEMMA else []
+    return divergence_jobs(model, caches.WINDOWED, "wiki", 2048, 4, RECIPE[model]) if model == GEMMA else []
 
 
 def long(model):
     jobs = []
     for ctx, chunks in LONG[model]:
-        jobs += divergence_jobs(model, caches.FEW, "wiki", ctx, chunks, RECIPE[model])
+        jobs += divergence_jobs(model, [*caches.BASES, *caches.FEW], "wiki", ctx, chunks, RECIPE[model])
     for tokens in LONGER[model]:
         jobs += [with_profile({"what": "continuation", "model": model, "cache": c, "tokens": tokens, "n": 128}, model)
                  for c in caches.FEWEST]
@@ -74,12 +74,14 @@ def profiles(model):
     """The same cache with profiles from other texts, lengths and weights."""
     jobs = []
     chunks = 4 if model == SMOL else 2
-    for recipe in ("plays@2048x6-8192", "calibrate@512x12-8192", "calibrate@2048x6", "calibrate@2048x6-32768"):
+    much = RECIPE[model].removeprefix("calibrate").partition("-")[0]
+    for recipe in (f"plays{much}-8192", "calibrate@512x12-8192", f"calibrate{much}", f"calibrate{much}-32768"):
         jobs += divergence_jobs(model, ["c:r4/r4"], "wiki", 2048, chunks, recipe)
     jobs += divergence_jobs(model, ["r4", "c:r4/r4"], "plays", 2048, chunks, RECIPE[model])
+    jobs += divergence_jobs(model, ["c:r4/r4"], "plays", 2048, chunks, f"wiki{much}-8192")
     ctx, chunks = LONG[model][-1]
     jobs += divergence_jobs(model, ["r4", "c:r4/r4"], "wiki", ctx, chunks, RECIPE[model])
-    jobs += divergence_jobs(model, ["c:r4/r4"], "wiki", ctx, chunks, "calibrate@2048x6")
+    jobs += divergence_jobs(model, ["c:r4/r4"], "wiki", ctx, chunks, f"calibrate{much}")
     noisy = model.replace("+f32", "+noise")
     jobs += divergence_jobs(noisy, ["r4", "c:r4/r4", "c:r4/r4"], "wiki", 2048, 2, RECIPE[model])
     jobs[-1] = {**jobs[-1], "profile_of": model}
@@ -97,12 +99,12 @@ def with_profile(job, model):
 def needles(model):
     tokens = 4096 if model == SMOL else 2048
     return [with_profile({"what": "needles", "model": model, "cache": c, "tokens": tokens}, model)
-            for c in ["f16", *caches.FEW]]
+            for c in [*caches.BASES, *caches.FEW]]
 
 
 def greedy(model):
     return [with_profile({"what": "greedy", "model": model, "cache": c, "n": 100}, model)
-            for c in ["f16", "stock f16", *caches.FEW]]
+            for c in [*caches.BASES, *caches.FEW]]
 
 
 def short(model):
@@ -188,7 +190,7 @@ def work(todo, results, progress):
         start = time.monotonic()
         try:
             figures = perform(job)
-        except (llama.Broken, llama.Absent, subprocess.CalledProcessError) as e:
+        except Exception as e:  # whatever went wrong: the next job may still go well
             progress.failed(job, e)
             continue
         results.add(job, figures, time.monotonic() - start)

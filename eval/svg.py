@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """A small plotter: points and lines on one pair of axes, as SVG."""
+import itertools
 import math
 from xml.sax.saxutils import escape
 
@@ -67,14 +68,19 @@ class Plot:
 
 
 def place(label, x, y, colour, placed):
-    """A label beside its point, moved until it covers no other and no point."""
+    """A label beside its point, moved until it covers no other and no point; with a line to the point if that is far."""
     width = 6.2 * len(label)
-    for dx, dy in ((7, 4), (7, -6), (7, 14), (-7 - width, 4), (-7 - width, -6), (-7 - width, 14), (7, 24), (7, -16)):
-        box = (x + dx, y + dy - 10, x + dx + width, y + dy + 2)
-        if all(box[2] < b[0] or box[0] > b[2] or box[3] < b[1] or box[1] > b[3] for b in placed):
+    for dy, right in itertools.product((4, -6, 14, -16, 24, -26, 34, -36, 44, -46, 54, -56), (True, False)):
+        left = x + (7 + abs(dy - 4) / 4) if right else x - 7 - abs(dy - 4) / 4 - width
+        box = (left, y + dy - 10, left + width, y + dy + 2)
+        if left > LEFT + 2 and all(box[2] < b[0] or box[0] > b[2] or box[3] < b[1] or box[1] > b[3] for b in placed):
             break
     placed.append(box)
-    return f'<text x="{x + dx:.1f}" y="{y + dy:.1f}" font-size="10.5" fill="{colour}">{escape(label)}</text>'
+    text = f'<text x="{left:.1f}" y="{y + dy:.1f}" font-size="10.5" fill="{colour}">{escape(label)}</text>'
+    if abs(dy - 4) <= 12:
+        return text
+    end = left - 2 if right else left + width + 2
+    return f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{end:.1f}" y2="{y + dy - 4:.1f}" stroke="{colour}" stroke-width="0.6"/>' + text
 
 
 def x_ticks(low, high):
