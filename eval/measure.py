@@ -58,12 +58,12 @@ _locks, _lock = {}, threading.Lock()
 
 
 def once(path, make):
-    """The file, made by make(part) if it is not there. Several threads may ask at the same time."""
+    """The file, made by make(part) if it is not there. Several threads and programs may ask at the same time."""
     with _lock:
         mine = _locks.setdefault(path, threading.Lock())
     with mine:
         if not path.exists():
-            part = f"{path}.part"
+            part = f"{path}.{os.getpid()}.part"
             make(part)
             os.replace(part, path)
     return path

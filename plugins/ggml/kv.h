@@ -163,8 +163,10 @@ bool state_copy(struct kv *to, uint64_t to_row, const struct kv *from, uint64_t 
 
 struct recorder; /* writes down the rows that pass by, or what a profile needs of them */
 struct recorder *recorder_create(const quire_geometry *);
-/* k: the rows of K that are about to be shown; where they come from tells how positions turn them. */
-void recorder_begin(struct recorder *, uint32_t layer, const struct host_tensor *k);
+/* k: the rows of K that are about to be shown; where they come from tells how positions turn them. *positions: theirs, or
+ * NULL: the cells they go to. false: the positions are lost, and the rows are not to be shown. */
+bool recorder_begin(struct recorder *, uint32_t layer, const struct host_tensor *k,
+                    const int32_t **positions);
 void recorder_row(struct recorder *, uint32_t layer, quire_side, uint32_t position, const float *row);
 /* behind: how many tokens of the same batch come after this one. */
 void recorder_q(struct recorder *, uint32_t layer, uint32_t behind, const float *row);

@@ -21,7 +21,7 @@ struct recorder {
     struct recorded {
         uint32_t window, n_values[3]; /* of a row of K, V, Q */
         uint32_t next;                /* position after the last row of K */
-        bool begun;
+        bool begun, turned;           /* the profile knows how positions turn its rows */
     } layer[];
 };
 
@@ -87,14 +87,15 @@ enum { MODE_NEIGHBOURS = 0, MODE_HALVES = 2 };
 
 /* Angles of the plain kinds; others (several position streams, YaRN) are left out, and the profile is then one of the
  * positions it saw. */
-static void learn_rope(struct recorder *r, uint32_t layer, const struct host_tensor *op)
+static bool learn_rope(struct recorder *r, uint32_t layer, const struct host_tensor *op)
 {
     float frequencies[512];
     const struct host_tensor *factors = op->src[2];
     int32_t n = op->op_params[ROPE_N_DIMS] / 2, mode = op->op_params[ROPE_MODE];
-    if (n < 1 || n > 512 || (mode != MODE_NEIGHBOURS && mode != MODE_HALVES)) return;
-    if (host_float_param(op, ROPE_EXTRAPOLATION) != 0) return;
-    if (factors && (factors->type != host.type[TYPE_F32] || factors->ne[0] < n || !factors->data)) return;
+    if (n < 1 || n > 512 || (mode != MODE_NEIGHBOURS && mode != MODE_HALVES)) return false;
+    if (host_float_param(op, ROPE_EXTRAPOLATION) != 0) return false;
+    if (factors && (factors->type != host.type[TYPE_F32] || factors->ne[0] < n || !factors->data))
+        return false;
     for (int32_t i = 0; i < n; i++) {
         float x =
             host_float_param(op, ROPE_SCALE) * powf(host_float_param(op, ROPE_BASE), -(float)i / (float)n);
@@ -102,15 +103,32 @@ static void learn_rope(struct recorder *r, uint32_t layer, const struct host_ten
     }
     quire_rope rope = {
         .n_pairs = (uint32_t)n, .interleaved = mode == MODE_NEIGHBOURS, .frequencies = frequencies};
-    quire_profile_set_rope(r->profile, layer, &rope);
+    return !quire_profile_set_rope(r->profile, layer, &rope);
 }
 
-void recorder_begin(struct recorder *r, uint32_t layer, const struct host_tensor *k)
+/* The positions of n rows; NULL: the host has put something else there by now. */
+static const int32_t *positions_of(const struct host_tensor *rope, int64_t n)
 {
-    if (layer >= r->n_layers || r->layer[layer].begun) return;
-    r->layer[layer].begun = true;
-    const struct host_tensor *rope = r->profile ? rope_of(k) : NULL;
-    if (rope) learn_rope(r, layer, rope);
+    const struct host_tensor *t = rope->src[1];
+    if (!t || t->type != host.type[TYPE_I32] || t->ne[0] != n || !t->data) return NULL;
+    const int32_t *position = t->data;
+    for (int64_t i = 0; i < n; i++)
+        if (position[i] < 0 || position[i] >= 1 << 24) return NULL; /* floats are outside */
+    return position;
+}
+
+bool recorder_begin(struct recorder *r, uint32_t layer, const struct host_tensor *k,
+                    const int32_t **positions)
+{
+    *positions = NULL;
+    if (layer >= r->n_layers || !r->profile) return true;
+    struct recorded *l = &r->layer[layer];
+    const struct host_tensor *rope = rope_of(k);
+    if (rope && l->window) *positions = positions_of(rope, k->ne[1]);
+    if (!l->begun && rope && (*positions || !l->window)) l->turned = learn_rope(r, layer, rope);
+    l->begun = true;
+    l->next = 0;
+    return *positions || !l->window || !l->turned;
 }
 
 /* ------------------------------------------------------------------------ rows */

@@ -79,11 +79,12 @@ static void record(const struct store *s)
 {
     struct recorder *r = s->kv->owner->context->recorder;
     if (!r || s->rows->type != host.type[TYPE_F32]) return;
-    if (s->kv->side == QUIRE_K) recorder_begin(r, s->kv->layer, s->rows);
+    const int32_t *positions = NULL;
+    if (s->kv->side == QUIRE_K && !recorder_begin(r, s->kv->layer, s->rows, &positions)) return;
     for (int64_t i = 0; i < s->rows->ne[1]; i++) {
-        uint64_t row = (uint64_t)index_at(s->index, i, 0, 0);
+        uint64_t cell = (uint64_t)index_at(s->index, i, 0, 0) % s->kv->cells;
         const char *values = (const char *)s->rows->data + (size_t)i * s->rows->nb[1];
-        recorder_row(r, s->kv->layer, s->kv->side, (uint32_t)(row % s->kv->cells),
+        recorder_row(r, s->kv->layer, s->kv->side, positions ? (uint32_t)positions[i] : (uint32_t)cell,
                      (const float *)(const void *)values);
     }
 }

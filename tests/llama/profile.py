@@ -1,6 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""A profile recorded from one part of the text and used on another: c:r4/r4 against stock q4_0, both to the f16 cache."""
+"""A profile recorded from one part of the text and used on another: c:r4/r4 against stock q4_0, both to the f16 cache;
+and a profile of window layers, whose cells are reused while it is recorded."""
+import math
+import statistics
+import struct
+
 import kit
 from kit import expect, note, part
 
@@ -33,7 +38,37 @@ def compare(name):
     base.unlink()
 
 
+def weights(profile):
+    """The weights of K's channels by layer; docs/formats/profile.md."""
+    data, at, layers = profile.read_bytes(), 16, []
+    for _ in range(struct.unpack_from("<I", data, 12)[0]):
+        n_heads, d, n_means = struct.unpack_from("<3I", data, at)
+        block = (n_means + 2) * d
+        values = struct.unpack_from(f"<{n_heads * block}f", data, at + 12)
+        layers.append([w for h in range(n_heads) for w in values[h * block + n_means * d:][:d]])
+        at += 12 + 4 * n_heads * block
+    return layers
+
+
+def windows(name="gemma3-270m"):
+    """Batches so large that no cell of a window layer is reused, and so small that all are, several times."""
+    path, ctx = kit.model(name), 1024
+    learn = kit.folder() / "learn.txt"
+    learn.write_text(kit.text(100000))
+    found = []
+    for batch in (ctx, 128):
+        profile = kit.folder() / f"{name}.{batch}.profile"
+        kit.run("llama-perplexity", ["-m", path, "-f", learn, "-c", ctx, "-b", ctx, "-ub", batch, "--chunks", 1, "-t", kit.threads,
+                                     "--no-warmup"], env={"QUIRE_PROFILE_RECORD": str(profile), "QUIRE_PROFILE_LENGTH": "8192"})
+        found.append(weights(profile))
+    # Of the first layers, which have windows: later ones differ by what other batches round otherwise.
+    apart = [math.sqrt(statistics.mean(math.log(x / y) ** 2 for x, y in zip(*layer))) for layer in zip(*found)][:4]
+    expect(max(apart) < 0.005, f"{name}: a profile of window layers does not depend on how cells are reused",
+           " ".join(f"{x:.4f}" for x in apart))
+
+
 def run():
+    part(windows)
     for name in list(MODELS)[:1] if kit.quick else MODELS:
         part(compare, name)
 
