@@ -50,8 +50,7 @@ MORE = ["stock q5_0", "stock q4_1", "stock iq4_nl", "stock q8_0/q4_0",
         "h:a4g64", "h:a4g32", "q4_0", "tq4", "tq3",
         "r6", "r5", "r4/r3", "r3", "r3/r2", "a2g64/r2", "r2", "c:r6/r6", "c:r5/r3", "c:r2/r2"]
 # Window layers coded as stock codes them, where Quire keeps f16 unless told.
-WINDOWED = [*(f"{c},window={c}" for c in ("r8", "r6/r4", "r5/r3", "r4")),
-            *(f"{c},window={c}" for c in ("c:r8/r8", "c:r5/r4", "c:r4/r3")),
+WINDOWED = [*(f"{c},window={c}" for c in ("h:a8g128", "r8", "r6/r4", "r5/r3", "r4", "c:r8/r8", "c:r5/r4", "c:r4/r3")),
             "c:r8/r8,window=r8", "c:r5/r4,window=r6/r4", "c:r4/r3,window=r5/r3"]
 # Long contexts, needles, texts that part.
 FEW = ["stock q8_0", "stock q4_0", "a4g64", "r8", "r6/r4", "c:r5/r4", "c:r4/r3"]

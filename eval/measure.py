@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """The measurements: each takes a cache and gives figures. Files that several need are made once and kept."""
+import fcntl
 import hashlib
 import json
 import math
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import llama
@@ -54,16 +54,12 @@ def sha256(path):
 
 # --- files that are made once --------------------------------------------------------------------
 
-_locks, _lock = {}, threading.Lock()
-
-
 def once(path, make):
     """The file, made by make(part) if it is not there. Several threads and programs may ask at the same time."""
-    with _lock:
-        mine = _locks.setdefault(path, threading.Lock())
-    with mine:
+    with open(f"{path}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
-            part = f"{path}.{os.getpid()}.part"
+            part = f"{path}.part"
             make(part)
             os.replace(part, path)
     return path

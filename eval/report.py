@@ -160,7 +160,8 @@ def whole_bits(bits, window_bits, tokens):
 
 def windows(e):
     rows = []
-    for c in [*dict.fromkeys(c.partition(",")[0] for c in caches.WINDOWED), *caches.WINDOWED, "stock q8_0", "stock q5_1", "stock q4_0"]:
+    pairs = dict.fromkeys(c.partition(",")[0] for c in caches.WINDOWED)
+    for c in [*(p for p in pairs if e.divergence(GEMMA, p)), *caches.WINDOWED, "stock q8_0", "stock q5_1", "stock q4_0"]:
         pair, _, window = c.partition(",window=")
         if window:
             said = quoted(window)
