@@ -5,6 +5,7 @@ A test is a script: it prints one line per check (`ok ...` or `FAILED ...`) and 
 host cannot be had. `--quick` is the short form. What runs llama.cpp, and the environment it takes, is in eval/llama.py;
 QUIRE_KEEP=1 keeps logs and files of a test that passed (those of a failed one are always kept).
 """
+import math
 import os
 import re
 import subprocess
@@ -152,6 +153,16 @@ def tie(a, b):
     """Whether two answers are the same, or part where two tokens were nearly as likely. Needs n_probs >= 2."""
     i = parting(a, b)
     return i is None or gap(a, i) + gap(b, i) <= TIE
+
+
+def apart(a, b):
+    """By how much two answers prefer each its own token where they part, both together; 0: they are the same. Of tokens
+    that the other does not list: infinitely."""
+    i = parting(a, b)
+    if i is None:
+        return 0
+    (x, mine), (y, other) = ((dict(answer.probs[i]), answer.probs[i][0][0]) for answer in (a, b))
+    return x[mine] - x.get(other, -math.inf) + y[other] - y.get(mine, -math.inf)
 
 
 def same_files(a, b):

@@ -129,17 +129,20 @@ def checkpoints(path, policy):
     with kit.Server(path, "-c", 8192, "-np", 1, "--cache-ram", 0, "-ub", 128, env=environment(policy)) as s:
         s.completion(begin, n, slot=0)
         s.completion(begin + a, n, slot=0)
-        back = s.completion(begin + b, n, slot=0, n_probs=2)
+        back = s.completion(begin + b, n, slot=0, n_probs=10)
         log = s.log()
         s.save(0, "a")
         s.erase(0)
         s.restore(0, "a")
         same = kit.same_files(s.slots / "a", s.save(0, "b"))
-        fresh = s.completion(begin + b, n, slot=0, cache=False, n_probs=2)
+        fresh = s.completion(begin + b, n, slot=0, cache=False, n_probs=10)
+    # The prompt goes in other batches, which round otherwise, and codes of 5 bits pass that on: with the size of batches
+    # alone log-probabilities here move by half a nat.
     expect("created context checkpoint" in log and "restored context checkpoint" in log,
            f"{name}: made and put back")
     expect(back.n_cached > 300, f"{name}: the prompt was not computed from its start", f"{back.n_cached} tokens")
-    expect(kit.tie(back, fresh), f"{name}: the same text as from an empty slot", f"{back.text!r} and {fresh.text!r}")
+    expect(kit.apart(back, fresh) <= 3 if policy else kit.tie(back, fresh), f"{name}: the same text as from an empty slot, or nearly",
+           f"{back.text!r} and {fresh.text!r}, {kit.apart(back, fresh):.2f} apart")
     expect(same, f"{name}: save, erase, restore, save gives the same file, both caches")
 
 
