@@ -12,14 +12,18 @@ from kit import expect, note, part
 MODELS = {"smollm2-135m": (1024, 4), "gemma3-270m": (1024, 2)}
 
 
+def record(path, profile, ctx, chunks, *args, **env):
+    learn = kit.folder() / "learn.txt"
+    learn.write_text(kit.text(100000))
+    kit.run("llama-perplexity", ["-m", path, "-f", learn, "-c", ctx, "--chunks", chunks, "-t", kit.threads, *args],
+            env={"QUIRE_PROFILE_RECORD": str(profile), **env})
+
+
 def compare(name):
     ctx, chunks = (512, 2) if kit.quick else MODELS[name]
     path = kit.model(name)
-    learn = kit.folder() / "learn.txt"
-    learn.write_text(kit.text(100000))
     profile, base = kit.folder() / f"{name}.profile", kit.folder() / f"{name}.logits"
-    kit.run("llama-perplexity", ["-m", path, "-f", learn, "-c", ctx, "--chunks", 3, "-t", kit.threads],
-            env={"QUIRE_PROFILE_RECORD": str(profile)})
+    record(path, profile, ctx, 3)
     expect(profile.exists(), f"{name}: a profile is recorded")
     # f16 on each side is its own base: what is compared is the cache, not the attention code.
     figures = {}
@@ -52,14 +56,10 @@ def weights(profile):
 
 def windows(name="gemma3-270m"):
     """Batches so large that no cell of a window layer is reused, and so small that all are, several times."""
-    path, ctx = kit.model(name), 1024
-    learn = kit.folder() / "learn.txt"
-    learn.write_text(kit.text(100000))
-    found = []
+    path, ctx, found = kit.model(name), 1024, []
     for batch in (ctx, 128):
         profile = kit.folder() / f"{name}.{batch}.profile"
-        kit.run("llama-perplexity", ["-m", path, "-f", learn, "-c", ctx, "-b", ctx, "-ub", batch, "--chunks", 1, "-t", kit.threads,
-                                     "--no-warmup"], env={"QUIRE_PROFILE_RECORD": str(profile), "QUIRE_PROFILE_LENGTH": "8192"})
+        record(path, profile, ctx, 1, "-b", ctx, "-ub", batch, "--no-warmup", QUIRE_PROFILE_LENGTH="8192")
         found.append(weights(profile))
     # Of the first layers, which have windows: later ones differ by what other batches round otherwise.
     apart = [math.sqrt(statistics.mean(math.log(x / y) ** 2 for x, y in zip(*layer))) for layer in zip(*found)][:4]
