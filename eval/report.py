@@ -2,26 +2,27 @@
 # SPDX-License-Identifier: MIT
 """Makes docs/fidelity.md and its pictures from the results.
 
-    eval/report.py [--check]     --check: fails if docs/fidelity.md is not what the results give
+    eval/report.py [--check]         --check: fails if docs/fidelity.md is not what the results give
+    eval/report.py --presets-table   prints the table of presets that README.md and docs/operator.md have, and writes nothing
+
+Needs the command quire, for the sizes of codecs: QUIRE_TOOL, or build/release/bin/quire.
 """
 import itertools
 import re
 import statistics
 import sys
-from pathlib import Path
+from decimal import Decimal
 
 import caches
 import llama
 import measure
-from run import GEMMA, LONG, LONGER, RECIPE, SMOL, Results, key
+from run import CHUNKS, FEWER, GEMMA, LONG, LONGER, NEEDLE_TOKENS, RECIPE, SMALL, SMOL, TINY, Results, key
 from run import profiles as profile_jobs
 from svg import Plot
 
 DOC = llama.ROOT / "docs" / "fidelity.md"
 PICTURES = llama.ROOT / "docs" / "fidelity"
-NAMES = {SMOL: "SmolLM2-135M", GEMMA: "Gemma3-270M"}
-CHUNKS = {SMOL: 16, GEMMA: 4}
-FEWER = {SMOL: 4, GEMMA: 2}
+NAMES = {SMOL: "SmolLM2-135M", GEMMA: "Gemma3-270M", TINY: "TinyLlama-1.1B"}
 OTHERS = ("llama.cpp", "MLX")
 
 
@@ -116,6 +117,12 @@ JUDGES = {
 }
 
 
+def measured_name(policy):
+    """A pair of one codec was measured under the codec's name."""
+    k, v = policy.split("/")
+    return k if k == v else policy
+
+
 def presets(e):
     rows = []
     for preset in caches.presets(measure.quire()):
@@ -128,8 +135,7 @@ def presets(e):
             for form in ("without", "with_profile"):
                 name = preset["name"] + (", profile" if form == "with_profile" else "")
                 _, what, holds = JUDGES.get(name) or JUDGES[preset["name"]]
-                k, v = preset[form].split("/")
-                c = k if k == v else preset[form]
+                c = measured_name(preset[form])
                 mine, bits = e.divergence(model, c), e.bits(model, c)
                 kept = mine and other and holds(mine, other, bits, bits < e.bits(model, judge))
                 rows.append([name, f"`{c}`", NAMES[model],
@@ -321,15 +327,65 @@ def parting(a, b):
 
 def greedy_rows(e):
     rows = []
-    for model in (SMOL, GEMMA):
-        for c in caches.FEW:
-            base = e.find(what="greedy", model=model, cache=caches.Cache(c).base)
-            f = e.find(what="greedy", model=model, cache=c)
-            if f and base:
-                ends = [parting(x, y) for x, y in zip(base["tokens"], f["tokens"])]
-                n = len(base["tokens"][0])
+    for model in NAMES:
+        for c in caches.TOLD:
+            if found := greedy_ends(e, model, c):
+                ends, n = found
                 rows.append([NAMES[model], c, statistics.median(ends), sum(x == n for x in ends)])
     return table(["model", "cache", "median tokens until they part (of 100)", "equal to the end, of 20"], rows)
+
+
+# --- presets, for other pages -------------------------------------------------------------------
+
+NOT_MEASURED = "not measured"
+
+
+def needles_found(e, model, cache):
+    """How many needles a cache finds, of those that the f16 cache of the same program finds."""
+    base, f = (e.find(what="needles", model=model, cache=c, tokens=NEEDLE_TOKENS[model]) for c in (caches.Cache(cache).base, cache))
+    if not base or not f:
+        return None
+    could = [n["hit"] for n, b in zip(f["needles"], base["needles"]) if b["hit"]]
+    return sum(could), len(could)
+
+
+def greedy_ends(e, model, cache):
+    """For each prompt the number of tokens until the text parts from that of the f16 cache; and how many were made."""
+    base, f = (e.find(what="greedy", model=model, cache=c) for c in (caches.Cache(cache).base, cache))
+    if not base or not f:
+        return None
+    return [parting(x, y) for x, y in zip(base["tokens"], f["tokens"])], len(base["tokens"][0])
+
+
+def plain(x):
+    """Three digits without an exponent."""
+    return format(Decimal(f"{x:.3g}"), "f")
+
+
+def measured_cells(e, model, cache):
+    """Mean KL, same token, greedy texts that are equal, needles found."""
+    f, greedy, needles = e.divergence(model, cache), greedy_ends(e, model, cache), needles_found(e, model, cache)
+    return [plain(f["kld"]) if f else NOT_MEASURED, f"{f['top1']:.1f}" if f else NOT_MEASURED,
+            f"{sum(end == greedy[1] for end in greedy[0])} of {len(greedy[0])}" if greedy else NOT_MEASURED,
+            f"{needles[0]} of {needles[1]}" if needles else NOT_MEASURED]
+
+
+def presets_table(e):
+    """One row per preset without and with a profile, and stock types to compare with."""
+    chosen = [("", "stock q8_0", "stock q8_0")]
+    for preset in caches.presets(measure.quire()):
+        if preset["name"] not in JUDGES:
+            continue
+        if preset["name"] == "small":
+            chosen.append(("", "stock q4_0", "stock q4_0"))
+        chosen.append((f"`{preset['name']}`", f"`{preset['without']}`", measured_name(preset["without"])))
+        chosen.append((f"`{preset['name']}` with a profile", f"`{preset['with_profile']}`", measured_name(preset["with_profile"])))
+    head = ["preset", "K/V codecs", "bits per value, head size 64 / 256"]
+    for model in NAMES:
+        head += [f"{NAMES[model]}: mean KL", "same token %", "greedy texts equal", "needles found"]
+    rows = [[name, said, f"{e.bits(SMOL, cache):.3g} / {e.bits(GEMMA, cache):.3g}",
+             *itertools.chain(*(measured_cells(e, model, cache) for model in NAMES))] for name, said, cache in chosen]
+    return table(head, rows)
 
 
 # --- document ------------------------------------------------------------------------------------
@@ -354,6 +410,9 @@ def pictures(e):
 
 def main():
     e = Evidence(Results(llama.HERE / "results"))
+    if "--presets-table" in sys.argv[1:]:
+        print("\n".join(presets_table(e)).rstrip())
+        return 0
     text = document(e)
     if "--check" in sys.argv[1:]:
         return 0 if DOC.exists() and DOC.read_text() == text else "docs/fidelity.md is not what eval/report.py makes"

@@ -34,10 +34,14 @@ import caches
 import llama
 import measure
 
-SMOL, GEMMA = "smollm2-135m+f32", "gemma3-270m+f32"
-RECIPE = {SMOL: "calibrate@2048x12-8192", GEMMA: "calibrate@2048x6-8192"}
-LONG = {SMOL: [(4096, 2), (8192, 1)], GEMMA: [(4096, 1)]}
-LONGER = {SMOL: [], GEMMA: [16384, 32000]}  # logits over Gemma3's vocabulary do not fit into memory there
+SMOL, GEMMA, TINY = "smollm2-135m+f32", "gemma3-270m+f32", "tinyllama-1.1b+f32"
+SMALL = (SMOL, GEMMA)  # every suite; TinyLlama, where a context takes minutes, has the headline and what follows it
+RECIPE = {SMOL: "calibrate@2048x12-8192", GEMMA: "calibrate@2048x6-8192", TINY: "calibrate@512x8-2048"}
+CHUNKS = {SMOL: 16, GEMMA: 4, TINY: 2}  # contexts of the headline
+FEWER = {SMOL: 4, GEMMA: 2, TINY: 2}  # contexts over which every cache is compared
+LONG = {SMOL: [(4096, 2), (8192, 1)], GEMMA: [(4096, 1)], TINY: []}  # TinyLlama was trained for 2048 tokens
+LONGER = {SMOL: [], GEMMA: [16384, 32000], TINY: []}  # logits over Gemma3's vocabulary do not fit into memory there
+NEEDLE_TOKENS = {SMOL: 4096, GEMMA: 2048, TINY: 2048}
 
 
 def divergence_jobs(model, names, text, ctx, chunks, recipe):
@@ -46,14 +50,13 @@ def divergence_jobs(model, names, text, ctx, chunks, recipe):
 
 
 def headline(model):
-    chunks = 16 if model == SMOL else 4
-    return divergence_jobs(model, [*caches.BASES, *caches.HEADLINE], "wiki", 2048, chunks, RECIPE[model])
+    names = caches.LARGE if model == TINY else caches.HEADLINE
+    return divergence_jobs(model, [*caches.BASES, *names], "wiki", 2048, CHUNKS[model], RECIPE[model])
 
 
 def more(model):
     """Fewer chunks: what the caches of the headline had after as many is in their results."""
-    chunks = 4 if model == SMOL else 2
-    return divergence_jobs(model, caches.MORE, "wiki", 2048, chunks, RECIPE[model])
+    return divergence_jobs(model, caches.MORE, "wiki", 2048, FEWER[model], RECIPE[model]) if model in SMALL else []
 
 
 def windows(model):
@@ -72,8 +75,10 @@ def long(model):
 
 def profiles(model):
     """The same cache with profiles from other texts, lengths and weights."""
+    if model not in SMALL:
+        return []
     jobs = []
-    chunks = 4 if model == SMOL else 2
+    chunks = FEWER[model]
     much = RECIPE[model].removeprefix("calibrate").partition("-")[0]
     for recipe in (f"plays{much}-8192", "calibrate@512x12-8192", f"calibrate{much}", f"calibrate{much}-32768"):
         jobs += divergence_jobs(model, ["c:r4/r4"], "wiki", 2048, chunks, recipe)
@@ -89,7 +94,7 @@ def profiles(model):
 
 
 def rows(model):
-    return [{"what": "attention", "model": model, "tokens": 2048, "recipe": RECIPE[model]}]
+    return [{"what": "attention", "model": model, "tokens": 2048, "recipe": RECIPE[model]}] if model in SMALL else []
 
 
 def with_profile(job, model):
@@ -97,14 +102,13 @@ def with_profile(job, model):
 
 
 def needles(model):
-    tokens = 4096 if model == SMOL else 2048
-    return [with_profile({"what": "needles", "model": model, "cache": c, "tokens": tokens}, model)
-            for c in [*caches.BASES, *caches.FEW]]
+    return [with_profile({"what": "needles", "model": model, "cache": c, "tokens": NEEDLE_TOKENS[model]}, model)
+            for c in [*caches.BASES, *caches.TOLD]]
 
 
 def greedy(model):
     return [with_profile({"what": "greedy", "model": model, "cache": c, "n": 100}, model)
-            for c in [*caches.BASES, *caches.FEW]]
+            for c in [*caches.BASES, *caches.TOLD]]
 
 
 def short(model):
@@ -220,7 +224,7 @@ class Progress:
 def arguments():
     p = argparse.ArgumentParser(prog="quire eval", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--suite", default=",".join(s for s in SUITES if s != "short"))
-    p.add_argument("--models", default=f"{SMOL},{GEMMA}")
+    p.add_argument("--models", default=f"{SMOL},{GEMMA},{TINY}")
     p.add_argument("--caches", default="", help="only these")
     p.add_argument("--jobs", type=int, default=2, help="programs at a time, each with one thread")
     p.add_argument("--job", default="", help="one job as JSON")
