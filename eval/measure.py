@@ -17,7 +17,8 @@ HOURS = 4 * 3600  # a program that takes longer hangs
 GGUF_PINS = ["gguf==0.17.1", "numpy==2.4.6"]
 
 # name: head size, layers with full attention of all, context it was trained for
-MODELS = {"smollm2-135m": (64, 30, 8192), "gemma3-270m": (256, 3, 32768), "tinyllama-1.1b": (64, 22, 2048)}
+MODELS = {"smollm2-135m": (64, 30, 8192), "gemma3-270m": (256, 3, 32768), "tinyllama-1.1b": (64, 22, 2048),
+          "qwen2.5-coder-1.5b": (128, 28, 32768)}
 
 
 def scratch():
@@ -187,6 +188,8 @@ QUESTIONS = {
     "smollm2-135m": ("<|im_start|>user\nRead this text.\n\n", "\n\nWhat is the secret number?<|im_end|>\n<|im_start|>assistant\n"
                      "The secret number is"),
     "gemma3-270m": ("", "\n\nQuestion: What is the secret number?\nAnswer: The secret number is"),
+    "qwen2.5-coder-1.5b": ("<|im_start|>user\nRead this text.\n\n", "\n\nWhat is the secret number?<|im_end|>\n"
+                           "<|im_start|>assistant\nThe secret number is"),
     "tinyllama-1.1b": ("<|user|>\nRead this text.\n\n", "\n\nWhat is the secret number?</s>\n<|assistant|>\nThe secret number is"),
 }
 NUMBERS = ["48213", "90577"]

@@ -34,14 +34,15 @@ import caches
 import llama
 import measure
 
-SMOL, GEMMA, TINY = "smollm2-135m+f32", "gemma3-270m+f32", "tinyllama-1.1b+f32"
-SMALL = (SMOL, GEMMA)  # every suite; TinyLlama, where a context takes minutes, has the headline and what follows it
-RECIPE = {SMOL: "calibrate@2048x12-8192", GEMMA: "calibrate@2048x6-8192", TINY: "calibrate@512x8-2048"}
-CHUNKS = {SMOL: 16, GEMMA: 4, TINY: 2}  # contexts of the headline
-FEWER = {SMOL: 4, GEMMA: 2, TINY: 2}  # contexts over which every cache is compared
-LONG = {SMOL: [(4096, 2), (8192, 1)], GEMMA: [(4096, 1)], TINY: []}  # TinyLlama was trained for 2048 tokens
-LONGER = {SMOL: [], GEMMA: [16384, 32000], TINY: []}  # logits over Gemma3's vocabulary do not fit into memory there
-NEEDLE_TOKENS = {SMOL: 4096, GEMMA: 2048, TINY: 2048}
+SMOL, GEMMA, TINY, QWEN = "smollm2-135m+f32", "gemma3-270m+f32", "tinyllama-1.1b+f32", "qwen2.5-coder-1.5b+f32"
+SMALL, LARGE = (SMOL, GEMMA), (TINY, QWEN)  # large ones take minutes per context: no suites but headline, needles and greedy
+RECIPE = {SMOL: "calibrate@2048x12-8192", GEMMA: "calibrate@2048x6-8192",
+          TINY: "calibrate@512x8-2048", QWEN: "calibrate@512x8-8192"}  # TinyLlama was trained for 2048 tokens
+CHUNKS = {SMOL: 16, GEMMA: 4, TINY: 2, QWEN: 2}  # contexts of the headline
+FEWER = {SMOL: 4, GEMMA: 2}  # contexts over which every cache is compared
+LONG = {SMOL: [(4096, 2), (8192, 1)], GEMMA: [(4096, 1)]}
+LONGER = {SMOL: [], GEMMA: [16384, 32000]}  # logits over Gemma3's vocabulary do not fit into memory there
+NEEDLE_TOKENS = {SMOL: 4096, GEMMA: 2048, TINY: 2048, QWEN: 2048}
 
 
 def divergence_jobs(model, names, text, ctx, chunks, recipe):
@@ -50,7 +51,7 @@ def divergence_jobs(model, names, text, ctx, chunks, recipe):
 
 
 def headline(model):
-    names = caches.LARGE if model == TINY else caches.HEADLINE
+    names = caches.LARGE if model in LARGE else caches.HEADLINE
     return divergence_jobs(model, [*caches.BASES, *names], "wiki", 2048, CHUNKS[model], RECIPE[model])
 
 
@@ -64,6 +65,8 @@ def windows(model):
 
 
 def long(model):
+    if model not in SMALL:
+        return []
     jobs = []
     for ctx, chunks in LONG[model]:
         jobs += divergence_jobs(model, [*caches.BASES, *caches.FEW], "wiki", ctx, chunks, RECIPE[model])
@@ -224,7 +227,7 @@ class Progress:
 def arguments():
     p = argparse.ArgumentParser(prog="quire eval", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--suite", default=",".join(s for s in SUITES if s != "short"))
-    p.add_argument("--models", default=f"{SMOL},{GEMMA},{TINY}")
+    p.add_argument("--models", default=",".join(RECIPE))
     p.add_argument("--caches", default="", help="only these")
     p.add_argument("--jobs", type=int, default=2, help="programs at a time, each with one thread")
     p.add_argument("--job", default="", help="one job as JSON")
