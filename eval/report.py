@@ -201,8 +201,8 @@ def everything(e):
 def points(e, model):
     """(bits, KL, cache) of every cache measured, over the same text."""
     found = []
-    for c in {*caches.HEADLINE, *caches.MORE}:
-        f = e.fewer(model, c)
+    for c in {*caches.HEADLINE, *caches.MORE} if model in SMALL else caches.LARGE:
+        f = e.fewer(model, c) if model in SMALL else e.divergence(model, c)
         if f:
             found.append((e.bits(model, c), f["kld"], c))
     return sorted(found)
@@ -414,8 +414,8 @@ def document(e):
 
 def pictures(e):
     PICTURES.mkdir(exist_ok=True)
-    for model in SMALL:
-        short = NAMES[model].split("-")[0].lower()
+    for model in NAMES:
+        short = NAMES[model].split("-")[0].lower().replace(".", "")
         frontier_plot(e, model, PICTURES / f"frontier-{short}.svg")
         layer_plot(e, model, PICTURES / f"layers-{short}.svg")
         needle_plot(e, model, NEEDLE_TOKENS[model], PICTURES / f"needle-{short}.svg")
