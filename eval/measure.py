@@ -232,10 +232,12 @@ def needles(name, cache, tokens, recipe):
     return {"needles": found}
 
 
-def greedy(name, cache, n, recipe):
-    """Texts that go on from 20 prompts, greedily."""
+def greedy(name, cache, n, recipe, prompts=20, slots=1):
+    """Texts that go on from some prompts, greedily. With several slots the server reads the weights once for all of them."""
     c, env = cache_of(name, cache, recipe)
     text = (TEXTS / "moby.txt").read_text()
-    with llama.Server(model(name), "-c", 2048, "-np", 1, *c.arguments(), plugin=not c.stock, env=env) as s:
-        tokens = [s.completion(text[8000 * i:8000 * i + 1500], n, cache=False, ignore_eos=True).tokens for i in range(20)]
-    return {"tokens": tokens}
+    with llama.Server(model(name), "-c", 2048 * slots, "-np", slots, *c.arguments(), plugin=not c.stock, env=env) as s:
+        s.patience = HOURS
+        calls = [{"prompt": text[8000 * i:8000 * i + 1500], "n": n, "cache": False, "ignore_eos": True} for i in range(prompts)]
+        groups = [calls[i:i + slots] for i in range(0, prompts, slots)]
+        return {"tokens": [answer.tokens for group in groups for answer in s.together(group)]}

@@ -6,18 +6,18 @@
 
 Suites (all of them unless named):
     headline   perplexity, KL divergence and top-1 agreement over much text, for the policies people choose
-    windows    the same with window layers coded too, as stock llama.cpp codes them (Gemma3)
-    more       the same over less text for every other cache
+    windows    the same with window layers quantized too, as in stock llama.cpp (Gemma3)
+    more       the same over less text for every other cache (SmolLM2, Gemma3)
     long       the same at 4K and 8K (SmolLM2), 4K, 16K and 32K (Gemma3)
-    profiles   profiles across texts, lengths and changed weights
-    rows       error of attention on recorded rows, every codec, by layer
+    profiles   profiles across texts, lengths and changed weights (SmolLM2, Gemma3)
+    rows       error of attention on recorded rows, every codec, by layer (SmolLM2, Gemma3)
     needles    log-probability of a sentence in a haystack, by depth
-    greedy     where greedy texts part from those of the f16 cache
+    greedy     where greedy texts diverge from those of the f16 cache
     short      a little of everything, for eval/check.py; not part of "all"
 
-A result is a line of results/MODEL.jsonl with the command that makes it again, the commit and the model's hash. What is
-there is not measured again, so a run may be stopped and gone on with at any time. Models, profiles and logits are kept
-beside it in the cache folder (about 20 GB; quire eval --clean removes them).
+A result is a line of results/MODEL.jsonl with the command that repeats it, the commit and the model's hash. Existing results
+are not measured again, so you can stop a run and continue it at any time. Models, profiles and logits are kept in the
+cache folder (about 35 GB; quire eval --clean removes them).
 """
 import argparse
 import itertools
@@ -110,7 +110,8 @@ def needles(model):
 
 
 def greedy(model):
-    return [with_profile({"what": "greedy", "model": model, "cache": c, "n": 100}, model)
+    less = {"prompts": 10, "slots": 10} if model in LARGE else {}
+    return [with_profile({"what": "greedy", "model": model, "cache": c, "n": 100, **less}, model)
             for c in [*caches.BASES, *caches.TOLD]]
 
 
