@@ -144,12 +144,12 @@ void context_make_plain(const struct host_tensor *cache, const char *op)
     }
     pthread_mutex_unlock(&contexts);
     if (!plain)
-        say_trouble("%s on %s reads values that are unpacked for it every time, which is slow", op, kv->name);
+        say_trouble("%s reads %s itself, so the values are decoded for it every time, which is slow", op,
+                    kv->name);
     else
         say_trouble(
-            "the host uses the cache with %s, which needs plain memory: the cache stays as it would be without "
-            "quire%s",
-            op, strncmp(op, "MUL_MAT", 7) ? "" : " (-fa on avoids that)");
+            "the program uses the cache in %s, which needs uncompressed memory, so the cache is stored as without Quire%s",
+            op, strncmp(op, "MUL_MAT", 7) ? "" : "; start it with -fa on to avoid this");
 }
 
 bool context_settle(struct kv *kv)
