@@ -219,14 +219,14 @@ class Progress:
 
 def arguments():
     p = argparse.ArgumentParser(prog="quire eval", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--suite", default=",".join(s for s in SUITES if s != "short"))
-    p.add_argument("--models", default=f"{SMOL},{GEMMA}")
+    p.add_argument("--suite", default=",".join(s for s in SUITES if s != "short"), help="suites, separated by commas")
+    p.add_argument("--models", default=f"{SMOL},{GEMMA}", help=f"models, separated by commas (default: {SMOL},{GEMMA})")
     p.add_argument("--caches", default="", help="measure only these caches")
     p.add_argument("--jobs", type=int, default=2, help="number of programs to run at the same time, each with one thread")
     p.add_argument("--job", default="", help="measure one job, given as JSON")
     p.add_argument("--again", action="store_true", help="measure again what has a result already")
     p.add_argument("--list", action="store_true", help="print the jobs that have no result yet")
-    p.add_argument("--results", default=str(llama.HERE / "results"))
+    p.add_argument("--results", default=str(llama.HERE / "results"), help="folder of the results")
     p.add_argument("--prepare", action="store_true", help="only create the models")
     p.add_argument("--clean", action="store_true", help="remove the models, profiles and logits in the cache folder")
     return p.parse_args()

@@ -221,9 +221,10 @@ static quire_status read_head(quire_disk *d, bool alone, complaint c)
                         d->directory);
     if (!whole) { /* new, or the process that made it died before it was done */
         if (!d->cap_bytes)
-            return complain(c, QUIRE_EINVAL,
-                            "%s has no store yet; a new store needs a size limit (disk_bytes, --cap)",
-                            d->directory);
+            return complain(
+                c, QUIRE_EINVAL,
+                "%s contains no store; a new one needs a size limit (disk_bytes; on the command line --cap)",
+                d->directory);
         lay_out(d);
     } else {
         uint64_t cap = quire_load64(head + 24);

@@ -66,11 +66,12 @@ static const char *set_to(void *ctx, const char *value)
 
 static const tool_option options[] = {
     {"--to", "CODECS",
-     "convert: the new codec: f16, bf16, f32, an affine codec such as a8g64,\nor a pair K/V such as a8g64/a4g64 (default: unchanged)",
+     "convert to f16, bf16, f32, an affine codec such as a8g64, or a pair K/V\nsuch as a8g64/a4g64 (default: unchanged)",
      .set = set_to},
-    {"--layout", "a|b", "convert: a for mlx-lm up to 0.31, b for 0.32 and later (default: unchanged)",
+    {"--layout", "a|b",
+     "convert to layout a, for mlx-lm up to 0.31, or b, for 0.32 and later\n(default: unchanged)",
      .set = set_layout},
-    {"--out", "FILE", "convert: the file to write", TOOL_WORD(cache_options, out)},
+    {"--out", "FILE", "the file that convert writes", TOOL_WORD(cache_options, out)},
     {"--json", NULL, "print the result as one JSON object", TOOL_FLAG(cache_options, json)},
 };
 

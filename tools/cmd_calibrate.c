@@ -66,7 +66,7 @@ static const char *set_threads(void *ctx, const char *value)
 static const tool_option options[] = {
     {"--llama", "DIR", "directory of llama-perplexity (default: search PATH)", TOOL_WORD(calibrate, llama)},
     {"--text", "FILE",
-     "text like that which will be served, 100 KB or more\n(default: the text that comes with Quire)",
+     "a text of the kind that you will serve, 100 KB or more\n(default: the text that comes with Quire)",
      TOOL_WORD(calibrate, text)},
     {"--out", "FILE", "the profile to write (default: MODEL.quire-profile, next to the model)",
      TOOL_WORD(calibrate, out)},
@@ -83,9 +83,9 @@ static const tool_command command = {
     .name = "calibrate",
     .usage = "[OPTIONS] MODEL.gguf",
     .about =
-        "Records a profile of a model's keys and queries. With it, c: codecs and the presets store K in one bit less at\n"
-        "the same loss. The command runs an unmodified llama-perplexity over the text with Quire's device loaded. Then it\n"
-        "measures the gain on another part of the text.",
+        "Records a profile of a model's keys and queries. With a profile you can use c: codecs, and the presets balanced\n"
+        "and small store K in one bit less at the same loss. The command runs an unmodified llama-perplexity over the text\n"
+        "with Quire's device loaded. Then it measures the gain on another part of the text.",
     .examples =
         "  quire calibrate model.gguf\n"
         "  quire calibrate --llama ~/llama.cpp/build/bin --length 32768 model.gguf\n"

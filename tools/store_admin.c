@@ -173,7 +173,7 @@ static const char *set_max_age(void *ctx, const char *value)
 int store_gc(int argc, char **argv)
 {
     static const tool_option more[] = {
-        {"--max-bytes", "BYTES", "remove the least recently used objects until this size is reached",
+        {"--max-bytes", "BYTES", "remove the least recently used objects until the rest has this size",
          .set = set_max_bytes},
         {"--max-age", "TIME", "remove objects that were not used for this time, such as 30d or 12h",
          .set = set_max_age},

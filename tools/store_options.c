@@ -148,7 +148,9 @@ int store_parse(store_options *o, uint32_t groups, const tool_command *about, co
     int code = tool_parse(&command, argc, argv, o);
     if (code >= 0) return code;
     if (!o->directory && !(groups & STORE_REMOTE && o->remote.host))
-        return tool_usage(about->name, groups & STORE_REMOTE ? "give --dir, --remote or both" : "give --dir");
+        return tool_usage(about->name, groups & STORE_REMOTE
+                                           ? "give --dir DIRECTORY, --remote HOST:PORT or both"
+                                           : "give --dir DIRECTORY");
     return -1;
 }
 
@@ -208,8 +210,8 @@ static int digest_model(store_options *o)
 
 int store_identity(store_options *o, quire_identity *out)
 {
-    if (!o->secret_file) return tool_usage(o->command, "give --secret-file");
-    if (!o->model == !o->weights) return tool_usage(o->command, "give either --model or --weights");
+    if (!o->secret_file) return tool_usage(o->command, "give --secret-file FILE");
+    if (!o->model == !o->weights) return tool_usage(o->command, "give either --model FILE or --weights TEXT");
     if (!read_secret(o->secret_file, o->secret))
         return tool_failed(o->command, "%s: a secret must be 32 bytes or 64 hex digits", o->secret_file);
     int code = o->model ? digest_model(o) : TOOL_OK;

@@ -238,7 +238,8 @@ int store_get_slot(int argc, char **argv)
     int code = store_parse(&o, STORE_DISK | STORE_CAP | STORE_REMOTE | STORE_IDENTITY, &about, more,
                            sizeof more / sizeof more[0], argc, argv);
     if (code < 0 && (!o.file || !o.tokens || !o.layout == !o.like))
-        code = tool_usage(about.name, "give --tokens, either --like or --layout, and a file to write");
+        code = tool_usage(about.name,
+                          "give --tokens FILE, either --like SLOT or --layout TEXT, and a file to write");
     const char *wrong = code < 0 ? find_layout(&o, layout) : NULL;
     if (wrong) code = tool_failed(about.name, "%s: %s", o.like ? o.like : "--layout", wrong);
     bool parsed = code < 0;
