@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Makes docs/fidelity.md and its pictures from the results.
 
-    eval/report.py [--check]     --check: fails if docs/fidelity.md is not what the results give
+    eval/report.py [--check]     --check: fails if docs/fidelity.md does not match the results
 """
 import itertools
 import re
