@@ -5,7 +5,7 @@
  * A store has a disk tier (a directory), a remote tier (a Valkey or Redis server or cluster), or both. A namespace is
  * one model as one tenant runs it; its identity is part of every key. quire_namespace_save() hands the finished pages of
  * a sequence to the store and returns at once. A load puts the longest stored prefix of a prompt into a sequence. Loaded
- * pages have exactly the bits that were saved. Every fault counts as a miss, with its reason.
+ * pages have exactly the bits that were saved. Most faults count as misses, with a reason; for the others see Limits.
  *
  * Limits
  *  - The store is a cache: pages can disappear at any time, and saves are dropped when the queue is full.
@@ -13,8 +13,8 @@
  *  - A process can open a directory only once (EBUSY); any number of processes can share it. The directory must be on a
  *    local file system, because LMDB maps it and locks through shared memory.
  *  - LMDB, OpenSSL and libvalkey allocate their own memory with malloc.
- *  - If the disk fails while LMDB reads pages of its tree, the process gets SIGBUS. The page data itself is read with
- *    pread(), so a failure there is a miss.
+ *  - If pages of LMDB's tree are damaged or cannot be read, the process can end with SIGSEGV, SIGABRT or SIGBUS. Page
+ *    data is read with pread() and verified, so a fault there is a miss. docs/store.md lists all known faults.
  *
  * Threads. The store creates its own threads; loads and saves never wait for each other. Any thread may call any
  * function, with two exceptions: destroy a namespace or close a store from one thread after all other calls have
