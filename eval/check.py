@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Fails when a codec got worse, or a preset does not keep what docs/fidelity.md says of it.
+"""Fails if a codec has become worse, or if a preset does not reach the figures in docs/fidelity.md.
 
-    eval/check.py [--update]     measures the suite "short" (four minutes); --update keeps the new figures as the expected ones
+    eval/check.py [--update]     measures the suite "short" (four minutes); --update saves the new figures as the expected ones
 
-Exit status 77: the model or llama.cpp is not there (eval/run.py --prepare --models smollm2-135m+f32 makes the model).
+Exit status 77: the model or llama.cpp is missing (eval/run.py --prepare --models smollm2-135m+f32 creates the model).
 """
 import json
 import os

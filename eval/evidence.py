@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Makes tools/evidence.h, what `quire plan` says about the cost of policies, from the results.
+"""Makes tools/evidence.h from the results: the figures that `quire plan` prints about the accuracy of policies.
 
-    eval/evidence.py [--check]     --check: fails if tools/evidence.h is not what the results give
+    eval/evidence.py [--check]     --check: fails if tools/evidence.h does not match the results
 
-Takes results/MODEL.jsonl (the headline: 2048 tokens, wiki) where they exist, and what eval/check.py expects on
-SmolLM2 for caches that they do not have. Rows that are missing are left out.
+Uses results/MODEL.jsonl (the headline: 2048 tokens, wiki) where they exist, and the expected figures of eval/check.py on
+SmolLM2 for other caches. Missing rows are left out.
 """
 import json
 import sys
@@ -81,7 +81,7 @@ def main():
     text = header()
     if "--check" in sys.argv[1:]:
         if HEADER.read_text() != text:
-            sys.exit("tools/evidence.h is not what the results give; eval/evidence.py makes it again")
+            sys.exit("tools/evidence.h does not match the results; run eval/evidence.py to make it again")
     else:
         HEADER.write_text(text)
 

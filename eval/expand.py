@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The same model with weights of f32: what is left of a difference then is the cache's.
+"""Converts the weights of a model to f32, so that differences of the output come from the cache alone.
 
     python3 eval/expand.py IN.gguf OUT.gguf [NOISE]
 
-With quantized weights llama.cpp also rounds activations to 8 bits, and any change of the cache moves that rounding: a KL
-of about 0.004 on these models that has nothing to do with the cache. NOISE (0.02) adds that much of each matrix's own
-size in random numbers: a stand-in for a fine-tune of the same base. Needs the packages gguf and numpy.
+With quantized weights llama.cpp also rounds activations to 8 bits, and any change of the cache changes that rounding. On these
+models this adds a KL of about 0.004 that has nothing to do with the cache. NOISE (for example 0.02) adds random numbers of that
+size, relative to each matrix, to imitate a fine-tune of the same base. Needs the packages gguf and numpy.
 """
 import struct
 import sys

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""a8g64 and a4g64 give the attention that mlx-lm's own quantized cache gives, on K, V and Q of a real model.
+"""Checks that a8g64 and a4g64 give the same attention as mlx-lm's own quantized cache, on K, V and Q of a real model.
 
     python3 eval/mlx_check.py FILE.rows [QUIRE]      with a Python that has mlx-lm, for example scripts/make-golden's
 
-Attention in fp32. Codes are the same; Quire keeps scales and biases in halves, as mlx-lm does for a model in halves, so
-the comparison that must hold is with mlx-lm's scales as halves: at most 0.1 % of the output's size, in every
-single row of a head. With scales of 32 bits mlx-lm itself moves by 0.25 % (root mean square, by layer), which is shown beside it.
+Attention is computed in fp32. The codes are the same. Quire stores scales and biases in f16, as mlx-lm does for a model in f16,
+so the required comparison is with mlx-lm's scales in f16: the difference must be at most 0.1 % of the output's norm in every
+row of a head. With 32-bit scales mlx-lm's own result changes by 0.25 % (root mean square, by layer), which is printed too.
 """
 import subprocess
 import sys

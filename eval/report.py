@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 """Makes docs/fidelity.md and its pictures from the results.
 
-    eval/report.py [--check]         --check: fails if docs/fidelity.md is not what the results give
-    eval/report.py --presets-table   prints the table of presets that README.md and docs/operator.md have, and writes nothing
+    eval/report.py [--check]         --check: fails if docs/fidelity.md does not match the results
+    eval/report.py --presets-table   prints the table of presets that README.md and docs/operator.md show, and writes nothing
 
-Needs the command quire, for the sizes of codecs: QUIRE_TOOL, or build/release/bin/quire.
+The first needs the command quire, for the sizes of codecs: QUIRE_TOOL, or build/release/bin/quire.
 """
 import itertools
 import re
@@ -118,9 +118,13 @@ JUDGES = {
 }
 
 
+# Presets as in src, so that their table needs no build; presets() compares it with what the command says.
+PRESETS = {"safe": ("r8/r8", "c:r8/r8"), "balanced": ("r6/r4", "c:r5/r4"), "small": ("r5/r3", "c:r4/r3")}
+
+
 def measured_name(policy):
     """A pair of one codec was measured under the codec's name."""
-    k, v = policy.split("/")
+    k, _, v = policy.partition("/")
     return k if k == v else policy
 
 
@@ -129,6 +133,8 @@ def presets(e):
     for preset in caches.presets(measure.quire()):
         if preset["name"] not in JUDGES:
             continue
+        if PRESETS[preset["name"]] != (preset["without"], preset["with_profile"]):
+            sys.exit(f"eval/report.py: PRESETS does not say what the preset {preset['name']} is")
         judge = JUDGES[preset["name"]][0]
         for model in NAMES:
             other = e.divergence(model, judge)
@@ -378,26 +384,30 @@ def token_cell(e, model, cache):
     return f"{plain(f['kld'])}, {f['top1']:.1f} %" if f else NOT_MEASURED
 
 
-def presets_table(e):
-    """One row per preset without and with a profile, and stock types to compare with."""
-    chosen = [("", "stock q8_0", "stock q8_0")]
-    for preset in caches.presets(measure.quire()):
-        if preset["name"] not in JUDGES:
-            continue
-        if preset["name"] == "small":
-            chosen.append(("", "stock q4_0", "stock q4_0"))
-        chosen.append((f"`{preset['name']}`", f"`{preset['without']}`", measured_name(preset["without"])))
-        chosen.append((f"`{preset['name']}` with a profile", f"`{preset['with_profile']}`", measured_name(preset["with_profile"])))
+def plain_bits(policy, d):
+    """Bits per value of row-scaled codecs, which have 16 bits per row beside their codes, and of stock types."""
+    if policy.startswith("stock q"):
+        return float(policy.removeprefix("stock q")[0]) + 0.5
+    return sum(int(codec.rpartition("r")[2]) + 16 / d for codec in policy.split("/")) / 2
+
+
+def presets_table(e=None):
+    """One row per preset without and with a profile, and stock types to compare with: lines of Markdown."""
+    e = e or Evidence(Results(llama.HERE / "results"))
+    chosen = [("", "stock q8_0")]
+    for name, (without, with_profile) in PRESETS.items():
+        chosen += [("", "stock q4_0")] if name == "small" else []
+        chosen += [(f"`{name}`", without), (f"`{name}` with a profile", with_profile)]
     head = ["preset", "K/V", "bits per value, head size 64 / 128 / 256", *(f"{NAMES[m]}: mean KL, same token" for m in NAMES)]
     columns = [(token_cell, m) for m in NAMES]
     for what, cell in (("greedy texts equal", greedy_cell), ("needles found", needle_cell)):
         for m in NAMES:
-            if m in SMALL or any(cell(e, m, cache) != NOT_MEASURED for _, _, cache in chosen):
+            if m in SMALL or any(cell(e, m, measured_name(policy)) != NOT_MEASURED for _, policy in chosen):
                 head.append(f"{NAMES[m]}: {what}")
                 columns.append((cell, m))
-    rows = [[name, said, " / ".join(number(e.bits(m, cache)) for m in (SMOL, QWEN, GEMMA)), *(cell(e, m, cache) for cell, m in columns)]
-            for name, said, cache in chosen]
-    return table(head, rows)
+    rows = [[name, quoted(policy), " / ".join(number(plain_bits(policy, d)) for d in (64, 128, 256)),
+             *(cell(e, m, measured_name(policy)) for cell, m in columns)] for name, policy in chosen]
+    return table(head, rows)[:-1]
 
 
 # --- document ------------------------------------------------------------------------------------
@@ -424,7 +434,7 @@ def pictures(e):
 def main():
     e = Evidence(Results(llama.HERE / "results"))
     if "--presets-table" in sys.argv[1:]:
-        print("\n".join(presets_table(e)).rstrip())
+        print("\n".join(presets_table(e)))
         return 0
     text = document(e)
     if "--check" in sys.argv[1:]:

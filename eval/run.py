@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Measures what caches cost on real models, with the unmodified llama.cpp, and keeps the results.
+"""Measures with an unmodified llama.cpp how much cache policies change the output of real models, and keeps the results.
 
     quire eval [--suite NAME,...] [--models NAME,...] [--caches NAME,...] [--jobs 2] [--again] [--list] [--results DIR]
 
-Suites (all of them unless named):
-    headline   perplexity, KL divergence and top-1 agreement over much text, for the policies people choose
-    windows    the same with window layers quantized too, as in stock llama.cpp (Gemma3)
+Suites (default: all except short):
+    headline   perplexity, KL divergence and top-1 agreement over much text, for the presets and the main policies
+    windows    the same with compressed window layers too, as in stock llama.cpp (Gemma3)
     more       the same over less text for every other cache (SmolLM2, Gemma3)
     long       the same at 4K and 8K (SmolLM2), 4K, 16K and 32K (Gemma3)
     profiles   profiles across texts, lengths and changed weights (SmolLM2, Gemma3)
     rows       error of attention on recorded rows, every codec, by layer (SmolLM2, Gemma3)
     needles    log-probability of a sentence in a haystack, by depth
-    greedy     where greedy texts diverge from those of the f16 cache
+    greedy     where greedy texts first differ from those of the f16 cache
     short      a little of everything, for eval/check.py; not part of "all"
 
-A result is a line of results/MODEL.jsonl with the command that repeats it, the commit and the model's hash. Existing results
-are not measured again, so you can stop a run and continue it at any time. Models, profiles and logits are kept in the
-cache folder (about 35 GB; quire eval --clean removes them).
+A result is a line of results/MODEL.jsonl with the command that reproduces it, the commit and the hash of the model. Results
+that exist are not measured again, so you can stop a run and continue it at any time. Models, profiles and logits are kept in
+the cache folder (about 35 GB; quire eval --clean removes them).
 """
 import argparse
 import itertools
@@ -227,16 +227,16 @@ class Progress:
 
 def arguments():
     p = argparse.ArgumentParser(prog="quire eval", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--suite", default=",".join(s for s in SUITES if s != "short"))
-    p.add_argument("--models", default=",".join(RECIPE))
-    p.add_argument("--caches", default="", help="only these")
-    p.add_argument("--jobs", type=int, default=2, help="programs at a time, each with one thread")
-    p.add_argument("--job", default="", help="one job as JSON")
-    p.add_argument("--again", action="store_true", help="measure what is there already")
-    p.add_argument("--list", action="store_true", help="print the jobs that are left")
-    p.add_argument("--results", default=str(llama.HERE / "results"))
-    p.add_argument("--prepare", action="store_true", help="only make the models")
-    p.add_argument("--clean", action="store_true", help="remove models, profiles and logits that were kept")
+    p.add_argument("--suite", default=",".join(s for s in SUITES if s != "short"), help="suites, separated by commas")
+    p.add_argument("--models", default=",".join(RECIPE), help=f"models, separated by commas (default: {','.join(RECIPE)})")
+    p.add_argument("--caches", default="", help="measure only these caches")
+    p.add_argument("--jobs", type=int, default=2, help="number of programs to run at the same time, each with one thread")
+    p.add_argument("--job", default="", help="measure one job, given as JSON")
+    p.add_argument("--again", action="store_true", help="measure again what has a result already")
+    p.add_argument("--list", action="store_true", help="print the jobs that have no result yet")
+    p.add_argument("--results", default=str(llama.HERE / "results"), help="folder of the results")
+    p.add_argument("--prepare", action="store_true", help="only create the models")
+    p.add_argument("--clean", action="store_true", help="remove the models, profiles and logits in the cache folder")
     return p.parse_args()
 
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What an engine does with Quire, from the plan to a saved conversation: a shared prompt, two answers in one batch, a draft that is
- * rejected, and the cache on disk. The model is a stand-in: it makes up rows from the token and its position.
+ * How an engine uses Quire, from the plan to a saved conversation: a shared prompt, two answers in one batch, a rejected draft
+ * of speculative decoding, and the cache on disk. There is no real model: rows are computed from the token and its position.
  */
 #include <quire/quire.h>
 
@@ -11,7 +11,7 @@
 
 enum { LAYERS = 2, Q_HEADS = 8, KV_HEADS = 2, D = 64, PROMPT = 100, ANSWER = 40, DRAFT = 4 };
 
-/* Every call can fail; an engine would free what it has and tell its user. */
+/* Every call can fail. A real engine would release its resources and report the error. */
 static void must(quire_status status, const char *what)
 {
     if (status == QUIRE_OK) return;
@@ -28,7 +28,7 @@ static float noise(uint32_t a, uint32_t b)
     return (float)(x & 0xffff) / 32768.0f - 1;
 }
 
-/* which: 0 K, 1 V, 2 Q; what projections and RoPE give in a real model */
+/* which: 0 K, 1 V, 2 Q. In a real model these are the results of the projections and RoPE. */
 static void make_rows(float *to, uint32_t n, uint32_t layer, uint32_t position, uint32_t token,
                       uint32_t which)
 {
@@ -43,8 +43,8 @@ typedef struct engine {
 } engine;
 
 /*
- * n_tokens[i] new tokens of sequence i, all layers. The same for prefill (many tokens of one sequence) and for a batch of decodes
- * (one token of many). Returns a number that stands for the model's answer.
+ * Processes n_tokens[i] new tokens of sequence i in all layers. Prefill (many tokens of one sequence) and a batch of decodes
+ * (one token of each sequence) are the same call. Returns a number that represents the model's answer.
  */
 static float step(const engine *e, quire_seq *const *seqs, const uint32_t *n_tokens, uint32_t n_seqs,
                   const uint32_t *tokens)
@@ -62,11 +62,11 @@ static float step(const engine *e, quire_seq *const *seqs, const uint32_t *n_tok
                 make_rows(e->v + row * KV_HEADS * D, KV_HEADS * D, layer, position, tokens[row], 1);
                 make_rows(e->q + row * Q_HEADS * D, Q_HEADS * D, layer, position, tokens[row], 2);
             }
-        must(quire_step_append(s, layer, e->k, e->v), "append"); /* encoded straight into tiles */
+        must(quire_step_append(s, layer, e->k, e->v), "append"); /* encodes directly into tiles */
         must(quire_step_attend(s, layer, e->q, e->out), "attend");
         answer += e->out[(row - 1) * Q_HEADS * D];
     }
-    must(quire_step_commit(s), "commit"); /* or quire_step_abort(): the rows were never there */
+    must(quire_step_commit(s), "commit"); /* quire_step_abort() would discard the rows */
     return answer;
 }
 
@@ -90,7 +90,7 @@ static quire_seq *save_and_load(quire_pool *pool, const quire_seq *seq)
     must(quire_seq_save(seq, write_file, file), "save");
     rewind(file);
     must(quire_seq_load(&loaded, pool, read_file, file),
-         "load"); /* checked: damaged or foreign bytes are refused */
+         "load"); /* damaged data and data of other plans is rejected */
     fclose(file);
     return loaded;
 }
@@ -99,7 +99,7 @@ static quire_seq *save_and_load(quire_pool *pool, const quire_seq *seq)
 
 int main(void)
 {
-    /* What the model looks like, and how its rows are kept. The plan explains itself. */
+    /* The shape of the model, and how its rows are stored. quire_plan_describe() prints the plan as text. */
     char why[256];
     quire_geometry geometry = {QUIRE_OPTIONS,          .n_layers = LAYERS, .n_q_heads = Q_HEADS,
                                .n_kv_heads = KV_HEADS, .d_k = D,           .d_v = D};
@@ -127,7 +127,7 @@ int main(void)
     e.out = (float *)malloc(sizeof(float) * PROMPT * Q_HEADS * D);
     if (!e.k || !e.v || !e.q || !e.out) return 1;
 
-    /* Prefill once, then two answers that share the pages of the prompt. */
+    /* Compute the prompt once, then generate two answers that share its pages. */
     uint32_t prompt[PROMPT], n_prompt = PROMPT, pair[2] = {1, 2}, ones[2] = {1, 1};
     for (uint32_t i = 0; i < PROMPT; i++) prompt[i] = i % 50;
     quire_seq *seqs[2];
@@ -136,21 +136,22 @@ int main(void)
     must(quire_seq_fork(&seqs[1], seqs[0]), "fork");
     for (uint32_t i = 0; i < ANSWER; i++) step(&e, seqs, ones, 2, pair);
 
-    /* A draft of four tokens of which the model keeps one: trimming is exact. */
+    /* A draft of four tokens, of which the model accepts one. Trimming restores the exact earlier state. */
     uint32_t draft[DRAFT] = {7, 8, 9, 10}, n_draft = DRAFT, length = quire_seq_length(seqs[0]);
     step(&e, seqs, &n_draft, 1, draft);
     must(quire_seq_trim(seqs[0], length + 1), "trim");
 
-    /* From disk it goes on with the same bits. */
+    /* A sequence that was loaded from disk gives the same bits. */
     quire_seq *loaded = save_and_load(e.pool, seqs[0]);
     uint32_t next = 11;
     float a = step(&e, &seqs[0], ones, 1, &next), b = step(&e, &loaded, ones, 1, &next);
     quire_pool_stats stats;
     quire_pool_stats_get(e.pool, &stats);
-    printf("%u and %u tokens, %zu bytes in %llu pages, %llu copied when an answer wrote to a shared page\n",
-           quire_seq_length(seqs[0]), quire_seq_length(seqs[1]), stats.used_bytes,
-           (unsigned long long)stats.n_pages, (unsigned long long)stats.n_copies);
-    printf("loaded from disk: %s\n", memcmp(&a, &b, sizeof a) ? "another answer" : "the same answer");
+    printf(
+        "%u and %u tokens, %zu bytes in %llu pages, %llu copied because an answer wrote to a shared page\n",
+        quire_seq_length(seqs[0]), quire_seq_length(seqs[1]), stats.used_bytes,
+        (unsigned long long)stats.n_pages, (unsigned long long)stats.n_copies);
+    printf("loaded from disk: %s\n", memcmp(&a, &b, sizeof a) ? "a different answer" : "the same answer");
 
     quire_seq_destroy(loaded);
     quire_seq_destroy(seqs[0]);

@@ -213,13 +213,18 @@ static quire_status read_head(quire_disk *d, bool alone, complaint c)
                  quire_load64(head + 32) == XXH3_64bits(head, 32);
     if (n == (ssize_t)sizeof head && !memcmp(head, magic, sizeof magic) &&
         quire_load32(head + 8) != HEAD_VERSION)
-        return complain(c, QUIRE_EVERSION, "%s was made by another version", d->directory);
+        return complain(c, QUIRE_EVERSION, "%s was made by another version of Quire and cannot be used",
+                        d->directory);
     if (n < 0) return complain(c, QUIRE_EIO, "%s/" HEAD_FILE ": %s", d->directory, strerror(errno));
     if (!is_new && !whole && n == (ssize_t)sizeof head && memcmp(head, magic, sizeof magic))
-        return complain(c, QUIRE_EIO, "%s/" HEAD_FILE " is not a store's", d->directory);
+        return complain(c, QUIRE_EIO, "%s/" HEAD_FILE " is not a file of a store; use another directory",
+                        d->directory);
     if (!whole) { /* new, or the process that made it died before it was done */
         if (!d->cap_bytes)
-            return complain(c, QUIRE_EINVAL, "%s has no store, and no cap was given", d->directory);
+            return complain(
+                c, QUIRE_EINVAL,
+                "%s contains no store; a new one needs a size limit (disk_bytes; on the command line --cap)",
+                d->directory);
         lay_out(d);
     } else {
         uint64_t cap = quire_load64(head + 24);
@@ -260,7 +265,7 @@ static quire_status claim_directory(quire_disk *d, complaint c)
     d->ino = st.st_ino;
     for (const quire_disk *o = open_disks; o; o = o->next_open)
         if (o->dev == d->dev && o->ino == d->ino)
-            return complain(c, QUIRE_EBUSY, "%s is open in this process", d->directory);
+            return complain(c, QUIRE_EBUSY, "%s is already open in this process", d->directory);
     return QUIRE_OK;
 }
 
@@ -319,9 +324,10 @@ quire_status quire_disk_open(quire_disk **out, const char *directory, uint64_t c
                              size_t message_size)
 {
     complaint c = {message, message_size};
-    if (cap_bytes && cap_bytes < MIN_CAP) return complain(c, QUIRE_EINVAL, "the cap must be at least 16 MiB");
+    if (cap_bytes && cap_bytes < MIN_CAP)
+        return complain(c, QUIRE_EINVAL, "the size limit must be at least 16 MiB");
     if (!*directory || strlen(directory) > 4000)
-        return complain(c, QUIRE_EINVAL, "the directory has no usable name");
+        return complain(c, QUIRE_EINVAL, "the name of the directory is empty or too long");
     quire_disk *d = (quire_disk *)quire_mem_take(allocator, sizeof *d);
     if (!d) return QUIRE_ENOMEM;
     d->allocator = *allocator;

@@ -30,15 +30,16 @@ static const char *make_tls(quire_remote *r)
 {
     const quire_store_remote *o = &r->options;
     r->tls = SSL_CTX_new(TLS_client_method());
-    if (!r->tls || SSL_CTX_set_min_proto_version(r->tls, TLS1_2_VERSION) != 1) return "TLS cannot be used";
+    if (!r->tls || SSL_CTX_set_min_proto_version(r->tls, TLS1_2_VERSION) != 1)
+        return "TLS could not be initialised";
     SSL_CTX_set_verify(r->tls, SSL_VERIFY_PEER, NULL);
     if (o->tls_ca ? SSL_CTX_load_verify_locations(r->tls, o->tls_ca, NULL) != 1
                   : SSL_CTX_set_default_verify_paths(r->tls) != 1)
         return "the trusted certificates cannot be read";
-    if (!o->tls_cert != !o->tls_key) return "a certificate needs a key";
+    if (!o->tls_cert != !o->tls_key) return "give a client certificate and its key together";
     if (o->tls_cert && (SSL_CTX_use_certificate_chain_file(r->tls, o->tls_cert) != 1 ||
                         SSL_CTX_use_PrivateKey_file(r->tls, o->tls_key, SSL_FILETYPE_PEM) != 1))
-        return "the certificate or its key cannot be read";
+        return "the client certificate or its key cannot be read";
     return NULL;
 }
 
@@ -67,7 +68,8 @@ quire_status quire_remote_create(quire_remote **out, const quire_store_remote *o
                                  size_t message_size)
 {
     if (strlen(o->host) >= QUIRE_HOST_MAX || !*o->host || o->port > 65535)
-        return complain(message, message_size, QUIRE_EINVAL, "the remote has no usable address");
+        return complain(message, message_size, QUIRE_EINVAL,
+                        "the host name of the remote is empty or too long, or its port is invalid");
     quire_remote *r = (quire_remote *)quire_mem_take(allocator, sizeof *r);
     if (!r) return QUIRE_ENOMEM;
     r->allocator = *allocator;

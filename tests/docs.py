@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: MIT
 """Runs every ```sh block of README.md and docs/*.md as a reader would, page by page, with a real llama.cpp and a real model.
 
-A page's blocks run in one folder, which has model.gguf; programs of Quire and llama.cpp are in PATH. Blocks that begin with
-```sh source build Quire: tests/system/new-user.sh runs them. Exit status 77: no llama.cpp or model here. Links between pages
-are looked at too. Environment: QUIRE_TOOL, the command.
+A page's blocks run in one folder, which has model.gguf; programs of Quire and llama.cpp are in PATH. Each line of an ```output block must
+be a line that the block before it printed. Blocks that begin with ```sh source build Quire: tests/system/new-user.sh runs them.
+Exit status 77: no llama.cpp or model here. Links between pages are looked at too. Environment: QUIRE_TOOL, the command.
 """
 import os
 import re
@@ -34,7 +34,16 @@ def pages():
 
 
 def blocks(text):
-    return re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S)
+    """(commands, lines they are said to print) of each block that is run."""
+    found = []
+    for kind, block in re.findall(r"^```(sh|output)\n(.*?)^```$", text, re.M | re.S):
+        if kind == "sh":
+            found.append((block, []))
+        elif found:
+            found[-1][1].extend(block.splitlines())
+        else:
+            expect(False, "an output block", "it follows no block of commands")
+    return found
 
 
 def run_page(page, text):
@@ -42,10 +51,13 @@ def run_page(page, text):
         (Path(folder) / "model.gguf").symlink_to(llama.model("smollm2-135m"))
         env = llama.environment(False)
         env["PATH"] = f"{TOOL.parent}:{llama.programs()}:{env['PATH']}"
-        for block in blocks(text):
+        for block, promised in blocks(text):
             done = subprocess.run(["bash", "-euo", "pipefail", "-c", block], cwd=folder, env=env, stdin=subprocess.DEVNULL,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=900)
             expect(done.returncode == 0, f"{page.relative_to(ROOT)}: {block.strip().splitlines()[0]}", done.stdout[-600:])
+            printed = done.stdout.splitlines()
+            for line in promised:
+                expect(line in printed, f"{page.relative_to(ROOT)}: prints {line}", done.stdout[:1500])
 
 
 def anchors(text):

@@ -113,13 +113,13 @@ bench_case *bench_append_create(const bench_shape *s, bench_team *team, char *me
     if (!c || !x) {
         free(c);
         free(x);
-        snprintf(message, size, "there is not enough memory");
+        snprintf(message, size, "out of memory");
         return NULL;
     }
     *c = (bench_case){.impl = &impl, .self = x, .team = team, .shape = *s, .n_layers = 1};
     x->passes = (MIN_ROWS + QUIRE_PAGE_TOKENS * s->n_kv_heads - 1) / (QUIRE_PAGE_TOKENS * s->n_kv_heads);
     if (!bench_formats(s, &x->side[0].format, &x->side[1].format, message, size)) goto fail;
-    snprintf(message, size, "there is not enough memory");
+    snprintf(message, size, "out of memory");
     if (!make_side(s, QUIRE_K, &x->side[0]) || !make_side(s, QUIRE_V, &x->side[1])) goto fail;
     quire_isa_use("c");
     for (int i = 0; i < 2 && x->side[i].format; i++) {

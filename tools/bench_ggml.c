@@ -304,7 +304,7 @@ bench_case *bench_ggml_create(bench_ggml *g, const bench_shape *s, bench_team *t
     if (!c || !x) {
         free(c);
         free(x);
-        snprintf(message, size, "there is not enough memory");
+        snprintf(message, size, "out of memory");
         return NULL;
     }
     *c = (bench_case){.impl = &impl, .self = x, .team = team, .shape = *s, .isa = g->isa};
@@ -314,7 +314,7 @@ bench_case *bench_ggml_create(bench_ggml *g, const bench_shape *s, bench_team *t
     if (!bench_formats(s, &x->k_format, &x->v_format, message, size)) goto fail;
     c->layer_bytes = c->layer_stride = cache_bytes(s, x->k_row, x->v_row);
     c->n_layers = bench_n_layers(s, c->layer_bytes);
-    snprintf(message, size, "there is not enough memory");
+    snprintf(message, size, "out of memory");
     if (!get_memory(c) || !make_graphs(c)) goto fail;
     return c;
 fail:

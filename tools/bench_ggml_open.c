@@ -29,12 +29,12 @@ static bool resolve(bench_ggml *g, char *message, size_t size)
     /* dlsym looks into what the library depends on too, so one handle is enough. A pointer to a function is as wide as
      * one to data on every system that has dlsym. */
     void *address;
-#define GGML_RESOLVE(RESULT, NAME, ARGS)                              \
-    address = dlsym(g->library, #NAME);                               \
-    if (!address) {                                                   \
-        snprintf(message, size, "libggml-cpu.so knows no %s", #NAME); \
-        return false;                                                 \
-    }                                                                 \
+#define GGML_RESOLVE(RESULT, NAME, ARGS)                                                \
+    address = dlsym(g->library, #NAME);                                                 \
+    if (!address) {                                                                     \
+        snprintf(message, size, "libggml-cpu.so does not have the function %s", #NAME); \
+        return false;                                                                   \
+    }                                                                                   \
     memcpy(&g->NAME, &address, sizeof address);
     GGML_FUNCTIONS(GGML_RESOLVE)
     return true;
@@ -62,7 +62,7 @@ bench_ggml *bench_ggml_open(const char *directory, uint32_t n_threads, char *mes
 {
     char path[4096];
     bench_ggml *g = (bench_ggml *)calloc(1, sizeof *g);
-    snprintf(message, size, "there is not enough memory");
+    snprintf(message, size, "out of memory");
     if (!g || snprintf(path, sizeof path, "%s/libggml-cpu.so", directory) >= (int)sizeof path) goto fail;
     g->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!g->library) {
@@ -72,7 +72,7 @@ bench_ggml *bench_ggml_open(const char *directory, uint32_t n_threads, char *mes
     if (!resolve(g, message, size)) goto fail;
     snprintf(g->version, sizeof g->version, "%s", g->ggml_version());
     if (strncmp(g->version, KNOWN_VERSION, strlen(KNOWN_VERSION)) != 0) {
-        snprintf(message, size, "ggml in %s has version %s, and this command knows %sx", directory,
+        snprintf(message, size, "ggml in %s has version %s; this command supports only %sx", directory,
                  g->version, KNOWN_VERSION);
         goto fail;
     }

@@ -70,7 +70,7 @@ static int warm_up(lane *l, const bench_plan *plan)
     bool slow = times.all > SLOW_SECONDS && plan->slow_rounds && l->c->shape.op != BENCH_APPEND;
     l->rounds = slow && plan->slow_rounds < plan->rounds ? plan->slow_rounds : plan->rounds;
     l->time = (double *)malloc(sizeof(double) * l->rounds * 3);
-    if (!l->time) return tool_failed("bench", "there is not enough memory");
+    if (!l->time) return tool_failed("bench", "out of memory");
     l->read = l->time + l->rounds;
     l->tile = l->read + l->rounds;
     return TOOL_OK;
@@ -107,7 +107,7 @@ static int make_row(const lane *l, bench_rows *rows)
 {
     const bench_shape *s = &l->c->shape;
     bench_row *r = bench_rows_add(rows);
-    if (!r) return tool_failed("bench", "there is not enough memory");
+    if (!r) return tool_failed("bench", "out of memory");
     snprintf(r->impl, sizeof r->impl, "%s", l->c->impl->name);
     snprintf(r->op, sizeof r->op, "%s", bench_op_name(s->op));
     snprintf(r->k, sizeof r->k, "%s", s->codecs.k);
@@ -169,7 +169,7 @@ static size_t make_lanes(const bench_plan *plan, lane *lanes)
 int bench_measure(const bench_plan *plan, bench_rows *rows)
 {
     lane *lanes = (lane *)calloc(plan->n_cases * (plan->n_isas + 1), sizeof *lanes);
-    if (!lanes) return tool_failed("bench", "there is not enough memory");
+    if (!lanes) return tool_failed("bench", "out of memory");
     size_t n = make_lanes(plan, lanes);
     int code = TOOL_OK;
     progress bar;

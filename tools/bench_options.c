@@ -78,7 +78,7 @@ static const char *set_ggml_codecs(void *ctx, const char *value)
     bool ok = bench_pairs_add(value, o->ggml_pairs, &o->n_ggml_pairs);
     for (size_t i = 0; ok && i < o->n_ggml_pairs; i++)
         ok = bench_ggml_type(o->ggml_pairs[i].k) >= 0 && bench_ggml_type(o->ggml_pairs[i].v) >= 0;
-    return ok ? NULL : "types of ggml or K/V pairs of them";
+    return ok ? NULL : "ggml types or K/V pairs of them";
 }
 
 static const char *set_contexts(void *ctx, const char *value)
@@ -86,7 +86,7 @@ static const char *set_contexts(void *ctx, const char *value)
     bench_options *o = (bench_options *)ctx;
     return set_numbers(value, 1, MAX_TOKENS, o->contexts, BENCH_LIST, &o->n_contexts)
                ? NULL
-               : "numbers of tokens, as in 4096,32K";
+               : "numbers of tokens such as 4096,32K";
 }
 
 static const char *set_lengths(void *ctx, const char *value)
@@ -94,7 +94,7 @@ static const char *set_lengths(void *ctx, const char *value)
     bench_options *o = (bench_options *)ctx;
     return set_numbers(value, 1, MAX_TOKENS, o->lengths, BENCH_MAX_SEQS, &o->n_lengths)
                ? NULL
-               : "numbers of tokens, as in 2048,4K,500";
+               : "numbers of tokens such as 2048,4K,500";
 }
 
 /* 128, 192:128 or 576/512 */
@@ -117,7 +117,7 @@ static const char *set_d(void *ctx, const char *value)
     do
         if (o->n_heads == BENCH_LIST || !tool_word(&value, word, sizeof word) ||
             !set_head(word, &o->heads[o->n_heads++]))
-            return "head sizes up to 1024, as in 128, 192:128 or 576/512";
+            return "head sizes up to 1024, such as 128, 192:128 or 576/512";
     while (*value);
     return NULL;
 }
@@ -129,7 +129,7 @@ static const char *set_heads(void *ctx, const char *value)
     const char *rest;
     if (!tool_number(value, ':', 1, 65535, &kv, &rest) || *rest != ':' ||
         !tool_number(rest + 1, 0, 1, 65535, &q, NULL) || q % kv)
-        return "KV:Q, numbers of heads, Q a multiple of KV";
+        return "KV:Q, two numbers of heads, Q a multiple of KV";
     o->n_kv_heads = (uint32_t)kv;
     o->n_q_heads = (uint32_t)q;
     return NULL;
@@ -138,7 +138,7 @@ static const char *set_heads(void *ctx, const char *value)
 static const char *set_isa(void *ctx, const char *value)
 {
     bench_options *o = (bench_options *)ctx;
-    const char *wish = "one that this machine has; quire --version tells the best";
+    const char *wish = "instruction sets that this machine supports; quire --version prints the best one";
     while (*value) {
         char word[16];
         uint32_t i = 0;
@@ -186,34 +186,45 @@ TEXT_OPTION(markdown, "a file")
 TEXT_OPTION(plot, "a file")
 
 static const tool_option options[] = {
-    {"--op", "LIST", "decode, prefill, append (decode)", .set = set_ops},
+    {"--op", "LIST", "operations: decode, prefill, append (default: decode)", .set = set_ops},
     {"--codecs", "LIST",
-     "codecs of K and V, one name or K/V; k8v4 is a8g64/a4g64\n(f16,a8g64,k8v4,a4g64,r5/r3,r4)",
+     "codecs: one name for K and V, or a pair K/V; k8v4 is a8g64/a4g64\n(default: f16,a8g64,k8v4,a4g64,r5/r3,r4)",
      .set = set_codecs},
-    {"--context", "LIST", "tokens in the cache, 4096 or 32K (decode 32K, prefill 8K)", .set = set_contexts},
-    {"--queries", "N", "queries of a prefill (256); without prefill of decode (1)", .set = set_n_queries},
-    {"--heads", "KV:Q", "heads (8:32; 1:128 with D/DV)", .set = set_heads},
+    {"--context", "LIST",
+     "tokens in the cache, such as 4096 or 32K\n(default: 32K for decode, 8K for prefill)",
+     .set = set_contexts},
+    {"--queries", "N",
+     "queries per call: of prefill (default: 256), or of decode if prefill\nis not measured (default: 1)",
+     .set = set_n_queries},
+    {"--heads", "KV:Q", "numbers of KV heads and query heads (default: 8:32; 1:128 if V is part of K)",
+     .set = set_heads},
     {"--d", "LIST",
-     "head sizes: 128; 192:128 for K and V; 576/512 for a V that is the\nfirst 512 channels of K (128)",
+     "head sizes: 128 for both; 192:128 for K and V; 576/512 if V is the\nfirst 512 channels of K (default: 128)",
      .set = set_d},
-    {"--sequences", "N", "sequences of that context in one call (1)", .set = set_n_seqs},
-    {"--lengths", "LIST", "a ragged batch instead: tokens of each sequence", .set = set_lengths},
-    {"--cold", NULL, "go round at least 1 GiB of caches, so that nothing is in a CPU cache",
+    {"--sequences", "N", "sequences of that context in one call (default: 1)", .set = set_n_seqs},
+    {"--lengths", "LIST", "instead of --context: a ragged batch with these numbers of tokens",
+     .set = set_lengths},
+    {"--cold", NULL, "cycle through at least 1 GiB of caches, so that nothing is in a CPU cache",
      TOOL_FLAG(bench_options, cold)},
-    {"--threads", "N", "(2)", .set = set_n_threads},
-    {"--isa", "LIST", "c, neon, avx2, avxvnni, avx512, amx; all: every one this machine has\n(the best)",
+    {"--threads", "N", "number of threads (default: 2)", .set = set_n_threads},
+    {"--isa", "LIST",
+     "instruction sets: c, neon, avx2, avxvnni, avx512, amx; all means every\none that this machine supports (default: the best)",
      .set = set_isa},
-    {"--rounds", "N", "every configuration is measured once per round (20)", .set = set_rounds},
-    {"--slow-rounds", "N", "rounds of what takes longer than a second", .set = set_slow_rounds},
-    {"--spread", "X", "standard deviation of a query's scores (2)", .set = set_spread},
-    {"--seed", "N", "of the random rows (1)", .set = set_seed},
+    {"--rounds", "N", "number of rounds; each measures every configuration once (default: 20)",
+     .set = set_rounds},
+    {"--slow-rounds", "N",
+     "number of rounds for configurations that take longer than a second\n(default: --rounds)",
+     .set = set_slow_rounds},
+    {"--spread", "X", "standard deviation of a query's scores (default: 2)", .set = set_spread},
+    {"--seed", "N", "seed of the random rows (default: 1)", .set = set_seed},
     {"--vs-ggml", "DIR",
-     "also ggml's FLASH_ATTN_EXT, from libggml-cpu.so in DIR\n(scripts/get-llama --ggml prints one)",
+     "also measure ggml's FLASH_ATTN_EXT, from libggml-cpu.so in DIR\n(scripts/get-llama --ggml prints such a directory)",
      .set = set_ggml},
-    {"--ggml-codecs", "LIST", "its types (f16,q8_0,q8_0/q4_0,q4_0)", .set = set_ggml_codecs},
-    {"--json", NULL, "one object per line in place of tables", TOOL_FLAG(bench_options, json)},
-    {"--markdown", "FILE", "measure nothing, make tables of rows saved with --json", .set = set_markdown},
-    {"--plot", "FILE.svg", "picture of decode time against context, and its rows in FILE.jsonl",
+    {"--ggml-codecs", "LIST", "ggml types (default: f16,q8_0,q8_0/q4_0,q4_0)", .set = set_ggml_codecs},
+    {"--json", NULL, "print one JSON object per line instead of tables", TOOL_FLAG(bench_options, json)},
+    {"--markdown", "FILE", "measure nothing; print tables of rows that were saved with --json",
+     .set = set_markdown},
+    {"--plot", "FILE.svg", "write a plot of decode time against context, and its rows to FILE.jsonl",
      .set = set_plot},
 };
 
@@ -221,13 +232,14 @@ static const tool_command command = {
     .name = "bench",
     .usage = "[OPTIONS]",
     .about =
-        "Times attention over compressed caches, beside the time that reading the same bytes takes, and checks the\n"
-        "results against double arithmetic. A round measures every configuration once; minima are reported.",
+        "Times attention over compressed caches, compares it with the time to read the same bytes, and checks the results\n"
+        "against double-precision arithmetic. A round measures every configuration once; the minimum over all rounds is\n"
+        "reported, with the median next to it.",
     .examples =
         "  quire bench                                          decode, 32K tokens\n"
-        "  quire bench --op prefill --codecs a4g64,r4           256 queries on 8K tokens\n"
-        "  quire bench --context 4K,128K --cold --isa all       every instruction set, memory not in cache\n"
-        "  quire bench --d 576/512 --codecs r8,a8g64            V as a part of K\n"
+        "  quire bench --op prefill --codecs r8,r6/r4           256 queries on 8K tokens\n"
+        "  quire bench --context 4K,128K --cold --isa all       every instruction set, data not in a CPU cache\n"
+        "  quire bench --d 576/512 --codecs r8,a8g64            V is a part of K\n"
         "  quire bench --lengths 512,2048,30000 --codecs k8v4   a ragged batch\n"
         "  quire bench --op decode,prefill --vs-ggml \"$(scripts/get-llama --ggml)\" --slow-rounds 3 --json >rows.jsonl\n"
         "  quire bench --markdown rows.jsonl\n"

@@ -183,7 +183,7 @@ int bench_rows_plot(const bench_rows *rows, const char *path)
     const bench_row *line[MAX_LINES];
     axis x, y;
     size_t n = find_lines(rows, line);
-    if (!n) return tool_failed("bench", "there is no decode row to plot");
+    if (!n) return tool_failed("bench", "there are no decode rows to plot");
     FILE *file = fopen(path, "w");
     if (!file) return tool_failed("bench", "%s cannot be written", path);
     find_axes(rows, &x, &y);

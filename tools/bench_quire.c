@@ -200,7 +200,7 @@ static bench_case *begin(const bench_shape *s, bench_team *team)
 
 size_t bench_quire_bytes(const bench_shape *s, char *message, size_t size)
 {
-    snprintf(message, size, "there is not enough memory");
+    snprintf(message, size, "out of memory");
     bench_case *c = begin(s, NULL);
     size_t bytes = c && measure_tiles(c, message, size) ? ((quire_case *)c->self)->memory_bytes : 0;
     bench_case_destroy(c);
@@ -209,10 +209,10 @@ size_t bench_quire_bytes(const bench_shape *s, char *message, size_t size)
 
 bench_case *bench_quire_create(const bench_shape *s, bench_team *team, char *message, size_t size)
 {
-    snprintf(message, size, "there is not enough memory");
+    snprintf(message, size, "out of memory");
     bench_case *c = begin(s, team);
     if (!c || !measure_tiles(c, message, size)) goto fail;
-    snprintf(message, size, "there is not enough memory");
+    snprintf(message, size, "out of memory");
     quire_case *x = (quire_case *)c->self;
     size_t out_rows = (size_t)s->n_seqs * s->n_queries * s->n_q_heads;
     x->memory = (uint8_t *)bench_map(x->memory_bytes);

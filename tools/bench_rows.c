@@ -195,7 +195,7 @@ int bench_rows_read(bench_rows *rows, const char *path)
         if (!*skip_space(line)) continue;
         bench_row *row = bench_rows_add(rows);
         if (!row)
-            code = tool_failed("bench", "there is not enough memory for the rows");
+            code = tool_failed("bench", "out of memory");
         else if (!parse_row(line, row))
             code = tool_failed("bench", "line %u of %s is not a row of quire bench --json", n, path);
     }

@@ -57,7 +57,8 @@ static uint32_t queries_of(const bench_options *o, bench_op op)
 static int add_shape(bench *b, const bench_shape *s, bool is_ggml)
 {
     char message[256];
-    if (b->n == MAX_CASES) return tool_usage("bench", "these are more than %u configurations", MAX_CASES);
+    if (b->n == MAX_CASES)
+        return tool_usage("bench", "more than %u configurations; use shorter lists", MAX_CASES);
     if (is_ggml && ((s->d % 32 && strchr(s->codecs.k, 'q')) || (s->d_v % 32 && strchr(s->codecs.v, 'q'))))
         return tool_usage("bench", "ggml's %s/%s needs head sizes that are multiples of 32", s->codecs.k,
                           s->codecs.v);
@@ -78,8 +79,10 @@ static int add_pairs(bench *b, bench_shape *s, const bench_pair *pairs, size_t n
         s->codecs = pairs[i];
         if (s->v_in_k && strcmp(pairs[i].k, pairs[i].v) != 0) {
             if (is_default) continue;
-            return tool_usage("bench", "%s/%s does not go with --d %u/%u, where V is a part of K", pairs[i].k,
-                              pairs[i].v, s->d, s->d_v);
+            return tool_usage(
+                "bench",
+                "%s/%s cannot be used with --d %u/%u, because V is a part of K and both need the same codec",
+                pairs[i].k, pairs[i].v, s->d, s->d_v);
         }
         code = add_shape(b, s, is_ggml);
     }
@@ -152,7 +155,7 @@ static int add_op(bench *b, bench_op op)
         }
         for (size_t i = 0; i < n; i++) {
             const uint32_t *lengths = equal_lengths(b, contexts[i], n_seqs);
-            if (!lengths) return tool_failed("bench", "there are too many shapes or not enough memory");
+            if (!lengths) return tool_failed("bench", "too many shapes, or out of memory");
             code = add_shapes(b, op, &o->heads[h], lengths, n_seqs);
             if (code != TOOL_OK) return code;
         }
@@ -166,10 +169,10 @@ static int open_team(bench *b)
 {
     b->team.n_threads = b->o.n_threads;
     if (quire_threads_create(&b->team.threads, b->o.n_threads))
-        return tool_failed("bench", "%u threads cannot be had", b->o.n_threads);
+        return tool_failed("bench", "%u threads could not be started", b->o.n_threads);
     b->team.executor = quire_threads_executor(b->team.threads);
     if (quire_workspace_create(&b->team.workspace, &b->team.executor, NULL))
-        return tool_failed("bench", "there is not enough memory");
+        return tool_failed("bench", "out of memory");
     return TOOL_OK;
 }
 
@@ -178,7 +181,7 @@ static int make_cases(bench *b)
     char message[256];
     size_t available = bench_free_memory();
     if (b->bytes > available / 10 * 9)
-        return tool_failed("bench", "%.1f GiB of caches would be needed and %.1f GiB of memory are free",
+        return tool_failed("bench", "the caches need %.1f GiB, but only %.1f GiB of memory are free",
                            (double)b->bytes / (1 << 30), (double)available / (1 << 30));
     for (size_t i = 0; i < b->n; i++) {
         const bench_shape *s = &b->shapes[i];
@@ -226,7 +229,7 @@ static int write_beside(const bench *b)
     size_t n = strlen(b->o.plot);
     if (n > 4 && strcmp(b->o.plot + n - 4, ".svg") == 0) n -= 4;
     if (snprintf(path, sizeof path, "%.*s.jsonl", (int)n, b->o.plot) >= (int)sizeof path)
-        return tool_failed("bench", "the name of the file is too long");
+        return tool_failed("bench", "the file name is too long");
     FILE *file = fopen(path, "w");
     if (!file) return tool_failed("bench", "%s cannot be written", path);
     bench_rows_print(&b->rows, file);
@@ -262,14 +265,14 @@ static void clean_up(bench *b)
 int cmd_bench(int argc, char **argv)
 {
     bench *b = (bench *)calloc(1, sizeof *b);
-    if (!b) return tool_failed("bench", "there is not enough memory");
+    if (!b) return tool_failed("bench", "out of memory");
     b->o.spread = -1; /* 0 is a spread */
     b->o.seed = 1;
     int code = bench_options_parse(&b->o, argc, argv);
     if (code < 0 && b->o.n_contexts && b->o.n_lengths)
-        code = tool_usage("bench", "--context and --lengths exclude each other");
+        code = tool_usage("bench", "--context and --lengths cannot be combined");
     if (code < 0 && b->o.n_seqs && b->o.n_lengths)
-        code = tool_usage("bench", "--sequences and --lengths exclude each other");
+        code = tool_usage("bench", "--sequences and --lengths cannot be combined");
     if (code < 0) {
         fill_in(b);
         code = b->o.markdown ? bench_rows_read(&b->rows, b->o.markdown) : measure(b);

@@ -30,9 +30,10 @@ static const char *set_word(void *ctx, const char *word)
     cache_options *o = ctx;
     if (!o->verb) {
         o->verb = word;
-        return strcmp(word, "show") && strcmp(word, "convert") ? "show or convert, not" : NULL;
+        return strcmp(word, "show") && strcmp(word, "convert") ? "the first word must be show or convert, not"
+                                                               : NULL;
     }
-    if (o->path) return "one file at a time; this is one too many:";
+    if (o->path) return "give only one file; the second one is";
     o->path = word;
     return NULL;
 }
@@ -64,22 +65,25 @@ static const char *set_to(void *ctx, const char *value)
 }
 
 static const tool_option options[] = {
-    {"--to", "CODECS", "convert: f16, bf16, f32, an affine codec (a4g64), or K/V (a8g64/a4g64) (as they are)",
+    {"--to", "CODECS",
+     "convert to f16, bf16, f32, an affine codec such as a8g64, or a pair K/V\nsuch as a8g64/a4g64 (default: unchanged)",
      .set = set_to},
-    {"--layout", "a|b", "convert: a is for mlx-lm up to 0.31, b from 0.32 on (as it is)", .set = set_layout},
-    {"--out", "FILE", "convert: the new file", TOOL_WORD(cache_options, out)},
-    {"--json", NULL, "the result as one object", TOOL_FLAG(cache_options, json)},
+    {"--layout", "a|b",
+     "convert to layout a, for mlx-lm up to 0.31, or b, for 0.32 and later\n(default: unchanged)",
+     .set = set_layout},
+    {"--out", "FILE", "the file that convert writes", TOOL_WORD(cache_options, out)},
+    {"--json", NULL, "print the result as one JSON object", TOOL_FLAG(cache_options, json)},
 };
 
 static const tool_command command = {
     .name = "cache",
     .usage = "show [--json] FILE | convert [--to CODECS] [--layout a|b] --out FILE FILE",
     .about =
-        "Prompt-cache files of mlx-lm (safetensors): shows what is in them, or writes them in other codecs or the\n"
-        "layout of other versions. Rows of tokens that were trimmed are left out of what is written.",
+        "Shows what is in a prompt-cache file of mlx-lm (safetensors), or converts the file to other codecs or to the\n"
+        "file layout of another mlx-lm version. Rows of trimmed tokens are not written.",
     .examples =
         "  quire cache show prompt.safetensors\n"
-        "  quire cache convert --to a4g64 --out small.safetensors prompt.safetensors\n"
+        "  quire cache convert --to a8g64 --out small.safetensors prompt.safetensors\n"
         "  quire cache convert --layout a --out old.safetensors prompt.safetensors    for mlx-lm 0.31\n",
     .options = options,
     .n_options = sizeof options / sizeof options[0],
@@ -126,7 +130,7 @@ static void print_layers(const mlx_layer *l, uint32_t first, uint32_t last)
             printf(", ring of %llu, the first %llu kept", (unsigned long long)l->max_size,
                    (unsigned long long)l->keep);
         if (l->n_buffer_rows > l->n_rows)
-            printf(", %llu rows that are not valid", (unsigned long long)(l->n_buffer_rows - l->n_rows));
+            printf(", %llu unused rows", (unsigned long long)(l->n_buffer_rows - l->n_rows));
     }
     printf("\n");
 }
@@ -189,7 +193,7 @@ static void tell_converted(const cache_options *o, const quire_counts *counts)
         return;
     }
     printf("%s: %s, was %s", o->out, tool_bytes(a, (double)new.st_size), tool_bytes(b, (double)old.st_size));
-    if (counts->nan) printf(", %llu NaN became 0", (unsigned long long)counts->nan);
+    if (counts->nan) printf(", %llu NaN values became 0", (unsigned long long)counts->nan);
     if (counts->saturated) printf(", %llu values were too large", (unsigned long long)counts->saturated);
     printf("\n");
 }
@@ -205,7 +209,7 @@ static int convert(const cache_options *o, const mlx_cache *c)
                                .progress = show_progress,
                                .ctx = &bar};
     if (snprintf(part, sizeof part, "%s.part", o->out) >= (int)sizeof part)
-        return tool_failed("cache", "the name of the file is too long");
+        return tool_failed("cache", "the file name is too long");
     FILE *file = fopen(part, "wb");
     if (!file) return tool_failed("cache", "%s: %s", part, strerror(errno));
     progress_start(&bar, "converting", "layers", c->n_layers);
@@ -253,16 +257,16 @@ int cmd_cache(int argc, char **argv)
     int code = tool_parse(&command, argc, argv, &o);
     if (code >= 0) return code;
     if (!o.verb || !o.path)
-        return tool_usage("cache", "it needs show or convert, and a file; quire cache --help");
+        return tool_usage("cache", "give show or convert, and a file; see quire cache --help");
     bool converts = !strcmp(o.verb, "convert");
     if (converts && !o.out) return tool_usage("cache", "convert needs --out FILE");
     if (!converts && (o.out || o.to || o.has_layout))
-        return tool_usage("cache", "--to, --layout and --out are for convert");
+        return tool_usage("cache", "--to, --layout and --out work only with convert");
     int fd = open(o.path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &s)) return tool_failed("cache", "%s: %s", o.path, strerror(errno));
     void *bytes = s.st_size > 0 ? mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
     close(fd);
-    if (bytes == MAP_FAILED) return tool_failed("cache", "%s: it is empty or cannot be read", o.path);
+    if (bytes == MAP_FAILED) return tool_failed("cache", "%s: the file is empty or cannot be read", o.path);
     code = work(&o, bytes, (size_t)s.st_size);
     munmap(bytes, (size_t)s.st_size);
     if (code == TOOL_OK && (fflush(stdout) || ferror(stdout)))

@@ -27,7 +27,7 @@ typedef struct calibrate {
 static const char *set_model(void *ctx, const char *word)
 {
     calibrate *c = ctx;
-    if (c->model) return "one model at a time; this is one too many:";
+    if (c->model) return "give only one model; the second one is";
     c->model = word;
     return NULL;
 }
@@ -64,29 +64,32 @@ static const char *set_threads(void *ctx, const char *value)
 }
 
 static const tool_option options[] = {
-    {"--llama", "DIR", "where llama-perplexity is (PATH)", TOOL_WORD(calibrate, llama)},
-    {"--text", "FILE", "of the kind that will be served, 100 KB or more (the shipped text)",
+    {"--llama", "DIR", "directory of llama-perplexity (default: search PATH)", TOOL_WORD(calibrate, llama)},
+    {"--text", "FILE",
+     "a text of the kind that you will serve, 100 KB or more\n(default: the text that comes with Quire)",
      TOOL_WORD(calibrate, text)},
-    {"--out", "FILE", "the profile (MODEL.quire-profile, beside the model)", TOOL_WORD(calibrate, out)},
-    {"--length", "N", "the longest contexts that will be served (8192)", .set = set_length},
-    {"--ctx", "N", "tokens per piece of text (2048)", .set = set_ctx},
-    {"--chunks", "N", "pieces to learn from (12)", .set = set_chunks},
-    {"--check", "N", "pieces to measure the gain on, 512 tokens each; 0: none (4)", .set = set_check},
-    {"--threads", "N", "(2)", .set = set_threads},
-    {"--json", NULL, "the result as one object", TOOL_FLAG(calibrate, json)},
+    {"--out", "FILE", "the profile to write (default: MODEL.quire-profile, next to the model)",
+     TOOL_WORD(calibrate, out)},
+    {"--length", "N", "longest context that will be served (default: 8192)", .set = set_length},
+    {"--ctx", "N", "tokens per piece of text (default: 2048)", .set = set_ctx},
+    {"--chunks", "N", "pieces to make the profile from (default: 12)", .set = set_chunks},
+    {"--check", "N", "pieces of 512 tokens to measure the gain on; 0 measures nothing (default: 4)",
+     .set = set_check},
+    {"--threads", "N", "number of threads (default: 2)", .set = set_threads},
+    {"--json", NULL, "print the result as one JSON object", TOOL_FLAG(calibrate, json)},
 };
 
 static const tool_command command = {
     .name = "calibrate",
     .usage = "[OPTIONS] MODEL.gguf",
     .about =
-        "Records a profile of a model's keys and queries, which c: codecs and the presets use to keep K in one bit\n"
-        "less at the same loss. An unmodified llama-perplexity runs over the text with Quire's device loaded. Then\n"
-        "measures what was gained, on another part of the text.",
+        "Records a profile of a model's keys and queries. With a profile you can use c: codecs, and the presets balanced\n"
+        "and small store K in one bit less at the same loss. The command runs an unmodified llama-perplexity over the text\n"
+        "with Quire's device loaded. Then it measures the gain on another part of the text.",
     .examples =
         "  quire calibrate model.gguf\n"
         "  quire calibrate --llama ~/llama.cpp/build/bin --length 32768 model.gguf\n"
-        "  quire run --kv balanced -- llama-server -m model.gguf     uses the profile beside the model\n",
+        "  quire run --kv balanced -- llama-server -m model.gguf     uses the profile next to the model\n",
     .options = options,
     .n_options = sizeof options / sizeof options[0],
     .set_name = set_model,
@@ -204,7 +207,8 @@ static bool perform(const calibrate *c, const job *j, listener *l)
     progress_end(&l->bar);
     if (!status) return true;
     const char *end = l->n > 600 ? l->tail + l->n - 600 : l->tail;
-    tool_failed("calibrate", "%s ended with %d; its last words:\n%s", c->program, status, end);
+    tool_failed("calibrate", "%s failed with exit code %d; its last output was:\n%s", c->program, status,
+                end);
     return false;
 }
 
@@ -240,8 +244,7 @@ static int tell_estimate(const calibrate *c)
     if (c->json)
         printf("{\"profile\":"), tool_json_string(stdout, c->profile), printf(",\"score_error\":{");
     else
-        printf("profile: %s\n\nhow far scores would be off (estimated; all layers, worst layer):\n",
-               c->profile);
+        printf("profile: %s\n\nestimated error of attention scores (all layers, worst layer):\n", c->profile);
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
         double mean[2], worst[2];
         for (int j = 0; j < 2; j++) score_errors(profile, pairs[i][j], &mean[j], &worst[j]);
@@ -262,9 +265,10 @@ static int tell_measured(calibrate *c)
     listener l;
     job base = {.what = "measuring", .text = c->judge, .save = true, .ctx = 512, .chunks = c->check};
     if (!make_file(c->logits, sizeof c->logits, "logits"))
-        return tool_failed("calibrate", "no temporary file");
+        return tool_failed("calibrate", "cannot create a temporary file");
     if (!perform(c, &base, &l)) return TOOL_FAILED;
-    printf(c->json ? ",\"measured\":{" : "\nmeasured on %llu x 512 tokens it has not seen, against f16:\n",
+    printf(c->json ? ",\"measured\":{"
+                   : "\nmeasured against f16, on %llu x 512 tokens that are not part of the profile:\n",
            (unsigned long long)c->check);
     for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {
         job j = base;
@@ -277,7 +281,7 @@ static int tell_measured(calibrate *c)
         if (c->json)
             printf("%s\"%s\":{\"kld\":%g,\"top1\":%g}", i ? "," : "", policies[i], kld, top);
         else
-            printf("  %-9s mean KL %.5f, the same likeliest token %.1f %%\n", policies[i], kld, top);
+            printf("  %-9s mean KL %.5f, same most likely token %.1f %%\n", policies[i], kld, top);
         fflush(stdout);
     }
     if (c->json) printf("}");
@@ -298,14 +302,16 @@ static int run(calibrate *c)
     listener l;
     if (access(c->model, R_OK)) return tool_failed("calibrate", "%s: %s", c->model, strerror(errno));
     if (!place_program(c->program, c->llama, "llama-perplexity"))
-        return tool_failed("calibrate", "llama-perplexity is not in %s; --llama DIR says where it is",
+        return tool_failed("calibrate",
+                           "llama-perplexity was not found in %s; name its directory with --llama DIR",
                            c->llama ? c->llama : "PATH");
     if (!place_plugin(c->plugin))
-        return tool_failed("calibrate",
-                           "libggml-quire.so is not beside this program; QUIRE_PLUGIN says where it is");
+        return tool_failed(
+            "calibrate", "libggml-quire.so was not found next to this program; set QUIRE_PLUGIN to its path");
     if (!c->text && !place_shared(text, "eval/text/calibrate.txt"))
-        return tool_failed("calibrate", "the shipped text is not there; --text FILE gives another");
-    if (!name_profile(c)) return tool_failed("calibrate", "the name of the profile is too long");
+        return tool_failed("calibrate",
+                           "the text that comes with Quire was not found; name a text with --text FILE");
+    if (!name_profile(c)) return tool_failed("calibrate", "the file name of the profile is too long");
     if (!split_text(c, c->text ? c->text : text))
         return tool_failed("calibrate", "%s: %s", c->text ? c->text : text, strerror(errno));
     char length[32];
@@ -319,9 +325,8 @@ static int run(calibrate *c)
     remove(c->profile);
     if (!perform(c, &record, &l)) return TOOL_FAILED;
     if (access(c->profile, R_OK))
-        return tool_failed("calibrate",
-                           "the host did not use the device, so nothing was recorded; docs/llama.cpp.md "
-                           "tells why that can be");
+        return tool_failed("calibrate", "llama-perplexity did not use the device, so nothing was recorded; "
+                                        "docs/llama.cpp.md lists possible reasons");
     int code = tell_estimate(c);
     if (code == TOOL_OK && c->check) code = tell_measured(c);
     if (c->json) printf("}\n");
@@ -333,7 +338,7 @@ int cmd_calibrate(int argc, char **argv)
     calibrate c = {.ctx = 2048, .chunks = 12, .length = 8192, .check = 4, .threads = 2};
     int code = tool_parse(&command, argc, argv, &c);
     if (code >= 0) return code;
-    if (!c.model) return tool_usage("calibrate", "it needs a model; quire calibrate --help");
+    if (!c.model) return tool_usage("calibrate", "give a model file; see quire calibrate --help");
     code = run(&c);
     const char *files[] = {c.learn, c.judge, c.logits};
     for (size_t i = 0; i < 3; i++)

@@ -21,23 +21,24 @@ static const char *set_name(void *ctx, const char *word)
 {
     codecs_options *o = (codecs_options *)ctx;
     const quire_codec_info *info = quire_codec_find(word);
-    if (!info) return "there is no codec";
-    if (o->n_chosen == MAX_NAMES) return "one codec too many:";
+    if (!info) return "unknown codec";
+    if (o->n_chosen == MAX_NAMES) return "too many codecs; the first one over the limit is";
     o->chosen[o->n_chosen++] = info;
     return NULL;
 }
 
 static const tool_option options[] = {
-    {"--presets", NULL, "what presets stand for, instead of codecs", TOOL_FLAG(codecs_options, presets)},
-    {"--json", NULL, "one object per line", TOOL_FLAG(codecs_options, json)},
+    {"--presets", NULL, "list the presets and the codecs they stand for", TOOL_FLAG(codecs_options, presets)},
+    {"--json", NULL, "print one JSON object per line", TOOL_FLAG(codecs_options, json)},
 };
 
 static const tool_command command = {
     .name = "codecs",
     .usage = "[--json] [--presets | NAME...]",
     .about =
-        "Lists the codecs, or those named: bits per value at head sizes 64, 128 and 256 with everything\n"
-        "counted, the sides they can code, whose rows they exchange without re-coding.",
+        "Lists all codecs, or the ones you name. For each it prints the bits per value at head sizes 64, 128 and 256\n"
+        "(codes, scales, biases and padding), the sides it can encode, and the program (MLX or ggml) whose rows it\n"
+        "exchanges without encoding them again.",
     .examples = "  quire codecs\n"
                 "  quire codecs r4 r5 tq4\n"
                 "  quire codecs --presets\n"
@@ -86,7 +87,7 @@ static void print_line(const quire_codec_info *info)
 
 static void print_presets(bool json)
 {
-    if (!json) printf("%-10s%-14s%-14s%s\n", "preset", "no profile", "profile", "what");
+    if (!json) printf("%-10s%-14s%-14s%s\n", "preset", "no profile", "profile", "description");
     for (uint32_t i = 0; i < quire_preset_count(); i++) {
         const quire_preset *p = quire_preset_at(i);
         if (json) {
@@ -110,7 +111,7 @@ static void print_codecs(const codecs_options *o)
             snprintf(title, sizeof title, "D=%u", head_sizes[i]);
             printf("%8s", title);
         }
-        printf("  %-5s  %-9s  %s\n", "sides", "exchanges", "what");
+        printf("  %-5s  %-9s  %s\n", "sides", "exchanges", "description");
     }
     for (size_t i = 0; i < n; i++) {
         const quire_codec_info *info = o->n_chosen ? o->chosen[i] : quire_codec_at((uint32_t)i);
@@ -126,7 +127,7 @@ int cmd_codecs(int argc, char **argv)
     codecs_options o = {0};
     int code = tool_parse(&command, argc, argv, &o);
     if (code >= 0) return code;
-    if (o.presets && o.n_chosen) return tool_usage("codecs", "--presets takes no names");
+    if (o.presets && o.n_chosen) return tool_usage("codecs", "--presets cannot be combined with codec names");
     if (o.presets)
         print_presets(o.json);
     else

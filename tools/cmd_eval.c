@@ -14,9 +14,9 @@ static const tool_command command = {
     .name = "eval",
     .usage = "[--suite NAME,...] [--models NAME,...] [--caches NAME,...] [--jobs N] [--list] [--help]",
     .about =
-        "Runs the evaluation: perplexity, KL divergence, recorded rows, needles and greedy texts under many caches, with\n"
-        "an unmodified llama.cpp. Needs python3 and the source tree or the shipped folder eval. The results are lines of\n"
-        "JSON; eval/report.py makes docs/fidelity.md of them.",
+        "Runs the evaluation with an unmodified llama.cpp: perplexity, KL divergence, recorded rows, needle retrieval and\n"
+        "greedy texts under many cache policies. It needs python3 and the folder eval of the source tree or of the\n"
+        "installation. The results are lines of JSON; eval/report.py makes docs/fidelity.md from them.",
     .examples = "  quire eval --list\n"
                 "  quire eval --suite headline --models smollm2-135m+f32\n",
 };
@@ -26,10 +26,10 @@ int cmd_eval(int argc, char **argv)
     if (tool_help_form != TOOL_TEXT) return tool_help(&command);
     char script[PLACE_SIZE], python[PLACE_SIZE];
     if (!place_shared(script, "eval/run.py"))
-        return tool_failed("eval", "eval/run.py is not there; it comes with the source");
-    if (!place_program(python, NULL, "python3")) return tool_failed("eval", "it needs python3");
+        return tool_failed("eval", "eval/run.py was not found; it comes with the source");
+    if (!place_program(python, NULL, "python3")) return tool_failed("eval", "python3 was not found in PATH");
     char **words = calloc((size_t)argc + 2, sizeof *words);
-    if (!words) return tool_failed("eval", "no memory");
+    if (!words) return tool_failed("eval", "out of memory");
     words[0] = python;
     words[1] = script;
     for (int i = 1; i < argc; i++) words[i + 1] = argv[i];

@@ -25,7 +25,8 @@ static const char *set_policies(void *ctx, const char *value)
     rows_options *o = ctx;
     for (const char *at = value; *at;) {
         size_t n = strcspn(at, "; ");
-        if (n >= sizeof o->policies[0] || o->n_policies == MAX_POLICIES) return "fewer and shorter policies";
+        if (n >= sizeof o->policies[0] || o->n_policies == MAX_POLICIES)
+            return "at most 128 policies of fewer than 64 characters";
         if (n) {
             memcpy(o->policies[o->n_policies], at, n);
             o->policies[o->n_policies++][n] = 0;
@@ -52,32 +53,33 @@ static const char *set_every(void *ctx, const char *value)
 static const char *set_path(void *ctx, const char *word)
 {
     rows_options *o = ctx;
-    if (o->path) return "one file at a time; this is one too many:";
+    if (o->path) return "give only one file; the second one is";
     o->path = word;
     return NULL;
 }
 
 static const tool_option options[] = {
     {"--policies", "LIST",
-     "with spaces between them; all: every codec of the registry\n"
-     "(f16 a8g64 k8v4 a4g64 q8_0 q4_0 r8 r5/r4 r4 r3)",
+     "policies, separated by spaces; the word all means every codec\n"
+     "(default: f16 a8g64 k8v4 a4g64 q8_0 q4_0 r8 r5/r4 r4 r3)",
      .set = set_policies},
-    {"--profile", "FILE", "for c: codecs", TOOL_WORD(rows_options, profile)},
-    {"--tokens", "N", "of the first sequence, at most (2048)", .set = set_tokens},
-    {"--every", "N", "every N-th token asks (32)", .set = set_every},
-    {"--by-layer", NULL, "a line per layer too", TOOL_FLAG(rows_options, by_layer)},
-    {"--write", "FILE", "the outputs of the last policy as raw floats: layers, queries, heads, values",
+    {"--profile", "FILE", "profile, needed for c: codecs", TOOL_WORD(rows_options, profile)},
+    {"--tokens", "N", "use at most N tokens, of the first sequence (default: 2048)", .set = set_tokens},
+    {"--every", "N", "use every N-th token as a query (default: 32)", .set = set_every},
+    {"--by-layer", NULL, "also print a line per layer", TOOL_FLAG(rows_options, by_layer)},
+    {"--write", "FILE",
+     "write the outputs of the last policy as raw floats in the order\nlayers, queries, heads, values",
      TOOL_WORD(rows_options, write)},
-    {"--json", NULL, "one object per line", TOOL_FLAG(rows_options, json)},
+    {"--json", NULL, "print one JSON object per line", TOOL_FLAG(rows_options, json)},
 };
 
 static const tool_command command = {
     .name = "rows",
     .usage = "[OPTIONS] FILE",
     .about =
-        "Codes K and V rows that the llama.cpp device recorded (QUIRE_ROWS_RECORD=FILE), runs the model's own\n"
-        "queries over them, and tells the error of attention's output and of K and V relative to the exact\n"
-        "ones (root of the mean square), and how far scores are off, in units of the exponent.",
+        "Encodes K and V rows that the llama.cpp device recorded (QUIRE_ROWS_RECORD=FILE) and computes attention with the\n"
+        "model's own queries. Prints the relative error (root mean square) of the attention output, of K and of V, and\n"
+        "the error of the attention scores, which are the arguments of exp in the softmax.",
     .examples = "  quire rows smollm2.rows\n"
                 "  quire rows --policies 'r4 c:r4/r4' --profile smollm2.profile --by-layer smollm2.rows\n",
     .options = options,
@@ -206,7 +208,8 @@ static int measure_policy(rows_run *r, const char *policy, bool write)
     double bits = 0, all_bits = 0;
     uint32_t n = 0;
     quire_plan *plan = make_plan(r, policy, message, sizeof message);
-    if (!plan) return tool_failed("rows", "%s: %s", policy, *message ? message : "no plan could be made");
+    if (!plan)
+        return tool_failed("rows", "%s: %s", policy, *message ? message : "the plan could not be created");
     quire_status status = QUIRE_OK;
     for (uint32_t i = 0; i < r->file.n_layers && !status; i++) {
         rows_error e = {0};
@@ -234,10 +237,10 @@ static int run(rows_run *r)
     if (!rows_file_read(&r->file, r->o.path, (uint32_t)r->o.tokens, message, sizeof message))
         return tool_failed("rows", "%s", message);
     if (r->o.profile && tool_load_profile(&r->profile, r->o.profile))
-        return tool_failed("rows", "%s: not a profile that can be read", r->o.profile);
+        return tool_failed("rows", "%s: the file is not a profile, or cannot be read", r->o.profile);
     r->exact = calloc(r->file.n_layers, sizeof *r->exact);
     if (!r->exact || quire_workspace_create(&r->workspace, NULL, NULL))
-        return tool_failed("rows", "no memory");
+        return tool_failed("rows", "out of memory");
     if (r->o.write && !(r->write = fopen(r->o.write, "wb")))
         return tool_failed("rows", "%s: %s", r->o.write, strerror(errno));
     if (r->o.n_policies == 1 && !strcmp(r->o.policies[0], "all")) all_policies(&r->o);
@@ -258,7 +261,7 @@ int cmd_rows(int argc, char **argv)
     rows_run r = {.o = {.tokens = 2048, .every = 32}};
     int code = tool_parse(&command, argc, argv, &r.o);
     if (code >= 0) return code;
-    if (!r.o.path) return tool_usage("rows", "it needs a file; quire rows --help");
+    if (!r.o.path) return tool_usage("rows", "give a file of recorded rows; see quire rows --help");
     code = run(&r);
     quire_workspace_destroy(r.workspace);
     quire_profile_destroy(r.profile);

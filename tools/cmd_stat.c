@@ -16,13 +16,13 @@ static const char *set_pid(void *ctx, const char *word)
 {
     stat_options *o = ctx;
     const char *end;
-    if (o->pid) return "one process at a time; this is one too many:";
-    return tool_number(word, 0, 1, UINT32_MAX, &o->pid, &end) ? NULL : "this is no process number:";
+    if (o->pid) return "give only one process; the second one is";
+    return tool_number(word, 0, 1, UINT32_MAX, &o->pid, &end) ? NULL : "a process ID must be a number, not";
 }
 
 static const tool_option options[] = {
-    {"--json", NULL, "one object per process and line", TOOL_FLAG(stat_options, json)},
-    {"--prometheus", NULL, "for scraping: write it into the folder of node_exporter's textfile collector",
+    {"--json", NULL, "print one JSON object per process and line", TOOL_FLAG(stat_options, json)},
+    {"--prometheus", NULL, "print Prometheus metrics, for the textfile collector of node_exporter",
      TOOL_FLAG(stat_options, prometheus)},
 };
 
@@ -30,9 +30,10 @@ static const tool_command command = {
     .name = "stat",
     .usage = "[--json | --prometheus] [PID]",
     .about =
-        "What running llama.cpp programs of this user hold with the device: tokens, memory by policy, what is saved\n"
-        "against f16, the share of attention in the time of computing, tiles read and skipped. The device publishes the\n"
-        "figures in a small file; QUIRE_STAT=0 in its environment turns that off. Exit code 1 if PID does not hold anything.",
+        "Shows the caches of this user's running llama.cpp programs: tokens, memory by policy, memory saved compared with\n"
+        "f16, the share of attention in the computing time, tiles read and skipped. Quire's device publishes these\n"
+        "figures in a small file; set QUIRE_STAT=0 in the program's environment to turn that off. The exit code is 1 if\n"
+        "the process PID has no such cache.",
     .examples = "  quire stat\n"
                 "  quire stat $(pidof llama-server)\n"
                 "  quire stat --prometheus >/var/lib/node_exporter/quire.prom\n",
@@ -71,10 +72,10 @@ static void print_text(void *ctx, const quire_stat *s)
         printf("  %-12s %s instead of %s in f16, %s saved\n", "", tool_bytes(a, (double)p->bytes),
                tool_bytes(b, (double)p->f16_bytes), tool_bytes(c, saved(p)));
     }
-    printf("  attention    %.1f s in %llu calls, %.0f %% of the time of computing\n",
+    printf("  attention    %.1f s in %llu calls, %.0f %% of the computing time\n",
            1e-9 * (double)s->attend_ns, (unsigned long long)s->n_attend, 100 * share(s));
-    printf("  tiles        %llu read, %llu skipped: no query sees them\n", (unsigned long long)s->tiles_read,
-           (unsigned long long)s->tiles_skipped);
+    printf("  tiles        %llu read, %llu skipped because no query sees them\n",
+           (unsigned long long)s->tiles_read, (unsigned long long)s->tiles_skipped);
 }
 
 /* -------------------------------------------------------------------- JSON */
@@ -137,10 +138,10 @@ static void print_prometheus(const processes *all)
         size_t offset;
     } gauges[] = {
         {"quire_contexts", "Contexts of the host under the policy.", offsetof(quire_stat_policy, n_contexts)},
-        {"quire_cells", "Cells that could hold a token.", offsetof(quire_stat_policy, cells)},
+        {"quire_cells", "Cells that can hold a token.", offsetof(quire_stat_policy, cells)},
         {"quire_tokens", "Tokens held.", offsetof(quire_stat_policy, tokens)},
         {"quire_kv_bytes", "Memory of the KV cache.", offsetof(quire_stat_policy, bytes)},
-        {"quire_kv_f16_bytes", "What the same rows would take in f16.",
+        {"quire_kv_f16_bytes", "Memory that the same rows would take in f16.",
          offsetof(quire_stat_policy, f16_bytes)},
     };
     static const struct {
@@ -149,12 +150,13 @@ static void print_prometheus(const processes *all)
         double unit;
     } counters[] = {
         {"quire_attend_calls_total", "Attention calls.", offsetof(quire_stat, n_attend), 1},
-        {"quire_attend_seconds_total", "Time in attention.", offsetof(quire_stat, attend_ns), 1e-9},
-        {"quire_compute_seconds_total", "Time in which the host was computing.",
+        {"quire_attend_seconds_total", "Time spent in attention.", offsetof(quire_stat, attend_ns), 1e-9},
+        {"quire_compute_seconds_total", "Time during which the host was computing.",
          offsetof(quire_stat, compute_ns), 1e-9},
         {"quire_rows_total", "Rows encoded.", offsetof(quire_stat, n_rows), 1},
         {"quire_tiles_read_total", "Tiles that attention read.", offsetof(quire_stat, tiles_read), 1},
-        {"quire_tiles_skipped_total", "Tiles that no query sees.", offsetof(quire_stat, tiles_skipped), 1},
+        {"quire_tiles_skipped_total", "Tiles skipped because no query sees them.",
+         offsetof(quire_stat, tiles_skipped), 1},
     };
     uint64_t value;
     for (size_t i = 0; i < sizeof gauges / sizeof gauges[0]; i++) {
@@ -186,13 +188,13 @@ int cmd_stat(int argc, char **argv)
     static processes all; /* large */
     int code = tool_parse(&command, argc, argv, &o);
     if (code >= 0) return code;
-    if (o.json && o.prometheus) return tool_usage("stat", "--json and --prometheus exclude each other");
+    if (o.json && o.prometheus) return tool_usage("stat", "--json and --prometheus cannot be combined");
     size_t n = o.prometheus ? stat_file_each(o.pid, keep, &all)
                             : stat_file_each(o.pid, o.json ? print_json : print_text, NULL);
     if (o.prometheus) print_prometheus(&all);
     if (!n && o.pid)
-        return tool_failed("stat", "process %llu holds nothing with the device", (unsigned long long)o.pid);
-    if (!n && !o.json && !o.prometheus) printf("no running program holds a cache with the device\n");
+        return tool_failed("stat", "process %llu has no cache in Quire's device", (unsigned long long)o.pid);
+    if (!n && !o.json && !o.prometheus) printf("no running program has a cache in Quire's device\n");
     return fflush(stdout) || ferror(stdout) ? tool_failed("stat", "the output could not be written")
                                             : TOOL_OK;
 }

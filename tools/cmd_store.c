@@ -8,14 +8,14 @@ static const struct {
     const char *name, *text;
     int (*run)(int argc, char **argv);
 } commands[] = {
-    {"stat", "objects, bytes, cap", store_stat},
-    {"ls", "the objects on disk, one per line", store_ls},
-    {"verify", "reads every object on disk and checks it", store_verify},
-    {"gc", "removes what is damaged, old or too much", store_gc},
-    {"export", "writes the objects on disk into one file", store_export},
-    {"import", "puts the objects of such a file on disk", store_import},
-    {"put-slot", "a slot that llama-server has saved becomes pages", store_put_slot},
-    {"get-slot", "pages become a slot that llama-server can restore", store_get_slot},
+    {"stat", "show the number of objects, their size and the limit", store_stat},
+    {"ls", "list the objects on disk, one per line", store_ls},
+    {"verify", "read and check every object on disk", store_verify},
+    {"gc", "remove damaged objects, and old or excess ones if you ask for it", store_gc},
+    {"export", "write the objects on disk to one file", store_export},
+    {"import", "read the objects of such a file into the store", store_import},
+    {"put-slot", "store a slot that llama-server saved, as pages", store_put_slot},
+    {"get-slot", "write a slot that llama-server can restore, from pages", store_get_slot},
 };
 
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
@@ -23,8 +23,7 @@ static const struct {
 /* Help in every form, of a command that has commands. */
 static int help(void)
 {
-    char about[1024] =
-        "Looks after a store of pages (docs/store.md).\n\nCommands, each with its own --help:\n";
+    char about[1024] = "Manages a store of pages (docs/store.md).\n\nCommands, each with its own --help:\n";
     size_t n = strlen(about);
     for (size_t i = 0; i < N_COMMANDS && n < sizeof about; i++)
         n += (size_t)snprintf(about + n, sizeof about - n, "%s  %-10s %s", i ? "\n" : "", commands[i].name,
@@ -46,6 +45,6 @@ int cmd_store(int argc, char **argv)
     for (size_t i = 0; i < N_COMMANDS; i++)
         if (strcmp(name, commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) return help();
-    if (argc < 2) return tool_usage("store", "it needs a command; quire store --help lists them");
-    return tool_usage("store", "there is no command \"%s\"; quire store --help lists them", name);
+    if (argc < 2) return tool_usage("store", "give a command; quire store --help lists the commands");
+    return tool_usage("store", "unknown command \"%s\"; quire store --help lists the commands", name);
 }

@@ -31,7 +31,7 @@ static void print_text(const tool_command *c)
     printf("usage: quire %s %s\n\n%s\n\noptions:\n", c->name, c->usage, c->about);
     for (size_t i = 0; i < c->n_options; i++)
         print_option(c->options[i].name, c->options[i].value, c->options[i].text);
-    print_option("--help", NULL, "this text");
+    print_option("--help", NULL, "print this text");
     printf("\nexamples:\n%s\nExit codes: %s.\n", c->examples,
            c->exit_codes ? c->exit_codes : TOOL_EXIT_CODES);
 }
@@ -87,7 +87,7 @@ static void print_man(const tool_command *c)
         tool_man_text(c->options[i].text);
         printf("\n");
     }
-    printf(".TP\n.B \\-\\-help\nThe same as this page, shorter.\n.SH EXIT STATUS\n");
+    printf(".TP\n.B \\-\\-help\nPrint a shorter form of this page.\n.SH EXIT STATUS\n");
     tool_man_text(c->exit_codes ? c->exit_codes : TOOL_EXIT_CODES);
     printf(".\n.SH EXAMPLES\n.nf\n");
     tool_man_text(c->examples);

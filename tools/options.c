@@ -62,16 +62,16 @@ static int parse_option(const tool_command *c, int argc, char **argv, int *at, v
     size_t length = equals ? (size_t)(equals - word) : strlen(word);
     const tool_option *o = find_option(c, word, length);
     if (!o)
-        return tool_usage(c->name, "there is no option %.*s; quire %s --help lists them", (int)length, word,
-                          c->name);
+        return tool_usage(c->name, "unknown option %.*s; quire %s --help lists the options", (int)length,
+                          word, c->name);
     const char *value = equals ? equals + 1 : NULL;
-    if (!o->value && value) return tool_usage(c->name, "%s takes no value", o->name);
+    if (!o->value && value) return tool_usage(c->name, "%s does not take a value", o->name);
     if (o->value && !value) {
-        if (*at + 1 >= argc) return tool_usage(c->name, "%s needs a value, %s", o->name, o->value);
+        if (*at + 1 >= argc) return tool_usage(c->name, "%s needs a value (%s)", o->name, o->value);
         value = argv[++*at];
     }
     const char *wish = set_option(o, ctx, value);
-    if (wish) return tool_usage(c->name, "%s wants %s, not \"%s\"", o->name, wish, value ? value : "");
+    if (wish) return tool_usage(c->name, "%s expects %s, not \"%s\"", o->name, wish, value ? value : "");
     return -1;
 }
 
@@ -100,8 +100,8 @@ int tool_parse(const tool_command *c, int argc, char **argv, void *ctx)
             const char *wish = c->set_name(ctx, argv[i]);
             if (wish) return tool_usage(c->name, "%s \"%s\"", wish, argv[i]);
         } else {
-            return tool_usage(c->name, "\"%s\" is not an option; quire %s --help lists them", argv[i],
-                              c->name);
+            return tool_usage(c->name, "unexpected argument \"%s\"; quire %s --help lists the options",
+                              argv[i], c->name);
         }
     }
     return -1;

@@ -12,17 +12,17 @@ typedef struct sub_command {
 } sub_command;
 
 static const sub_command commands[] = {
-    {"run", "starts a llama.cpp program with its KV cache under a policy", cmd_run},
-    {"plan", "which policies let which context of a model fit into memory", cmd_plan},
-    {"stat", "what running programs hold with the device, and what that saves", cmd_stat},
-    {"cache", "prompt-cache files of mlx-lm: shows and converts them", cmd_cache},
-    {"codecs", "the codecs, their bits per value and what they exchange rows with", cmd_codecs},
-    {"bench", "times attention on this machine, beside reading the same bytes and beside ggml", cmd_bench},
-    {"calibrate", "records a profile of a model, which lets K take one bit less", cmd_calibrate},
-    {"eval", "measures what caches cost on real models, with llama.cpp", cmd_eval},
-    {"rows", "what policies do to recorded rows of a real model", cmd_rows},
+    {"run", "start a llama.cpp program with a compressed KV cache", cmd_run},
+    {"plan", "show which context lengths of a model fit into memory under which policy", cmd_plan},
+    {"stat", "show the caches of running programs and the memory they save", cmd_stat},
+    {"cache", "show or convert prompt-cache files of mlx-lm", cmd_cache},
+    {"codecs", "list the codecs and presets, with their bits per value", cmd_codecs},
+    {"bench", "time attention on this machine and compare it with memory reads and ggml", cmd_bench},
+    {"calibrate", "record a profile of a model, which lets K use one bit less", cmd_calibrate},
+    {"eval", "measure with llama.cpp how much cache policies change the output of real models", cmd_eval},
+    {"rows", "measure the error of policies on recorded rows of a real model", cmd_rows},
 #ifdef QUIRE_WITH_STORE
-    {"store", "pages that outlive the process: looks after them, shares slots of llama-server", cmd_store},
+    {"store", "manage a store of pages, and share llama-server slots through it", cmd_store},
 #endif
 };
 
@@ -30,10 +30,10 @@ static const sub_command commands[] = {
 
 static const char brief[] = "attention over a KV cache kept in 2 to 8 bits per value";
 static const char examples[] =
-    "  quire plan model.gguf                               what fits, and what it costs\n"
-    "  quire run -- llama-server -m model.gguf -c 32768    the same server, less memory\n"
-    "  quire codecs                                        what policies are made of\n"
-    "  quire bench --context 32K                           decode with the usual codecs\n";
+    "  quire plan model.gguf                               what fits into memory, and what it costs\n"
+    "  quire run -- llama-server -m model.gguf -c 32768    the same server with a smaller cache\n"
+    "  quire codecs --presets                              the presets and their codecs\n"
+    "  quire bench --context 32K                           time one decode step at 32K tokens\n";
 
 static const sub_command *find_command(const char *name)
 {
@@ -55,8 +55,8 @@ static void print_help(FILE *file)
     fprintf(file, "usage: quire COMMAND [OPTIONS]\n\n%c%s.\n\ncommands:\n", brief[0] - 32, brief + 1);
     for (size_t i = 0; i < N_COMMANDS; i++) fprintf(file, "  %-10s %s\n", commands[i].name, commands[i].text);
     fprintf(file,
-            "\n  --help     this text; quire COMMAND --help tells about a command\n"
-            "  --version  the version of the library and the instruction set it uses here\n"
+            "\n  --help     print this text; quire COMMAND --help explains a command\n"
+            "  --version  print the library version and the instruction set in use on this machine\n"
             "\nexamples:\n%s\nExit codes: %s.\n",
             examples, TOOL_EXIT_CODES);
 }
@@ -122,7 +122,7 @@ static int help(int argc, char **argv)
     }
     const sub_command *c = argc > at ? find_command(argv[at]) : NULL;
     if (argc > at && !c)
-        return tool_usage("help", "there is no command \"%s\"; quire --help lists them", argv[at]);
+        return tool_usage("help", "unknown command \"%s\"; quire --help lists the commands", argv[at]);
     if (c) return ask_for_help(c);
     if (tool_help_form == TOOL_MAN)
         print_man();
@@ -149,5 +149,5 @@ int main(int argc, char **argv)
         print_help(stderr);
         return TOOL_USAGE;
     }
-    return tool_usage("", "there is no command \"%s\"; quire --help lists them", name);
+    return tool_usage("", "unknown command \"%s\"; quire --help lists the commands", name);
 }

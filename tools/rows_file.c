@@ -95,7 +95,7 @@ bool rows_file_read(rows_file *f, const char *path, uint32_t max_tokens, char *m
             if (n && (!f->n_tokens || n < f->n_tokens)) f->n_tokens = n;
         }
     if (right && f->n_tokens) return true;
-    snprintf(message, size, "%s: not a file of recorded rows, or damaged", path);
+    snprintf(message, size, "%s: the file is not a file of recorded rows, or is damaged", path);
     return false;
 }
 

@@ -63,12 +63,12 @@ static const char *read_tokens(slot_file *s, reader *r)
     uint32_t n = (uint32_t)take(r, 4);
     reader words = {.bytes = r->bytes, .n = r->at + 4 * (size_t)n, .at = r->at};
     skip(r, 4 * (uint64_t)n);
-    if (r->failed) return "it ends among the tokens";
+    if (r->failed) return "the file ends within the tokens";
     bool packed = n && take(&words, 4) == UINT32_MAX;
     if (packed) {
-        if (take(&words, 4) != TOKENS_VERSION) return "its tokens are of a form that is not known";
+        if (take(&words, 4) != TOKENS_VERSION) return "the tokens have an unknown format";
         n = (uint32_t)take(&words, 4);
-        if (words.failed || n > (words.n - words.at) / 4) return "its tokens are damaged";
+        if (words.failed || n > (words.n - words.at) / 4) return "the tokens are damaged";
     } else {
         words.at = words.n - 4 * (size_t)n;
     }
@@ -76,14 +76,14 @@ static const char *read_tokens(slot_file *s, reader *r)
     if (!s->tokens) return "out of memory";
     for (uint32_t i = 0; i < n; i++) s->tokens[i] = (uint32_t)take(&words, 4);
     s->n_tokens = n;
-    if (packed && take(&words, 4) != 0) return "it holds images, which cannot be stored";
+    if (packed && take(&words, 4) != 0) return "the slot contains images, which cannot be stored";
     return NULL;
 }
 
 static const char *read_cells(slot_file *s, reader *r)
 {
     uint32_t n = s->n_cells;
-    if (n > s->n / 12) return "it ends among the cells";
+    if (n > s->n / 12) return "the file ends within the cells";
     s->cell_of = (uint32_t *)malloc(4 * (size_t)n + 4);
     if (!s->cell_of) return "out of memory";
     memset(s->cell_of, 0xff, 4 * (size_t)n);
@@ -91,9 +91,9 @@ static const char *read_cells(slot_file *s, reader *r)
         uint64_t position = take(r, 4), n_seq = take(r, 4);
         (void)take(r, 4);
         if (r->failed || n_seq != 1)
-            return "its cells are not of one sequence, or have positions of several dimensions";
+            return "the cells belong to several sequences, or their positions have several dimensions";
         if (position >= n || s->cell_of[position] != UINT32_MAX)
-            return "its positions are not 0 to the last, once each";
+            return "the positions are not 0 to the last, each exactly once";
         s->cell_of[position] = i;
     }
     return NULL;
@@ -119,13 +119,14 @@ static const char *read_layers(slot_file *s, reader *r)
     slot_layout *l = &s->layout;
     l->v_transposed = take(r, 4) != 0;
     l->n_layers = (uint32_t)take(r, 4);
-    if (r->failed || !l->n_layers || l->n_layers > SLOT_MAX_LAYERS) return "it ends among the layers";
+    if (r->failed || !l->n_layers || l->n_layers > SLOT_MAX_LAYERS)
+        return "the file ends within the list of layers, or that list is damaged";
     for (uint32_t i = 0; i < l->n_layers; i++)
-        if (!read_rows(s, r, &l->k[i], false)) return "it ends among the K rows";
+        if (!read_rows(s, r, &l->k[i], false)) return "the file ends within the K rows";
     l->n_v = r->at < r->n ? l->n_layers : 0; /* caches of latent attention have no V */
     for (uint32_t i = 0; i < l->n_v; i++)
         if (!read_rows(s, r, &l->v[i], l->v_transposed))
-            return "it ends among the V rows, or has a second cache";
+            return "the file ends within the V rows, or contains a second cache";
     for (uint32_t i = 0; i < l->n_layers; i++)
         l->page_bytes += (size_t)(l->k[i].row_bytes + (l->n_v ? l->v[i].row_bytes : 0)) * PAGE_TOKENS;
     return NULL;
@@ -135,19 +136,21 @@ static const char *read_state(slot_file *s, reader *r)
 {
     uint32_t n_streams = (uint32_t)take(r, 4);
     const char *wrong = NULL;
-    if (r->failed || !n_streams || n_streams > MAX_STREAMS) return "it is not the state of a KV cache";
+    if (r->failed || !n_streams || n_streams > MAX_STREAMS)
+        return "the file does not contain the state of a KV cache";
     for (uint32_t i = 0; i < n_streams && !wrong; i++) {
         uint32_t n = (uint32_t)take(r, 4);
-        if (r->failed) return "it ends early";
+        if (r->failed) return "the file ends early";
         if (!n) continue;
-        if (s->n_cells) return "it holds cells of several streams";
+        if (s->n_cells) return "the file contains cells of several streams";
         s->n_cells = n;
         wrong = read_cells(s, r);
         if (!wrong) wrong = read_layers(s, r);
     }
     if (!wrong && r->at != r->n)
-        wrong = "it has more than one cache (layers with a window, or with state), which cannot be stored";
-    if (!wrong && !s->n_cells) wrong = "it is empty";
+        wrong =
+            "the model has more than one cache (layers with a sliding window or recurrent state), which cannot be stored";
+    if (!wrong && !s->n_cells) wrong = "the slot is empty";
     return wrong;
 }
 
@@ -159,9 +162,9 @@ const char *slot_parse(slot_file *s, uint8_t *bytes, size_t n)
     reader r = {.bytes = s->bytes, .n = s->n};
     const char *wrong = NULL;
     if (take(&r, 4) != MAGIC || r.failed)
-        wrong = "it is not a slot file";
+        wrong = "the file is not a slot file of llama-server";
     else if ((s->layout.version = (uint32_t)take(&r, 4)) != VERSION)
-        wrong = "it is a slot file of another version";
+        wrong = "the slot file has another version";
     if (!wrong) wrong = read_tokens(s, &r);
     if (!wrong) wrong = read_state(s, &r);
     if (wrong) slot_free(s);
@@ -209,7 +212,7 @@ const char *slot_layout_parse(slot_layout *l, const char *text)
     memset(l, 0, sizeof *l);
     if (sscanf(text, "llama slot %u vt=%d v=%d:%n", &l->version, &vt, &v, &n) != 3 || !n ||
         l->version != VERSION)
-        return "it is not a layout of slots";
+        return "the text is not a slot layout";
     l->v_transposed = vt != 0;
     for (text += n; *text == ' '; text += n) {
         unsigned run, element;
@@ -218,7 +221,7 @@ const char *slot_layout_parse(slot_layout *l, const char *text)
         if (sscanf(text, " %ux%d/%llu,%d/%llu/%u%n", &run, &k.type, &k_bytes, &one.type, &v_bytes, &element,
                    &n) != 6 ||
             run > SLOT_MAX_LAYERS - l->n_layers || !k_bytes || k_bytes > 1u << 24 || v_bytes > 1u << 24)
-            return "it is a damaged layout";
+            return "the slot layout is damaged";
         k.row_bytes = k_bytes;
         one.row_bytes = v_bytes;
         one.element_bytes = element;
@@ -229,7 +232,7 @@ const char *slot_layout_parse(slot_layout *l, const char *text)
         }
     }
     l->n_v = v ? l->n_layers : 0;
-    return *text || !l->n_layers ? "it is a damaged layout" : NULL;
+    return *text || !l->n_layers ? "the slot layout is damaged" : NULL;
 }
 
 /* -------------------------------------------------------------------- pages */
@@ -316,5 +319,5 @@ const char *slot_write(const char *path, const slot_layout *l, const uint32_t *t
     for (uint32_t i = 1; i < n_streams; i++) put(f, 0, 4);
     bool good = !ferror(f);
     if (fclose(f)) good = false;
-    return good ? NULL : "it could not be written";
+    return good ? NULL : "the file could not be written";
 }

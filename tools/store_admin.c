@@ -21,7 +21,7 @@ int store_stat(int argc, char **argv)
     static const tool_command about = {
         .name = "store stat",
         .usage = "--dir DIRECTORY [--json]",
-        .about = "How much a store holds on disk.",
+        .about = "Shows how many objects and bytes a store has on disk.",
         .examples = "  quire store stat --dir /var/cache/quire\n",
     };
     store_options o;
@@ -98,8 +98,8 @@ int store_ls(int argc, char **argv)
         .name = "store ls",
         .usage = "--dir DIRECTORY [--json]",
         .about =
-            "The objects on disk: object key, root of the namespace, group, page, bytes, last use. Text shows the\n"
-            "beginnings of keys, --json all of them.",
+            "Lists the objects on disk: object key, root of the namespace, group, page, bytes, time of last use. The text\n"
+            "form shows only the beginning of each key; --json shows whole keys.",
         .examples = "  quire store ls --dir /var/cache/quire\n"
                     "  quire store ls --dir /var/cache/quire --json\n",
     };
@@ -121,8 +121,8 @@ int store_verify(int argc, char **argv)
         .name = "store verify",
         .usage = "--dir DIRECTORY [--json]",
         .about =
-            "Reads every object on disk and checks its header and its bytes. Lists those that are damaged; gc removes\n"
-            "them. Exit code 1 if there are any.",
+            "Reads every object on disk and checks its header and its data. Lists the damaged objects; quire store gc\n"
+            "removes them. The exit code is 1 if there are any.",
         .examples = "  quire store verify --dir /var/cache/quire\n",
     };
     store_options o;
@@ -164,7 +164,8 @@ static const char *set_max_age(void *ctx, const char *value)
 {
     char *end;
     double x = strtod(value, &end), unit = *end == 'd' ? 86400 : *end == 'h' ? 3600 : *end == 'm' ? 60 : 1;
-    if (end == value || x <= 0 || x * unit > 1e10 || (*end && end[1])) return "a time, as 30d, 12h or 90m";
+    if (end == value || x <= 0 || x * unit > 1e10 || (*end && end[1]))
+        return "a time such as 30d, 12h or 90m";
     ((store_options *)ctx)->max_age_s = (uint64_t)(x * unit);
     return NULL;
 }
@@ -172,15 +173,17 @@ static const char *set_max_age(void *ctx, const char *value)
 int store_gc(int argc, char **argv)
 {
     static const tool_option more[] = {
-        {"--max-bytes", "BYTES", "remove the least recently used beyond that", .set = set_max_bytes},
-        {"--max-age", "TIME", "remove what was not used for so long (30d)", .set = set_max_age},
+        {"--max-bytes", "BYTES", "remove the least recently used objects until the rest has this size",
+         .set = set_max_bytes},
+        {"--max-age", "TIME", "remove objects that were not used for this time, such as 30d or 12h",
+         .set = set_max_age},
     };
     static const tool_command about = {
         .name = "store gc",
         .usage = "--dir DIRECTORY [--max-age TIME] [--max-bytes BYTES] [--json]",
         .about =
-            "Removes damaged objects, and old or too many ones if asked to. Pinned objects stay. Files do not shrink;\n"
-            "their space is used again.",
+            "Removes damaged objects. With --max-age or --max-bytes it also removes old or excess ones, except pinned\n"
+            "objects. The files do not shrink; their free space is used again.",
         .examples = "  quire store gc --dir /var/cache/quire\n"
                     "  quire store gc --dir /var/cache/quire --max-age 30d --max-bytes 200G\n",
     };
@@ -193,7 +196,7 @@ int store_gc(int argc, char **argv)
     if (code) return code;
     quire_status status = quire_store_gc(store, o.max_age_s, o.max_bytes, &n);
     quire_store_close(store);
-    if (status) return tool_failed(o.command, "the disk failed");
+    if (status) return tool_failed(o.command, "the disk could not be read or written");
     printf(o.json ? "{\"removed\":%llu}\n" : "%llu removed\n", (unsigned long long)n);
     return finish(&o);
 }

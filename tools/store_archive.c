@@ -52,7 +52,7 @@ static int report(const store_options *o, const archive *a, const char *what)
         printf("{\"objects\":%llu,\"left_out\":%llu,\"bytes\":%.0f}\n", (unsigned long long)a->n,
                (unsigned long long)a->n_left_out, a->bytes);
     else
-        printf("%llu objects %s, %.3f GB; %llu damaged ones left out\n", (unsigned long long)a->n, what,
+        printf("%llu objects %s, %.3f GB; %llu damaged objects left out\n", (unsigned long long)a->n, what,
                a->bytes / 1e9, (unsigned long long)a->n_left_out);
     return TOOL_OK;
 }
@@ -63,8 +63,8 @@ int store_export(int argc, char **argv)
         .name = "store export",
         .usage = "--dir DIRECTORY FILE",
         .about =
-            "Writes all undamaged objects on disk into one file. It holds what the disk holds: not sealed, so who reads it\n"
-            "reads the pages.",
+            "Writes all undamaged objects on disk to one file. The file is not encrypted: anyone who can read it can read\n"
+            "the pages.",
         .examples = "  quire store export --dir /var/cache/quire pages.quire\n",
         .set_name = store_set_file,
     };
@@ -73,7 +73,7 @@ int store_export(int argc, char **argv)
     quire_store_stats s;
     archive a = {0};
     int code = store_parse(&o, STORE_DISK, &about, NULL, 0, argc, argv);
-    if (code < 0 && !o.file) code = tool_usage(about.name, "it needs a file to write");
+    if (code < 0 && !o.file) code = tool_usage(about.name, "give a file to write");
     if (code >= 0) return code;
     code = store_open(&o, &store);
     if (code) return code;
@@ -133,7 +133,8 @@ int store_import(int argc, char **argv)
         .name = "store import",
         .usage = "--dir DIRECTORY [--cap BYTES] FILE",
         .about =
-            "Puts the objects of an exported file on disk. Each is checked first; the identity in it decides who can use it.",
+            "Reads the objects of an exported file into the store. Each object is checked first. Only a namespace\n"
+            "with the identity of the one that saved an object can use it.",
         .examples = "  quire store import --dir /var/cache/quire --cap 64G pages.quire\n",
         .set_name = store_set_file,
     };
@@ -143,14 +144,16 @@ int store_import(int argc, char **argv)
     char head[sizeof magic];
     struct stat st;
     int code = store_parse(&o, STORE_DISK | STORE_CAP, &about, NULL, 0, argc, argv);
-    if (code < 0 && !o.file) code = tool_usage(about.name, "it needs a file to read");
+    if (code < 0 && !o.file) code = tool_usage(about.name, "give a file to read");
     if (code >= 0) return code;
     a.file = fopen(o.file, "rb");
     if (!a.file || fstat(fileno(a.file), &st))
         return tool_failed(o.command, "%s: %s", o.file, strerror(errno));
     if (fread(head, sizeof head, 1, a.file) != 1 || memcmp(head, magic, sizeof head)) {
         fclose(a.file);
-        return tool_failed(o.command, "%s is not an export of pages, or of another version", o.file);
+        return tool_failed(o.command,
+                           "%s was not written by quire store export, or by a version with another format",
+                           o.file);
     }
     code = store_open(&o, &store);
     if (!code) {

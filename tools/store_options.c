@@ -13,7 +13,7 @@
 const char *store_set_file(void *ctx, const char *word)
 {
     store_options *o = (store_options *)ctx;
-    if (o->file) return "one file too many:";
+    if (o->file) return "give only one file; the second one is";
     o->file = word;
     return NULL;
 }
@@ -29,7 +29,7 @@ const char *store_set_bytes(const char *text, uint64_t *out)
     if (*end == 'G') unit = 1024.0 * 1024 * 1024;
     if (*end == 'T') unit = 1024.0 * 1024 * 1024 * 1024;
     if (end == text || errno || x < 0 || x * unit > 1e18 || (unit > 1 ? end[1] : end[0]))
-        return "bytes, as 64G or 2T";
+        return "a size such as 64G or 2T";
     *out = (uint64_t)(x * unit);
     return NULL;
 }
@@ -67,7 +67,7 @@ static const char *set_password(void *ctx, const char *value)
     FILE *f = fopen(value, "r");
     bool read = f && fgets(o->password, sizeof o->password, f);
     if (f) fclose(f);
-    if (!read) return "a file that can be read";
+    if (!read) return "a readable file";
     o->password[strcspn(o->password, "\r\n")] = 0;
     o->remote.password = o->password;
     return NULL;
@@ -80,42 +80,45 @@ static const char *set_scale(void *ctx, const char *value)
 
 static const char *set_timeout(void *ctx, const char *value)
 {
-    return tool_number(value, 0, 1, 3600000, &((store_options *)ctx)->timeout_ms, NULL) ? NULL
-                                                                                        : "milliseconds";
+    return tool_number(value, 0, 1, 3600000, &((store_options *)ctx)->timeout_ms, NULL)
+               ? NULL
+               : "a number of milliseconds from 1 to 3600000";
 }
 
 static const tool_option disk_options[] = {
-    {"--json", NULL, "objects, one per line, in place of text", TOOL_FLAG(store_options, json)},
-    {"--dir", "DIRECTORY", "the disk tier", TOOL_WORD(store_options, directory)},
+    {"--json", NULL, "print JSON, one object per line, instead of text", TOOL_FLAG(store_options, json)},
+    {"--dir", "DIRECTORY", "directory of the disk tier", TOOL_WORD(store_options, directory)},
 };
 static const tool_option cap_options[] = {
-    {"--cap", "BYTES", "cap on its files (64G); needed to make one, otherwise it stays as it is",
+    {"--cap", "BYTES",
+     "size limit of its files, such as 64G; needed for a new directory\n(default: the limit the directory has)",
      .set = set_cap},
 };
 static const tool_option remote_options[] = {
     {"--remote", "HOST:PORT", "the remote tier: a server, or any node of a cluster", .set = set_remote},
-    {"--user", "NAME", "its ACL user", TOOL_WORD(store_options, remote.user)},
-    {"--password-file", "FILE", "its password is the first line", .set = set_password},
-    {"--tls", NULL, "talk TLS", .set = set_tls},
-    {"--tls-ca", "FILE", "certificates to trust; without it the system's",
+    {"--user", "NAME", "ACL user of the remote", TOOL_WORD(store_options, remote.user)},
+    {"--password-file", "FILE", "file whose first line is the password of the remote", .set = set_password},
+    {"--tls", NULL, "use TLS", .set = set_tls},
+    {"--tls-ca", "FILE", "trusted certificates (default: those of the system)",
      TOOL_WORD(store_options, remote.tls_ca)},
-    {"--tls-cert", "FILE", "a certificate of our own", TOOL_WORD(store_options, remote.tls_cert)},
-    {"--tls-key", "FILE", "and its key", TOOL_WORD(store_options, remote.tls_key)},
-    {"--tls-name", "NAME", "the name in the certificates of all nodes",
+    {"--tls-cert", "FILE", "client certificate", TOOL_WORD(store_options, remote.tls_cert)},
+    {"--tls-key", "FILE", "private key of the client certificate", TOOL_WORD(store_options, remote.tls_key)},
+    {"--tls-name", "NAME", "name expected in the certificates of all nodes",
      TOOL_WORD(store_options, remote.tls_name)},
-    {"--timeout", "MS", "give up after so long (10000)", .set = set_timeout},
+    {"--timeout", "MS", "give up after this time (default: 10000)", .set = set_timeout},
 };
 static const tool_option identity_options[] = {
-    {"--model", "FILE", "the model's file; its SHA-256 is part of every key",
-     TOOL_WORD(store_options, model)},
-    {"--weights", "TEXT", "in its place: a revision that you keep apart from others yourself",
+    {"--model", "FILE", "model file; its SHA-256 becomes part of every key", TOOL_WORD(store_options, model)},
+    {"--weights", "TEXT", "instead of --model: a revision name that you keep unique yourself",
      TOOL_WORD(store_options, weights)},
-    {"--adapter", "TEXT", "revision of the LoRA adapter that is loaded", TOOL_WORD(store_options, adapter)},
-    {"--adapter-scale", "X", "and its scale", .set = set_scale},
-    {"--rope", "TEXT", "RoPE flags of the server, if it has any (\"model\")", TOOL_WORD(store_options, rope)},
-    {"--kv", "TEXT", "what the rows mean beyond their type: QUIRE_KV of the\ndevice, \"stock\" without it",
+    {"--adapter", "TEXT", "revision of the loaded LoRA adapter", TOOL_WORD(store_options, adapter)},
+    {"--adapter-scale", "X", "scale of the adapter", .set = set_scale},
+    {"--rope", "TEXT", "RoPE flags of the server, if it has any (default: model)",
+     TOOL_WORD(store_options, rope)},
+    {"--kv", "TEXT",
+     "how the rows were encoded: the value of QUIRE_KV if the server uses\nQuire's device (default: stock)",
      TOOL_WORD(store_options, kv)},
-    {"--secret-file", "FILE", "32 bytes, or 64 hex digits, that the tenant's servers share",
+    {"--secret-file", "FILE", "32 bytes or 64 hex digits, the same on all servers of the tenant",
      TOOL_WORD(store_options, secret_file)},
 };
 
@@ -145,8 +148,9 @@ int store_parse(store_options *o, uint32_t groups, const tool_command *about, co
     int code = tool_parse(&command, argc, argv, o);
     if (code >= 0) return code;
     if (!o->directory && !(groups & STORE_REMOTE && o->remote.host))
-        return tool_usage(about->name,
-                          groups & STORE_REMOTE ? "it needs --dir, --remote or both" : "it needs --dir");
+        return tool_usage(about->name, groups & STORE_REMOTE
+                                           ? "give --dir DIRECTORY, --remote HOST:PORT or both"
+                                           : "give --dir DIRECTORY");
     return -1;
 }
 
@@ -206,10 +210,10 @@ static int digest_model(store_options *o)
 
 int store_identity(store_options *o, quire_identity *out)
 {
-    if (!o->secret_file) return tool_usage(o->command, "it needs --secret-file");
-    if (!o->model == !o->weights) return tool_usage(o->command, "it needs --model or --weights");
+    if (!o->secret_file) return tool_usage(o->command, "give --secret-file FILE");
+    if (!o->model == !o->weights) return tool_usage(o->command, "give either --model FILE or --weights TEXT");
     if (!read_secret(o->secret_file, o->secret))
-        return tool_failed(o->command, "%s: not 32 bytes and not 64 hex digits", o->secret_file);
+        return tool_failed(o->command, "%s: a secret must be 32 bytes or 64 hex digits", o->secret_file);
     int code = o->model ? digest_model(o) : TOOL_OK;
     if (code) return code;
     *out = (quire_identity){QUIRE_OPTIONS,

@@ -67,9 +67,10 @@ static int report_put(const store_options *o, quire_store *store, const slot_fil
         tool_json_string(stdout, layout);
         printf("}\n");
     } else {
-        printf("%u tokens, pages of %.2f MB: %llu saved, %llu known, %llu not saved\nlayout \"%s\"\n",
-               slot->n_tokens, (double)slot->layout.page_bytes / 1e6, (unsigned long long)saved,
-               (unsigned long long)known, (unsigned long long)lost, layout);
+        printf(
+            "%u tokens, pages of %.2f MB: %llu saved, %llu already stored, %llu not saved\nlayout \"%s\"\n",
+            slot->n_tokens, (double)slot->layout.page_bytes / 1e6, (unsigned long long)saved,
+            (unsigned long long)known, (unsigned long long)lost, layout);
     }
     return lost ? TOOL_FAILED : TOOL_OK;
 }
@@ -80,8 +81,8 @@ int store_put_slot(int argc, char **argv)
         .name = "store put-slot",
         .usage = "[--dir DIRECTORY] [--remote HOST:PORT] --model FILE --secret-file FILE SLOT",
         .about =
-            "Takes a file that llama-server wrote for a slot (POST /slots/0?action=save) apart into pages of 64 tokens and\n"
-            "saves them. Prints the layout that get-slot needs. Models whose layers all see everything; no images.",
+            "Splits a slot file of llama-server (POST /slots/0?action=save) into pages of 64 tokens and saves them. Prints the\n"
+            "layout that get-slot needs. Works only for models with full attention in all layers, and without images.",
         .examples =
             "  quire store put-slot --remote cache:6379 --model m.gguf --secret-file tenant.key slots/a.bin\n"
             "  quire store put-slot --dir /var/cache/quire --cap 64G --model m.gguf --secret-file tenant.key a.bin\n",
@@ -93,7 +94,7 @@ int store_put_slot(int argc, char **argv)
     quire_namespace *ns = NULL;
     int code =
         store_parse(&o, STORE_DISK | STORE_CAP | STORE_REMOTE | STORE_IDENTITY, &about, NULL, 0, argc, argv);
-    if (code < 0 && !o.file) code = tool_usage(about.name, "it needs the file of a slot");
+    if (code < 0 && !o.file) code = tool_usage(about.name, "give a slot file");
     if (code >= 0) return code;
     const char *wrong = slot_read(&slot, o.file);
     if (wrong) return tool_failed(o.command, "%s: %s", o.file, wrong);
@@ -128,7 +129,7 @@ static const char *read_tokens(prompt_tokens *t, FILE *f)
         } else if (isdigit(c)) {
             uint64_t id = 0;
             for (; isdigit(c); c = fgetc(f))
-                if ((id = id * 10 + (uint64_t)(c - '0')) > INT32_MAX) return "a token is too large";
+                if ((id = id * 10 + (uint64_t)(c - '0')) > INT32_MAX) return "a token ID is too large";
             if (t->n == t->cap) {
                 uint32_t cap = t->cap * 2 + 1024, *more = (uint32_t *)realloc(t->id, sizeof *more * cap);
                 if (!more) return "out of memory";
@@ -137,12 +138,12 @@ static const char *read_tokens(prompt_tokens *t, FILE *f)
             }
             t->id[t->n++] = (uint32_t)id;
         } else if (isalpha(c) || c == '-' || c == '.') {
-            return "it holds something that is no token";
+            return "the file contains something that is not a token ID";
         } else {
             c = fgetc(f);
         }
     }
-    return t->n ? NULL : "it holds no tokens";
+    return t->n ? NULL : "the file contains no token IDs";
 }
 
 typedef struct taken {
@@ -206,13 +207,15 @@ static const char *find_layout(const store_options *o, slot_layout *layout)
 int store_get_slot(int argc, char **argv)
 {
     static const tool_option more[] = {
-        {"--tokens", "FILE", "the prompt: what /tokenize answers, or numbers; - is stdin",
+        {"--tokens", "FILE",
+         "token IDs of the prompt: the answer of /tokenize, or plain numbers;\n- reads standard input",
          TOOL_WORD(store_options, tokens)},
-        {"--like", "SLOT", "any slot file of a server with the same flags: its types and\nsizes are taken",
+        {"--like", "SLOT", "any slot file of a server with the same flags, to take types and\nsizes from",
          TOOL_WORD(store_options, like)},
-        {"--layout", "TEXT", "in its place: the line that put-slot printed",
+        {"--layout", "TEXT", "instead of --like: the layout that put-slot printed",
          TOOL_WORD(store_options, layout)},
-        {"--streams", "N", "slots of the server that shall restore it, if it runs with\n--no-kv-unified (1)",
+        {"--streams", "N",
+         "number of slots of the server that will restore the file, if that\nserver runs with --no-kv-unified (default: 1)",
          .set = set_streams},
     };
     static const tool_command about = {
@@ -220,8 +223,8 @@ int store_get_slot(int argc, char **argv)
         .usage =
             "[--dir DIRECTORY] [--remote HOST:PORT] --model FILE --secret-file FILE --like SLOT --tokens FILE SLOT",
         .about =
-            "Writes a slot file with the longest stored prefix of a prompt, for POST /slots/0?action=restore. Exit code 1 and\n"
-            "no file if nothing of it is stored.",
+            "Writes a slot file with the longest stored prefix of a prompt, for POST /slots/0?action=restore. If no prefix is\n"
+            "stored, it writes no file and the exit code is 1.",
         .examples = "  quire store get-slot --remote cache:6379 --model m.gguf --secret-file tenant.key \\\n"
                     "      --like slots/any.bin --tokens prompt.json slots/b.bin\n",
         .set_name = store_set_file,
@@ -235,7 +238,8 @@ int store_get_slot(int argc, char **argv)
     int code = store_parse(&o, STORE_DISK | STORE_CAP | STORE_REMOTE | STORE_IDENTITY, &about, more,
                            sizeof more / sizeof more[0], argc, argv);
     if (code < 0 && (!o.file || !o.tokens || !o.layout == !o.like))
-        code = tool_usage(about.name, "it needs --tokens, --like or --layout, and a file to write");
+        code = tool_usage(about.name,
+                          "give --tokens FILE, either --like SLOT or --layout TEXT, and a file to write");
     const char *wrong = code < 0 ? find_layout(&o, layout) : NULL;
     if (wrong) code = tool_failed(about.name, "%s: %s", o.like ? o.like : "--layout", wrong);
     bool parsed = code < 0;

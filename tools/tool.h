@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
-#define TOOL_EXIT_CODES "0 done, 1 failed, 2 the command line is wrong"
+#define TOOL_EXIT_CODES "0 success, 1 failure, 2 wrong command line"
 
 /* One sub-command per file. argv[0] is the name of the command; the result is the exit code. */
 int cmd_codecs(int argc, char **argv);

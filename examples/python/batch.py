@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Prompts of different lengths through mlx-lm's batch generator, with quantized caches that already hold a shared beginning.
+"""Generates answers to prompts of different lengths with mlx-lm's batch generator. The quantized caches share the common prefix.
 
     python3 examples/python/batch.py MODEL [--policy k8v4] [--answer-tokens 48] [--prompts N]
 """
@@ -18,7 +18,7 @@ QUESTIONS = ["What is the capital of France?", "Why is the sky blue? Explain it 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("model")
-parser.add_argument("--policy", default="k8v4", help="docs/policy.md")
+parser.add_argument("--policy", default="k8v4", help="cache policy, see docs/policy.md")
 parser.add_argument("--answer-tokens", type=int, default=48)
 parser.add_argument("--prompts", type=int, default=len(QUESTIONS))
 args = parser.parse_args()
@@ -28,7 +28,7 @@ prompts = [tokenizer.apply_chat_template([{"role": "system", "content": SYSTEM},
            for q in QUESTIONS[:args.prompts]]
 shared = next(i for i in range(len(prompts[0])) if len({tuple(p[:i + 1]) for p in prompts}) > 1) if len(prompts) > 1 else 0
 
-# The beginning that all have is computed once. Copies share its pages until they write.
+# The common prefix is computed once. Copies of the cache share its pages until they write.
 first = make_cache(model, args.policy)
 if shared:
     model(mx.array([prompts[0][:shared]]), cache=first)

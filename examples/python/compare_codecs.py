@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What codecs cost: bits per value and the error of attention, as a table and as a picture.
+"""Compares codecs: bits per value and the error of attention, as a table and as a plot.
 
     python3 compare_codecs.py [ROWS.npz] [--svg FILE] [CODEC...]
 
-ROWS.npz has arrays k (token, KV head, channel), v likewise and q (query, query head, channel), float32, recorded from a model after
-RoPE. Without a file rows are made up: Gaussian, and K with a few channels that are twenty times as large, as real models have them.
-Each codec keeps K while V stays f32, and V while K stays f32. The error is that of an output row against f32, relative, the mean over rows.
+ROWS.npz has float32 arrays k and v (token, KV head, channel) and q (query, query head, channel), recorded from a model after RoPE.
+Without a file the rows are random: Gaussian, with a few channels of K that are twenty times as large, as in real models. Each codec is
+used for K while V is f32, and for V while K is f32. The error is the relative difference of an output row from f32, averaged over rows.
 """
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def measure(rows: "dict[str, np.ndarray]", codecs: List[str]) -> List[Tuple[str,
 
 
 def draw(table: List[Tuple[str, float, float, float]], path: str) -> None:
-    """Bits to the right, the error of K upwards, by powers of ten."""
+    """A plot with bits on the x axis and the error of K on the y axis, logarithmic."""
     width, height, left, bottom = 640, 400, 60, 40
     errors = [max(e, 1e-6) for _, _, e, _ in table]
     low, high = np.floor(np.log10(min(errors))), np.ceil(np.log10(max(errors)))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""A stock llama-server whose KV cache is in Quire's tiles, asked for a completion.
+"""Starts a stock llama-server with a compressed KV cache and asks it for a completion.
 
     python3 llama_server.py MODEL.gguf [--server llama-server] [--kv k8v4] [--tokens 24] [PROMPT]
 
@@ -34,7 +34,7 @@ def wait_for(server: "subprocess.Popen[bytes]", port: int) -> None:
             return
         except (urllib.error.URLError, ConnectionError):
             time.sleep(0.2)
-    sys.exit(f"the server ended with {server.returncode}")
+    sys.exit(f"the server ended with exit code {server.returncode}")
 
 
 def main() -> None:
@@ -50,14 +50,14 @@ def main() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     arguments = ["-m", given.model, "-c", "2048", "-np", "1", "--port", str(port)]
-    # Looks at server and model before anything is started, and says what does not fit.
+    # Checks the server and the model before anything is started. Raises RuntimeError if they do not fit together.
     environment = quire.llama_env(given.kv, program=given.server, arguments=arguments)
     server = subprocess.Popen([given.server, *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_for(server, port)
         answer = ask(port, "/completion", {"prompt": given.prompt, "n_predict": given.tokens, "temperature": 0})
         print(given.prompt + str(answer["content"]))
-        # What the device in the server publishes; no process of that number: it was not loaded.
+        # Prints the counters that the device in the server publishes. This fails if the device was not loaded.
         print(quire.command("stat", "--json", str(server.pid)).strip())
     finally:
         server.terminate()

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""A prompt that is computed once: one process saves its pages, another takes them from disk.
+"""Computes a prompt once: one process saves its pages, another one loads them from disk.
 
-    python3 prefix_store.py [FOLDER]        without one a temporary folder
+    python3 prefix_store.py [FOLDER]        default: a temporary folder
 
-The model is a stand-in that makes up rows from the token and its position, slowly enough to see the difference.
+There is no real model: rows are computed from the token and its position, slowly enough to see the difference.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import quire
 LAYERS, HEADS, D = 4, 2, 64
 PROMPT = np.arange(1000) * 7 % 5000
 PLAN = dict(n_layers=LAYERS, n_q_heads=8, n_kv_heads=HEADS, d_k=D)
-# Who has the secret can read and write the pages; the rest says for which model they are right.
+# Whoever has the secret can read and write the pages. The other members identify the model that the pages belong to.
 MODEL = quire.Identity(weights="stand-in 1", tokenizer="none", rope="none", secret=bytes(range(32)))
 
 
@@ -37,13 +37,13 @@ def prefill(sequence: quire.Sequence, tokens: "np.ndarray") -> None:
 
 
 def serve(folder: str) -> None:
-    """What each process does: take what is there, compute the rest, save it."""
+    """The work of each process: load what is stored, compute the rest, save it."""
     begin = time.perf_counter()
     plan = quire.Plan("k8v4", **PLAN)
     with quire.Store(folder, disk_bytes=256 << 20) as store, quire.Pool(plan, 64 << 20) as pool:
         space = store.namespace(MODEL, plan)
         sequence = pool.sequence()
-        loaded = space.load(PROMPT[:-1], sequence)  # one token stays: its attention gives the first answer
+        loaded = space.load(PROMPT[:-1], sequence)  # one token is left to compute: its attention gives the first answer
         prefill(sequence, PROMPT)
         space.save(PROMPT, sequence)
         q = np.ones((1, 8, D), np.float32)
@@ -62,7 +62,7 @@ def main() -> None:
                 for _ in range(2)]
     print("first: ", said[0], "second: ", said[1], sep="", end="")
     same = said[0].split()[-1] == said[1].split()[-1]
-    print("the same answer, bit for bit" if same else "another answer")
+    print("the same answer, bit for bit" if same else "a different answer")
     sys.exit(0 if same and not said[1].startswith("0 ") else 1)
 
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * quire_page.h: finished pages from outside. For a store that keeps pages beyond the process; an engine does not
- * need it. A page is finished when all of its 64 tokens are committed; it never changes after that, so its bytes
- * may be read by any thread for as long as it is held.
+ * quire_page.h: access to finished pages, for a store that keeps pages after the process has ended. An engine does not
+ * need it. A page is finished when all of its 64 tokens are committed. It never changes after that, so any thread may
+ * read its bytes for as long as somebody owns it.
  */
 #ifndef QUIRE_QUIRE_PAGE_H
 #define QUIRE_QUIRE_PAGE_H
@@ -15,55 +15,58 @@ extern "C" {
 
 typedef struct quire_page quire_page;
 
-/* Pages of one group of a plan. Page index 0 holds the tokens 0 to 63. */
+/* A page of one group of a plan. Page index 0 holds the tokens 0 to 63. */
 typedef struct quire_page_info {
-    size_t bytes;         /* as they lie in memory */
+    size_t bytes;         /* size in memory */
     uint64_t fingerprint; /* of codecs, shapes and offsets */
 } quire_page_info;
 
-/* EINVAL: there is no such group. */
+/* EINVAL: the plan has no such group. */
 QUIRE_API quire_status quire_plan_page_info(const quire_plan *plan, uint32_t group, uint32_t page_index,
                                             quire_page_info *out);
-/* One more owner of the plan; quire_plan_destroy() drops one. Any thread. */
+/* Adds an owner of the plan; quire_plan_destroy() removes one. Any thread may call it. */
 QUIRE_API quire_plan *quire_plan_hold(const quire_plan *plan);
-/* Shape of a layer, as the plan was made with. EINVAL: there is no such layer. */
+/* The shape of a layer, as given when the plan was created. EINVAL: the plan has no such layer. */
 QUIRE_API quire_status quire_plan_shape(const quire_plan *plan, uint32_t layer, quire_layer *out);
 
 /*
- * The pages that a sequence of n_pages full pages must hold in a group so that it can go on: those before *kept, and those
- * from *first to the last. Without rings and windows all: *kept and *first are 0. options as in quire_seq_create().
+ * Which pages of a group a sequence with n_pages full pages must hold to continue: pages 0 to *kept - 1, and pages *first
+ * to n_pages - 1. Without a ring or window it must hold all pages: *kept and *first are 0. options: as for
+ * quire_seq_create().
  */
 QUIRE_API void quire_plan_page_range(const quire_plan *plan, const quire_seq_options *options, uint32_t group,
                                      uint32_t n_pages, uint32_t *kept, uint32_t *first);
 
 /*
- * One more owner of a finished page of the sequence; NULL if it is not finished, no longer held, or not coded as the
- * sequence's plan says. Release it with quire_pool_drop_page(), before the pool is destroyed. Until then the page counts
- * for the budget, and a sequence that trims into it and goes on gets a copy.
+ * Adds an owner of a finished page of the sequence and returns the page. NULL: the page is not finished, has been evicted,
+ * or is not encoded with the codecs of the sequence's plan. Release it with quire_pool_drop_page() before you destroy the
+ * pool. Until then the page counts towards the budget, and a sequence that trims into it and continues gets a copy.
  */
 QUIRE_API quire_page *quire_seq_hold_page(const quire_seq *seq, uint32_t group, uint32_t page_index);
 QUIRE_API const void *quire_page_bytes(const quire_page *page);
-QUIRE_API void quire_page_share(quire_page *page); /* one more owner of a page that the caller owns */
+QUIRE_API void quire_page_share(quire_page *page); /* adds an owner of a page that the caller owns */
 
 /*
- * An empty page of a plan that the pool knows, to be filled through quire_page_room() and then given to a sequence with
- * quire_seq_adopt(), or dropped. Its bytes are undefined. NULL: the budget is used up, or the pool does not know the
- * plan. Any thread.
+ * Takes an empty page of a plan that the pool knows. Fill it through quire_page_room(), then give it to a sequence with
+ * quire_seq_adopt(), or drop it. Its bytes are undefined until you write them. Any thread may call it. NULL: the budget is
+ * used up, or the pool does not know the plan.
  */
 QUIRE_API quire_page *quire_pool_take_page(quire_pool *pool, const quire_plan *plan, uint32_t group,
                                            uint32_t page_index);
 QUIRE_API void *quire_page_room(quire_page *page);
-/* Makes the memory of empty pages resident, which is faster for several at once. Nothing but time depends on it. Any thread. */
+/* Makes the memory of empty pages resident, which is faster for several pages at once. The call is optional and affects
+ * only speed. Any thread may call it. */
 QUIRE_API void quire_pool_populate(quire_pool *pool, quire_page *const *pages, uint32_t n);
-/* One owner less; NULL is accepted. Any thread. */
+/* Removes an owner; NULL is accepted. Any thread may call it. */
 QUIRE_API void quire_pool_drop_page(quire_pool *pool, quire_page *page);
 
 /*
- * Make a sequence longer by whole pages, to n_pages pages. Its length must be a multiple of 64. find(ctx, group,
- * page_index) is asked for every page from the present length on that quire_plan_page_range() names for the sequence's
- * ring; it gives one owner to the sequence, and must not fail. EINVAL: n_pages is below the present length; EBUSY: it is in
- * an open step; ERANGE: pages before the present length are missing; EMISMATCH: a page is not of the sequence's plan. After
- * any failure the sequence is as before and the pages that were found belong to the caller again.
+ * Extends a sequence by whole pages, to n_pages pages in total. Its length must be a multiple of 64. The function calls
+ * find(ctx, group, page_index) for every page from the current length on that quire_plan_page_range() requires with the
+ * sequence's ring. find passes one ownership of the page to the sequence, and must not fail. After any failure the
+ * sequence is unchanged, and the pages that find returned belong to the caller again. EINVAL: n_pages is below the current
+ * length; EBUSY: the sequence is in an open step; ERANGE: pages before the current length have been evicted; EMISMATCH: a
+ * page is not of the sequence's plan.
  */
 typedef quire_page *(*quire_find_page_fn)(void *ctx, uint32_t group, uint32_t page_index);
 QUIRE_API quire_status quire_seq_adopt(quire_seq *seq, uint32_t n_pages, quire_find_page_fn find, void *ctx);

@@ -90,5 +90,5 @@ BUFT_IS(0, 1, 2, 4, 5, 6);
 #elif GGML_BACKEND_API_VERSION == 3
 BUFT_IS(0, 1, 3, 5, 7, 8);
 #else
-#error "this version of ggml's backend API is not known; host.h and host.c have to learn it"
+#error "this version of ggml's backend API is not supported; add it to host.h and host.c"
 #endif

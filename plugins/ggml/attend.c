@@ -71,7 +71,7 @@ static int open_operand(struct operand *o, const struct host_tensor *t, quire_si
         o->tile_bytes = kv->tile_bytes;
         o->format = kv->format;
         if (view_of_cache(o, kv->side == side ? kv->d : kv->d_v)) return HOST_SUCCESS;
-        say_trouble("attention sees %s in a shape that it does not have", kv->name);
+        say_trouble("the program passed %s to attention in an unexpected shape", kv->name);
         return HOST_FAILED;
     }
     quire_format_options options = {.version = QUIRE_OPTIONS, .side = side, .d = (uint32_t)t->ne[0]};
@@ -143,7 +143,7 @@ static bool sees_refused(const struct operand *o, const struct host_tensor *mask
         for (int64_t c = 0; c < o->t->ne[1]; c++)
             if (kv_is_refused(o->kv, o->first_row + (uint64_t)s * o->kv->cells + (uint64_t)c) &&
                 sees(mask, s, c)) {
-                say_trouble("a request needs a restored state that was refused; it fails");
+                say_trouble("a request failed because it needs a restored state that was rejected");
                 return true;
             }
     return false;

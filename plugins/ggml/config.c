@@ -48,7 +48,7 @@ static bool read_line(const char *path, int number, char *line, char *message, s
     if (!equals || !slot) {
         snprintf(
             message, size,
-            "%s:%d: \"%s\" is not a setting; they are kv, profile, profile_record, profile_length, rows_record, chain and log",
+            "%s:%d: \"%s\" is not a setting; the settings are kv, profile, profile_record, profile_length, rows_record, chain and log",
             path, number, trimmed(key));
         return false;
     }
@@ -110,8 +110,10 @@ static bool check_policy(char *message, size_t size)
         .version = QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 8, .n_kv_heads = 8, .d_k = 128, .d_v = 128};
     quire_plan_options options = {.version = QUIRE_OPTIONS, .message = why, .message_size = sizeof why};
     if (strstr(config.kv, "sinks=")) {
-        snprintf(message, size, "QUIRE_KV=%s: sinks= is not for llama.cpp, whose cells are in no order",
-                 config.kv);
+        snprintf(
+            message, size,
+            "QUIRE_KV=%s: sinks= cannot be used with llama.cpp, because its cache cells are not in order of position",
+            config.kv);
         return false;
     }
     if (config.loaded_profile) return true; /* it belongs to a model; the plan will tell */
@@ -119,8 +121,9 @@ static bool check_policy(char *message, size_t size)
     quire_plan_destroy(plan);
     if (!status) return true;
     snprintf(message, size, "QUIRE_KV=%s: %s%s", config.kv, why,
-             strstr(why, "profile") ? "; QUIRE_PROFILE=<file> names it, QUIRE_PROFILE_RECORD=<file> makes one"
-                                    : "");
+             strstr(why, "profile")
+                 ? "; QUIRE_PROFILE=<file> loads one, QUIRE_PROFILE_RECORD=<file> records one"
+                 : "");
     return false;
 }
 

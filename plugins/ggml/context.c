@@ -117,7 +117,7 @@ static void learn_operand(const struct host_tensor *operand, quire_side side, in
     if (kv->side == side) {
         if (!kv->d) close_context(kv->owner->context);
         learn_shape(kv, operand, n_q_heads);
-        if (!kv->d) context_make_plain(operand, "attention of an unknown shape");
+        if (!kv->d) context_make_plain(operand, "FLASH_ATTN_EXT of an unknown shape");
     } else if (side == QUIRE_V && kv->d && operand->ne[0] <= kv->d) {
         kv->d_v = (uint32_t)operand->ne[0];
     }
@@ -135,6 +135,8 @@ void context_make_plain(const struct host_tensor *cache, const char *op)
     struct kv *kv = kv_of(cache);
     if (!kv) return;
     struct kv_buffer *b = kv->owner;
+    /* Without flash attention V is transposed, so its values are set one by one, and products are computed by MUL_MAT. */
+    bool needs_flash = !strncmp(op, "MUL_MAT", 7) || !strncmp(op, "SET_ROWS", 8);
     bool plain = true; /* nothing written yet, or as declared, because no attention was seen before that */
     pthread_mutex_lock(&contexts);
     for (uint32_t i = 0; i < b->n_kv; i++) plain &= !b->kv[i]->format;
@@ -144,12 +146,13 @@ void context_make_plain(const struct host_tensor *cache, const char *op)
     }
     pthread_mutex_unlock(&contexts);
     if (!plain)
-        say_trouble("%s on %s reads values that are unpacked for it every time, which is slow", op, kv->name);
+        say_trouble(
+            "the operation %s reads %s directly, so Quire decodes the values for it every time, which is slow",
+            op, kv->name);
     else
         say_trouble(
-            "the host uses the cache with %s, which needs plain memory: the cache stays as it would be without "
-            "quire%s",
-            op, strncmp(op, "MUL_MAT", 7) ? "" : " (-fa on avoids that)");
+            "the operation %s needs the cache in uncompressed memory, so the cache is stored as without Quire%s",
+            op, needs_flash ? "; start the program with -fa on to avoid this" : "");
 }
 
 bool context_settle(struct kv *kv)

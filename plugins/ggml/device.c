@@ -48,7 +48,7 @@ static int run_node(struct worker *w, struct host_tensor *node)
     }
     if (node->op == host.op.ROPE || node->op == host.op.CPY || node->op == host.op.CONT)
         return shift_run(w, node);
-    say_trouble("%s is not an op of this device", host.ggml_op_name(node->op));
+    say_trouble("the device does not support the operation %s", host.ggml_op_name(node->op));
     return HOST_FAILED;
 }
 
@@ -217,7 +217,8 @@ static bool bind_and_check(void *caller, char *message, size_t size)
     if (!host_bind(caller, message, size)) return false;
     const char *wrong = host_probe();
     if (!wrong) return config_read(message, size);
-    snprintf(message, size, "ggml %s is not laid out as that version was (%s)", host.ggml_version(), wrong);
+    snprintf(message, size, "ggml %s does not have the data structures of that version (%s)",
+             host.ggml_version(), wrong);
     return false;
 }
 

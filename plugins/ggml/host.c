@@ -164,12 +164,12 @@ bool host_bind(void *caller, char *message, size_t size)
     take_functions(caller);
     /* The version first: a function may be missing because the version is another one. */
     const char *version =
-        host.ggml_version ? host.ggml_version() : "before 0.9 (it does not tell its version)";
+        host.ggml_version ? host.ggml_version() : "older than 0.9 (it does not report its version)";
     const struct known_version *known = host.ggml_version ? find_version(version) : NULL;
     if (!known) {
         snprintf(
             message, size,
-            "ggml %s is not known to this build (0.25 to 0.27 are); build it against that version: "
+            "ggml %s is not supported by this build of the device, which supports 0.25 to 0.27; to build it for your version: "
             "cmake --preset release -DQUIRE_GGML_SOURCE=<folder of its source> && cmake --build --preset "
             "release --target ggml-quire",
             version);
@@ -185,7 +185,7 @@ bool host_bind(void *caller, char *message, size_t size)
     host.buft = known->api_version >= 3 ? buft_v3 : buft_v2;
     struct host_reg *cpu = host.ggml_backend_reg_by_name("CPU");
     if (cpu && cpu->api_version != host.api_version) {
-        snprintf(message, size, "ggml %s has backend API version %d here, %d was expected", version,
+        snprintf(message, size, "ggml %s has backend API version %d, but version %d was expected", version,
                  cpu->api_version, host.api_version);
         return false;
     }

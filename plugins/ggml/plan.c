@@ -130,16 +130,16 @@ static bool can_hold(const struct kv *kv, const char *codec)
     const char *type = host.ggml_type_name(kv->type);
     if (codec && !strncmp(codec, "c:", 2) && !host_is_float(kv->type)) {
         say_trouble(
-            "policy %s: K is declared %s, which llama.cpp rotates, and a profile is for rows as they are; the cache "
-            "keeps its declared types (-ctk f16 has room for every policy)",
+            "policy %s: K is declared as %s, which llama.cpp rotates, but a profile is made for rows that are not rotated; "
+            "the cache keeps its declared types; use -ctk f16",
             config.kv, type);
         return false;
     }
     if (codec && fits(kv, codec)) return true;
     say_trouble(
-        "policy %s: %s of %s needs %zu bytes and a mark of %u, and the declared type %s has %zu; the cache keeps its "
-        "declared types (-ctk f16 -ctv f16 has room for every policy)",
-        config.kv, codec ? codec : "?", kv->name,
+        "policy %s: a row of %s in %s needs %zu bytes and a mark of %u bytes, but the declared type %s has %zu bytes; "
+        "the cache keeps its declared types; use -ctk f16 -ctv f16, which have room for every policy",
+        config.kv, kv->name, codec ? codec : "?",
         codec ? quire_codec_row_bytes(codec, kv->d) * kv->n_heads : 0, STATE_MARK_BYTES, type, kv->row_bytes);
     return false;
 }
@@ -198,7 +198,8 @@ static bool lay_out(struct kv_buffer *b)
     }
     b->pages_size = (size_t)b->stream_pages * streams * b->page_bytes;
     if (b->pages_size && !(b->pages = kv_reserve(b->pages_size))) {
-        say_trouble("no address space for %zu bytes of cache", b->pages_size);
+        say_trouble("could not reserve address space for %zu bytes of cache; use a smaller -c",
+                    b->pages_size);
         return false;
     }
     /* Conversations do not belong into core dumps. It also marks the memory in smaps (dd), where it can be counted. */
@@ -246,7 +247,7 @@ static void describe_declared(struct kv_context *c, struct text *t)
     if (!k) return;
     int size =
         snprintf(line, sizeof line,
-                 "declared types keep their meaning: K %s V %s, %u layers, %.0f bytes/token, %.1f%% of f16\n",
+                 "declared types are used unchanged: K %s V %s, %u layers, %.0f bytes/token, %.1f%% of f16\n",
                  host.ggml_type_name(k->type), v ? host.ggml_type_name(v->type) : "in K", n, bytes,
                  100 * bytes / floats);
     if (size > 0 && size < (int)sizeof line) add_text(t, line, (size_t)size);
@@ -273,7 +274,7 @@ static void start_recorder(struct kv_context *c, const struct shapes *s)
     if ((!config.profile_record && !config.rows_record) || !s->n_layers) return;
     EACH_KV (c, kv)
         if (kv->side == QUIRE_K && !host_is_float(kv->type)) {
-            say_trouble("K is declared %s, which llama.cpp rotates; record with -ctk f16",
+            say_trouble("K is declared as %s, which llama.cpp rotates; record with -ctk f16",
                         host.ggml_type_name(kv->type));
             return;
         }
@@ -294,8 +295,8 @@ bool plan_context(struct kv_context *c)
     start_recorder(c, &s);
     EACH_KV (c, kv)
         if (!give_format(kv, plan ? codec_of(plan, kv) : host_codec(kv->type)))
-            say_trouble("%s: no format for %u heads of %u values; it stays as declared", kv->name,
-                        kv->n_heads, kv->d);
+            say_trouble("%s: Quire cannot store %u heads of %u values; the tensor keeps its declared type",
+                        kv->name, kv->n_heads, kv->d);
     stat_attach(c, plan ? quire_plan_policy(plan) : "declared");
     for (uint32_t i = 0; i < c->n_buffers; i++) {
         struct kv_buffer *b = c->buffer[i];

@@ -236,7 +236,7 @@ static const char *check_reg(void)
 const char *host_probe(void)
 {
     struct host_context *ctx = host.ggml_init((struct host_init_params){.mem_size = 2 << 20});
-    if (!ctx) return "no memory";
+    if (!ctx) return "out of memory";
     struct host_buffer_type type;
     fill(&type, sizeof type, BUFT);
     struct host_tensor *t = new_tensor(ctx, TYPE_F16, 4, 5, 7, 11);

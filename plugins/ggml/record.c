@@ -47,7 +47,7 @@ struct recorder *recorder_create(const quire_geometry *g)
 {
     struct recorder *r = calloc(1, sizeof *r + g->n_layers * sizeof r->layer[0]);
     bool right = r && (!config.profile_record || !quire_profile_create(&r->profile, g, NULL));
-    if (!right) say_trouble("no memory to record");
+    if (!right) say_trouble("out of memory, so nothing is recorded");
     if (!right || (config.rows_record && !start_rows(r, g))) {
         if (r) quire_profile_destroy(r->profile);
         free(r);
@@ -184,7 +184,7 @@ static bool save(const quire_profile *profile, const char *path)
 static void finish_profile(struct recorder *r)
 {
     if (quire_profile_finish(r->profile))
-        say_trouble("profile: nothing was recorded");
+        say_trouble("profile: nothing was recorded, so no profile was written");
     else if (!save(r->profile, config.profile_record))
         say_trouble("profile: %s: %s", config.profile_record, strerror(errno));
     else
@@ -200,7 +200,7 @@ static void finish_rows(struct recorder *r)
     if (right)
         say_info("rows written to %s", config.rows_record);
     else
-        say_trouble("rows: %s: not all could be written", config.rows_record);
+        say_trouble("rows: %s: not all rows could be written", config.rows_record);
 }
 
 void recorder_finish(struct recorder *r)

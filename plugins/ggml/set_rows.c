@@ -95,13 +95,13 @@ static int store_rows(struct worker *w, struct kv *kv, struct host_tensor *op)
     uint64_t row, all = (uint64_t)kv->cells * kv->streams;
     int64_t n_tokens = s.rows->ne[1];
     if (s.rows->ne[0] != kv->row || s.rows->ne[2] != 1 || s.rows->ne[3] != 1 || host_offset(op)) {
-        say_trouble("rows for %s are of a shape that it cannot take", kv->name);
+        say_trouble("the program sent rows for %s in an unexpected shape", kv->name);
         return HOST_FAILED;
     }
     for (int64_t i = 0; i < n_tokens; i++)
         if ((uint64_t)index_at(s.index, i, 0, 0) >= all) {
-            say_trouble("a row for cell %lld of %s, which has %llu", (long long)index_at(s.index, i, 0, 0),
-                        kv->name, (unsigned long long)all);
+            say_trouble("the program sent a row for cell %lld of %s, which has only %llu cells",
+                        (long long)index_at(s.index, i, 0, 0), kv->name, (unsigned long long)all);
             return HOST_FAILED;
         }
     worker_expect(w,

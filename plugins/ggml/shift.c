@@ -106,7 +106,7 @@ static int copy(struct kv *kv, const struct host_tensor *view, const struct host
 
 static int cannot_shift(const struct kv *kv)
 {
-    say_trouble("%s cannot be moved", kv ? kv->name : "a tensor that is not of the cache");
+    say_trouble("the positions of %s cannot be shifted", kv ? kv->name : "a tensor outside of the cache");
     return HOST_FAILED;
 }
 

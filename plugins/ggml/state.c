@@ -107,8 +107,8 @@ static void refuse_row(struct kv *kv, uint64_t row)
 {
     if (!kv->owner->said_refused)
         say_trouble(
-            "a restored state was not written with the codecs of this cache (%s here is %s); it is refused, and "
-            "requests that need it fail until it is computed anew",
+            "a restored state was not saved with the codecs of this cache (%s uses %s here); the state is rejected, and "
+            "requests that need it fail until it is computed again",
             kv->name, kv->codec);
     kv->owner->said_refused = true;
     kv_refuse(kv, row);

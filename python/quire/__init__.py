@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention over a KV cache of 2 to 8 bits per value."""
+"""Attention over a KV cache kept in 2 to 8 bits per value."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ PAGE_TOKENS = _native.PAGE_TOKENS
 
 
 def isa() -> str:
-    """The instruction set in use; QUIRE_ISA in the environment names a lower one."""
+    """The instruction set in use. Set QUIRE_ISA in the environment to select a lower one."""
     return _native.text(_native.lib.quire_isa_in_use())
 
 
 def use_isa(name: Optional[str]) -> None:
-    """For tests and benchmarks, while nothing else computes. None: as at the start."""
+    """Selects an instruction set, for tests and benchmarks; call it while nothing else computes. None: the default again."""
     _native.check(_native.lib.quire_isa_use(None if name is None else name.encode()))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""python -m quire, and the script quire: become the bundled command."""
+"""`python -m quire` and the script `quire` replace themselves with the bundled command."""
 
 from __future__ import annotations
 

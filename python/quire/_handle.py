@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Objects of the library as Python objects: closed once, by close() or by the collector, never used after that.
+"""Objects of the library as Python objects. Each is closed once, by close() or by the garbage collector, and never used after that.
 
-Every call into the library on a Handle holds its lock, so that a close() in another thread waits instead of pulling the object
-away; a Shared one, which the library lets several threads use at once, counts its users instead. A finalizer keeps what its object
-stands on alive, and therefore runs before theirs. It runs in any thread and in the middle of anything, so it takes no lock: the object
-leaves the set of those that stand on another when the library is done with it, and close() of the other waits for that.
+Every call into the library on a Handle holds its lock, so that a close() in another thread waits until the call has returned. A Shared
+handle, which the library allows several threads to use at once, counts its users instead. A finalizer keeps the objects that its own
+object depends on alive, and therefore runs before their finalizers. It can run in any thread and at any moment, so it takes no lock:
+an object is removed from the set of dependents of another object when the library has destroyed it, and close() of the other object
+waits for that.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ def _close(handle: "weakref.ref[Handle]", process: int) -> None:
 
 
 class Handle:
-    """A pointer that the library gave, and the function that takes it back."""
+    """A pointer from the library, and the function that destroys it."""
 
     def __init__(self, pointer: Optional[int], destroy: Callable[[int], Any], *on: "Handle") -> None:
         if not pointer:
-            raise MemoryError(f"no {type(self).__name__}")
+            raise MemoryError(f"the library could not create a {type(self).__name__}")
         self._pointer = pointer
         self._lock = threading.RLock()
         self._tokens: Set[object] = set()  # of what stands on it, until the library has given that back
@@ -57,17 +58,17 @@ class Handle:
         self._on.append(other)
 
     def _close_at_exit(self) -> None:
-        """The end of the process closes it, as close() does: after calls of daemon threads that are under way."""
+        """Closes the object at the end of the process, as close() does: after running calls of daemon threads have returned."""
         weakref.finalize(self, _close, weakref.ref(self), os.getpid())
 
     def _ended(self) -> None:
-        """The library has given it back in another way than by close()."""
+        """The library has destroyed the object in another way than by close()."""
         self._finalizer.detach()
         for other in self._on:
             other._tokens.discard(self._token)
 
     def _wait_for_finalizers(self) -> None:
-        """Those of what stood on it and was dropped, in other threads."""
+        """Waits for the finalizers, in other threads, of objects that depended on this one and were dropped."""
         while self._tokens:
             time.sleep(0.001)
 
@@ -76,13 +77,13 @@ class Handle:
         return not self._finalizer.alive
 
     def _get(self) -> int:
-        """The pointer, for a call that is made while the lock is held."""
+        """The pointer, for a call that is made while the lock is held. Raises ClosedError if the object is closed."""
         if not self._finalizer.alive:
             raise ClosedError(f"{type(self).__name__} is closed")
         return self._pointer
 
     def close(self) -> None:
-        """Gives everything back. A second call does nothing."""
+        """Releases everything. A second call does nothing."""
         with self._lock:
             if not self.closed:
                 self._wait_for_finalizers()
@@ -98,7 +99,7 @@ class Handle:
 
 
 class Shared(Handle):
-    """A Handle for any number of threads at once."""
+    """A Handle that any number of threads can use at once."""
 
     def __init__(self, pointer: Optional[int], destroy: Callable[[int], Any], *on: Handle) -> None:
         super().__init__(pointer, destroy, *on)
@@ -113,7 +114,7 @@ class Shared(Handle):
 
     @contextmanager
     def _use(self) -> Iterator[int]:
-        """The pointer, for a call that others need not wait for; close() does."""
+        """The pointer, for a call that other users do not wait for; close() waits."""
         with self._lock:
             pointer = self._get()
             self._n_users += 1
@@ -125,7 +126,7 @@ class Shared(Handle):
                 self._idle.notify_all()
 
     def _close_children(self) -> None:
-        """Called once, when nobody uses the object any more and nobody can begin to."""
+        """Called once, when no thread uses the object any more and no thread can start to use it."""
 
     def close(self) -> None:
         with self._lock:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Finds libquire and declares what quire.h says. Nothing here is for users; ctypes releases the GIL in every call."""
+"""Finds libquire and declares the functions of quire.h. Nothing here is for users. ctypes releases the GIL in every call."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
 
 
 def _places() -> List[Path]:
-    """Folders that may hold the libraries, the first that does is used."""
+    """Folders that may contain the libraries; the first one that does is used."""
     given = os.environ.get("QUIRE_LIBRARY")
     if given:
         path = Path(given)
@@ -217,12 +217,12 @@ def folder() -> Path:
     for place in places:
         if (place / "libquire.so.0").exists():
             return place
-    raise ImportError("libquire.so.0 is in none of: " + ", ".join(str(p) for p in places) +
-                      "; QUIRE_LIBRARY names the folder of another one")
+    raise ImportError("libquire.so.0 was not found in: " + ", ".join(str(p) for p in places) +
+                      "; set QUIRE_LIBRARY to the folder that contains it")
 
 
 def load(name: str, prototypes: Dict[str, Tuple[Any, List[Any]]]) -> ctypes.CDLL:
-    """Opens a library beside libquire and declares its functions."""
+    """Opens a library in the folder of libquire and declares its functions."""
     library = ctypes.CDLL(str(folder() / name))
     for function, (result, arguments) in prototypes.items():
         declared = getattr(library, function)
@@ -238,7 +238,7 @@ def status_name(status: int) -> str:
 
 
 def check(status: int, message: str = "") -> None:
-    """Raises what a status stands for; `message` is the library's own sentence, if it gave one."""
+    """Raises the exception for a status; `message` is the sentence that the library gave, if any."""
     if status == 0:
         return
     name = status_name(status)
@@ -251,10 +251,10 @@ def text(value: Optional[bytes]) -> str:
 
 
 def u32(value: int, what: str, bits: int = 32) -> int:
-    """ctypes cuts a number that does not fit without a word; here it is an error."""
+    """Checks a number that goes to ctypes, which would silently cut one that does not fit."""
     number = operator.index(value)
     if not 0 <= number < 2**bits:
-        raise ValueError(f"{what} is {value}")
+        raise ValueError(f"{what} is {value}, which is not in the range 0 to 2^{bits} - 1")
     return number
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The read and write callbacks of the library over Python's binary files."""
+"""The library's read and write callbacks on Python's binary files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EIO = 10
 
 
 class _Stream:
-    """Keeps the exception of a callback, which cannot pass through C, and raises it afterwards."""
+    """Keeps an exception of a callback, which cannot pass through C code, and raises it afterwards."""
 
     def __init__(self, file: Optional[BinaryIO] = None) -> None:
         self.file: BinaryIO = io.BytesIO() if file is None else file
@@ -58,7 +58,7 @@ class Reader(_Stream):
             while done < size:  # a file without a buffer may give less
                 got = bytes(self.file.read(size - done))
                 if not got:
-                    raise EOFError(f"{size} bytes were to come, {done} came")
+                    raise EOFError(f"expected {size} bytes, but the file ended after {done}")
                 ctypes.memmove(data + done, got, len(got))
                 done += len(got)
             return 0

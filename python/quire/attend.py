@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What attention can be asked for, and the form in which the library wants it."""
+"""The options of attention, and their conversion to the form that the library needs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _BIDIRECTIONAL, _PARTIAL = 1, 2
 
 @dataclass(frozen=True)
 class Mask:
-    """Values that are added to the scores of one sequence: (query, key), or (query head, query, key).
+    """Values that are added to the attention scores of one sequence: (query, key), or (query head, query, key).
 
-    float32, float16, or uint16 with dtype="bf16"; -inf and NaN hide a row. A bool array is taken as "sees" and copied to
-    float16. The first column stands for the key at position `first`; keys outside of the columns get 0.
+    float32, float16, or uint16 with dtype="bf16"; -inf and NaN hide a row. In a bool array True means visible; the array is
+    copied to float16. The first column is the key at position `first`; keys outside of the columns get 0.
     """
 
     values: Array
@@ -29,7 +29,7 @@ class Mask:
 
 
 class Partial(NamedTuple):
-    """Attention before the division, to be joined with attention over other rows."""
+    """Attention before the final division, to be merged with attention over other rows."""
 
     acc: Array  #: (query, query head, d_v)
     max: Array  #: (query, query head): largest score
@@ -40,7 +40,7 @@ AnyMask = Union[Mask, Array, None]
 
 
 class Call:
-    """Options and masks of one call; keeps the arrays that they point to until the call is over."""
+    """Options and masks of one call. Keeps the arrays that they point to alive until the call has returned."""
 
     def __init__(self, shape: Layer, *, scale: float = 0.0, softcap: float = 0.0, alibi: Optional[Array] = None,
                  mask_slopes: Optional[Array] = None, sink_logits: Optional[Array] = None, bidirectional: bool = False,
@@ -71,11 +71,11 @@ class Call:
             raise ValueError(f"mask has shape {values.shape}, not ([{self.shape.n_q_heads},] {n_queries}, keys)")
         size = values.itemsize
         if values.shape[-1] > 1 and values.strides[-1] != size:
-            raise ValueError("mask: the keys of a query must lie side by side")
+            raise ValueError("mask: the values of one query must lie side by side in memory")
         query = values.strides[-2] if n_queries > 1 else 0
         head = values.strides[0] if values.ndim == 3 and values.shape[0] > 1 else 0
         if query < 0 or head < 0 or query % size or head % size or not values.flags.aligned:
-            raise ValueError("mask runs backwards or is not aligned to its dtype")
+            raise ValueError("mask has a negative stride or is not aligned to its dtype")
         self.keep.append(values)
         return n.Mask(form, address(values), query // size, head // size, n.u32(mask.first, "first"), values.shape[-1])
 
@@ -89,15 +89,15 @@ def queries(q: Array, shape: Layer, what: str = "q") -> Array:
 
 
 def _partial_shape(part: Partial, what: str) -> Tuple[int, int, int]:
-    """(queries, query heads, d_v), which all three arrays must have: the library cannot see their sizes."""
+    """(queries, query heads, d_v). Checks that all three arrays agree, because the library cannot see their sizes."""
     shapes = tuple(np.shape(x) for x in part)
     if len(shapes[0]) != 3 or shapes[1] != shapes[0][:2] or shapes[2] != shapes[0][:2]:
-        raise ValueError(f"{what} has arrays of shapes {shapes}, not (queries, heads, d_v) and twice (queries, heads)")
+        raise ValueError(f"{what} has arrays of shapes {shapes}, not (queries, heads, d_v), (queries, heads) and (queries, heads)")
     return shapes[0]
 
 
 def merge(a: Partial, b: Partial) -> None:
-    """Joins two partial results over the same queries into the first."""
+    """Merges two partial results of the same queries into the first."""
     n_queries, heads, d_v = _partial_shape(a, "a")
     _partial_shape(b, "b")
     to = [dense(x, x.shape, "a", writes=True) for x in a]
@@ -106,7 +106,7 @@ def merge(a: Partial, b: Partial) -> None:
 
 
 def finish(part: Partial, sink_logits: Optional[Array] = None) -> Array:
-    """Divides a partial result, in place, and returns its array."""
+    """Turns a partial result into the final one by dividing in place, and returns its array."""
     n_queries, heads, d_v = _partial_shape(part, "part")
     acc, largest, total = (dense(x, x.shape, "part", writes=True) for x in part)
     sinks = None if sink_logits is None else dense(sink_logits, (heads,), "sink_logits")
@@ -115,7 +115,7 @@ def finish(part: Partial, sink_logits: Optional[Array] = None) -> Array:
 
 
 def per_sequence(values: Optional[Seq[Any]], count: int, what: str) -> List[Any]:
-    """One value for every sequence; None: none for any."""
+    """A list with one value per sequence; None gives a list of None."""
     if values is None:
         return [None] * count
     if len(values) != count:

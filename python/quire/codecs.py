@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Codecs without a cache: rows to bytes and back, for those who study them. Everything here copies."""
+"""Codecs without a cache: encode rows to bytes and decode them, to study codecs. Everything here copies."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Codec:
     name: str
     summary: str
     bits: int  #: per code; 16 or 32 for floats
-    group: int  #: values that share a scale; 0: the whole row
+    group: int  #: number of values that share a scale; 0: the whole row
     is_float: bool
     is_rotated: bool
     is_calibrated: bool  #: needs a profile; K only
-    is_mlx: bool  #: rows convert to MLX's packed arrays without coding anew
+    is_mlx: bool  #: rows convert to MLX's packed arrays without being encoded again
     is_ggml: bool  #: rows are ggml's blocks
 
 
@@ -40,15 +40,15 @@ def codecs() -> List[Codec]:
 
 
 def bits(codec: str, d: int) -> float:
-    """Bits per value of a row of d values in a tile, scales and padding included."""
+    """Bits per value of a row of d values in a tile, including scales, biases and padding."""
     value = float(n.lib.quire_codec_bits(codec.encode(), n.u32(d, "d")))
     if not value:
-        raise ValueError(f"there is no codec {codec!r} for rows of {d}")
+        raise ValueError(f"there is no codec {codec!r} for rows of {d} values")
     return value
 
 
 class Format(Handle):
-    """A codec bound to a side ("k" or "v") and a head size. The same rows give the same bytes on every machine."""
+    """A codec for one side ("k" or "v") and one head size. The same rows give the same bytes on every machine."""
 
     def __init__(self, codec: str, d: int, side: str = "k", *, profile: Optional[Profile] = None, layer: int = 0,
                  head: int = 0) -> None:
@@ -66,7 +66,7 @@ class Format(Handle):
         self.row_bytes = int(n.lib.quire_codec_row_bytes(codec.encode(), d))
 
     def _through(self, source: AnyRows, target: AnyRows, count: int, dtype: Optional[str], out_dtype: Optional[str]) -> None:
-        """From one form into another through a tile, 64 rows at a time."""
+        """Converts rows from one form to another through a tile, 64 rows at a time."""
         rows, _ = describe(source, count, 1, self.d, dtype, "rows")
         to, _ = describe(target, count, 1, self.d, out_dtype, "out", writes=True)
         with self._lock:
@@ -87,11 +87,11 @@ class Format(Handle):
 
     def _flat(self, rows: Array) -> Array:
         if not isinstance(rows, np.ndarray) or not rows.ndim or rows.shape[-1] != self.d:
-            raise ValueError(f"rows are not an array (..., {self.d})")
+            raise ValueError(f"rows must be an array of shape (..., {self.d})")
         return np.ascontiguousarray(rows).reshape(-1, 1, self.d)
 
     def encode(self, rows: Array, *, dtype: Optional[str] = None) -> Array:
-        """(..., d) values to (..., row_bytes) uint8 (docs/formats/rows.md, NATIVE)."""
+        """Encodes (..., d) values to (..., row_bytes) uint8 (docs/formats/rows.md, NATIVE)."""
         flat = self._flat(rows)
         form_of(flat, dtype, "rows")
         codes = np.empty((len(flat), 1, self.row_bytes), np.uint8)
@@ -99,16 +99,16 @@ class Format(Handle):
         return codes.reshape(*rows.shape[:-1], self.row_bytes)
 
     def decode(self, codes: Array, *, dtype: str = "f32") -> Array:
-        """(..., row_bytes) uint8 back to (..., d) values; bf16 as uint16."""
+        """Decodes (..., row_bytes) uint8 to (..., d) values; bf16 values are uint16."""
         if not isinstance(codes, np.ndarray) or codes.dtype != np.uint8 or not codes.ndim or codes.shape[-1] != self.row_bytes:
-            raise ValueError(f"codes are not a uint8 array (..., {self.row_bytes})")
+            raise ValueError(f"codes must be a uint8 array of shape (..., {self.row_bytes})")
         flat = np.ascontiguousarray(codes).reshape(-1, 1, self.row_bytes)
         values: Array = np.empty((len(flat), 1, self.d), numpy_dtype(dtype))
         self._through(NativeRows(self.codec, flat), values, len(flat), None, dtype)
         return values.reshape(*codes.shape[:-1], self.d)
 
     def round_trip(self, rows: Array, *, dtype: Optional[str] = None) -> Array:
-        """What attention will see of the rows, as float32."""
+        """The rows encoded and decoded again, as float32: the values that attention uses."""
         flat = self._flat(rows)
         form_of(flat, dtype, "rows")
         values: Array = np.empty(flat.shape, np.float32)
@@ -116,9 +116,9 @@ class Format(Handle):
         return values.reshape(rows.shape)
 
     def encode_mlx(self, rows: Array, *, dtype: Optional[str] = None, scale_dtype: str = "f16") -> MlxRows:
-        """(..., d) values to the arrays that mx.quantize gives, (..., words) and (..., groups); affine codecs only.
+        """Encodes (..., d) values to the arrays that mx.quantize gives, (..., words) and (..., groups). Affine codecs only.
 
-        Scales are kept as f16; written as f32 they are those f16 values.
+        Scales are stored as f16. With scale_dtype="f32" they are the same values, converted to f32.
         """
         flat = self._flat(rows)
         form_of(flat, dtype, "rows")
@@ -129,7 +129,7 @@ class Format(Handle):
 
 
 def encode(codec: str, rows: Array, *, dtype: Optional[str] = None, **options: Any) -> Array:
-    """Format(codec, d).encode(rows); options as of Format."""
+    """Format(codec, d).encode(rows). The options are those of Format."""
     with Format(codec, _d(rows), **options) as form:
         return form.encode(rows, dtype=dtype)
 
@@ -141,12 +141,12 @@ def decode(codec: str, codes: Array, d: int, *, dtype: str = "f32", **options: A
 
 
 def round_trip(codec: str, rows: Array, *, dtype: Optional[str] = None, **options: Any) -> Array:
-    """Format(codec, d).round_trip(rows): the rows as they come back."""
+    """Format(codec, d).round_trip(rows): the rows encoded and decoded again."""
     with Format(codec, _d(rows), **options) as form:
         return form.round_trip(rows, dtype=dtype)
 
 
 def _d(rows: Array) -> int:
     if not isinstance(rows, np.ndarray) or not rows.ndim:
-        raise ValueError("rows are not an array (..., d)")
+        raise ValueError("rows must be an array of shape (..., d)")
     return int(rows.shape[-1])

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Exceptions. Wrong types and shapes are TypeError and ValueError, as everywhere in Python."""
+"""Exceptions. Wrong types and shapes raise TypeError and ValueError, as usual in Python."""
 
 from __future__ import annotations
 
 
 class QuireError(RuntimeError):
-    """A call of the library failed; `status` is the name that quire.h gives it, for example "EFULL"."""
+    """A call into the library failed. `status` is its name in quire.h, for example "EFULL"."""
 
     def __init__(self, status: str, text: str) -> None:
         super().__init__(f"{text} ({status})")
@@ -13,8 +13,8 @@ class QuireError(RuntimeError):
 
 
 class PoolFull(QuireError):
-    """The budget of the pool is used up. Nothing has changed: close or trim a sequence and try again."""
+    """The memory budget of the pool is used up. Nothing has changed: close or trim a sequence and try again."""
 
 
 class ClosedError(ValueError):
-    """The object was closed, or the pool or store that it belongs to."""
+    """The object was closed, or the pool or store that it belongs to was closed."""

@@ -15,7 +15,7 @@ from .profile import Profile, geometry_of
 
 @dataclass(frozen=True)
 class Layer:
-    """Shape of a layer. window 0 sees everything; v_in_k: V is the first d_v channels of K, only K is kept."""
+    """Shape of a layer. window: sliding window in tokens, 0 for full attention. v_in_k: V is the first d_v channels of K, only K is stored."""
 
     n_q_heads: int
     n_kv_heads: int
@@ -27,7 +27,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class PlannedLayer:
-    """How a layer is kept. v is "" if V is part of K; reason is "" if nothing is out of the ordinary."""
+    """How a layer is stored. v is "" if V is part of K; reason says why the layer is special, "" if it is not."""
 
     k: str
     v: str
@@ -49,16 +49,16 @@ class Preset:
 
 
 def presets() -> List[Preset]:
-    """Names that a policy may begin with, and what they stand for."""
+    """The presets: names that a policy may begin with, and the codecs they stand for."""
     found = (n.lib.quire_preset_at(i).contents for i in range(n.lib.quire_preset_count()))
     return [Preset(n.text(p.name), n.text(p.without), n.text(p.with_profile), n.text(p.summary)) for p in found]
 
 
 class Plan(Handle):
-    """Which codec goes where: docs/policy.md has the grammar of `policy`.
+    """Defines which codec each layer uses; docs/policy.md has the grammar of `policy`.
 
-    Either one shape for all layers (n_layers, n_q_heads, n_kv_heads, d_k, and d_v if it differs, windows: one number per layer),
-    or layers. It never changes and may be shared by threads.
+    Give either one shape for all layers (n_layers, n_q_heads, n_kv_heads, d_k, d_v if it differs from d_k, and optionally windows with
+    one number per layer), or a list of layers. A plan never changes, and threads can share it.
     """
 
     def __init__(self, policy: str = "k8v4", *, n_layers: int = 1, n_q_heads: int = 0, n_kv_heads: int = 0, d_k: int = 0,
@@ -66,7 +66,7 @@ class Plan(Handle):
                  layers: Optional[Seq[Layer]] = None, profile: Optional[Profile] = None) -> None:
         if layers is None:
             if windows is not None and len(windows) != n_layers:
-                raise ValueError(f"{len(windows)} windows for {n_layers} layers")
+                raise ValueError(f"{len(windows)} windows were given for {n_layers} layers")
             layers = [Layer(n_q_heads, n_kv_heads, d_k, d_k if d_v is None else d_v, 0 if windows is None else windows[i], v_in_k)
                       for i in range(n_layers)]
         self.layers: Tuple[Layer, ...] = tuple(layers)
@@ -89,25 +89,25 @@ class Plan(Handle):
 
     @property
     def policy(self) -> str:
-        """In its canonical form."""
+        """The policy in canonical form."""
         with self._lock:
             return n.text(n.lib.quire_plan_policy(self._get()))
 
     @property
     def fingerprint(self) -> int:
-        """Of codecs, shapes, layout and profile."""
+        """A hash of codecs, shapes, layout and profile."""
         with self._lock:
             return int(n.lib.quire_plan_fingerprint(self._get()))
 
     @property
     def bytes_per_token(self) -> float:
-        """Of the layers that see everything."""
+        """Bytes per token of the full-attention layers."""
         with self._lock:
             return float(n.lib.quire_plan_bytes_per_token(self._get()))
 
     @property
     def warning(self) -> Optional[str]:
-        """A sentence if the policy is dangerous for the model."""
+        """A sentence if the policy is risky for this model, else None."""
         with self._lock:
             found = n.lib.quire_plan_warning(self._get())
         return None if found is None else n.text(found)
@@ -120,21 +120,21 @@ class Plan(Handle):
                                 got.group, got.window, got.bytes_per_token, n.text(got.reason))
 
     def page_bytes(self) -> List[int]:
-        """Bytes of a page of 64 tokens, per group of layers."""
+        """Size of a page of 64 tokens in bytes, one number per group of layers."""
         with self._lock:
             plan = self._get()
             return [int(n.lib.quire_plan_page_bytes(plan, g)) for g in range(n.lib.quire_plan_n_groups(plan))]
 
     def bytes(self, n_tokens: int, step_tokens: Optional[int] = None, *, max_tokens: int = 0, sinks: int = 0,
               spare_tokens: int = 0) -> int:
-        """Page memory that one sequence needs at most to reach n_tokens, in steps of step_tokens (None: in one)."""
+        """The most page memory that one sequence needs to reach n_tokens in steps of step_tokens (None: in one step)."""
         ring = n.seq_options(max_tokens, sinks, spare_tokens)
         step = n.u32(n_tokens if step_tokens is None else step_tokens, "step_tokens")
         with self._lock:
             return int(n.lib.quire_plan_bytes(self._get(), ring, n.u32(n_tokens, "n_tokens"), step))
 
     def describe(self) -> str:
-        """Text for people."""
+        """A description of the plan as text for users."""
         to = Writer()
         with self._lock:
             to.check(n.lib.quire_plan_describe(self._get(), to.callback, None))

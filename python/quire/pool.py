@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Pools: the memory of sequences, and attention over several of them at once."""
+"""Pools: the memory of sequences, and attention over several sequences in one call."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class PoolStats:
     budget_bytes: int
-    used_bytes: int  #: pages in use, promised ones included
-    resident_bytes: int  #: pages in use and pages kept for reuse
-    peak_bytes: int  #: largest resident_bytes
+    used_bytes: int  #: pages in use, and pages reserved for a running conversion
+    resident_bytes: int  #: pages in use and free pages kept for reuse
+    peak_bytes: int  #: largest resident_bytes so far
     n_pages: int
     n_copies: int  #: pages copied because a fork wrote to them
     nan: int  #: values that were NaN and became 0
     saturated: int  #: values or scales that were too large
-    recoded: int  #: imported rows that were coded anew
+    recoded: int  #: imported rows that were encoded again
 
 
 class Workspace(Handle):
-    """Scratch of one attend call at a time."""
+    """Scratch memory; one attend call at a time can use it."""
 
     def __init__(self, threads: Optional[Threads]) -> None:
         out = ctypes.c_void_p()
@@ -49,10 +49,10 @@ class Workspace(Handle):
 
 
 class Pool(Shared):
-    """Page memory of a fixed budget. Address space is reserved at once, memory is touched page by page.
+    """Page memory with a fixed budget. Address space is reserved at once; memory is touched page by page.
 
-    threads: how many compute beside each other, or a team that several pools share; 1: the calling thread alone. The result
-    does not depend on it. Closing a pool closes its steps, its sequences, and the namespaces of stores that it was used with.
+    threads: the number of threads that compute, or a Threads object that several pools share; 1 uses the calling thread alone. The
+    result does not depend on it. Closing a pool closes its steps, its sequences, and the store namespaces that it was used with.
     """
 
     def __init__(self, plan: Plan, budget_bytes: int, threads: Union[int, Threads] = 1) -> None:
@@ -83,28 +83,28 @@ class Pool(Shared):
 
     def shape(self, layer: int) -> Layer:
         if not 0 <= layer < self.plan.n_layers:
-            raise ValueError(f"there is no layer {layer}, only {self.plan.n_layers}")
+            raise ValueError(f"there is no layer {layer}; the plan has {self.plan.n_layers} layers")
         return self.plan.layers[layer]
 
     def sequence(self, *, max_tokens: int = 0, sinks: int = 0, spare_tokens: int = 0) -> "Sequence":
-        """A new sequence; with max_tokens a ring that keeps the first `sinks` tokens (see Sequence)."""
+        """A new sequence. With max_tokens it is a ring that keeps the first `sinks` tokens (see Ring)."""
         from .sequence import Sequence
 
         return Sequence(self, max_tokens=max_tokens, sinks=sinks, spare_tokens=spare_tokens)
 
     def step(self, sequences: Seq["Sequence"], n_tokens: Seq[int]) -> "Step":
-        """Reserves n_tokens[i] rows in sequences[i]; PoolFull: nothing has changed."""
+        """Reserves n_tokens[i] rows in sequences[i]. Raises PoolFull if there is no room; then nothing has changed."""
         from .step import Step
 
         return Step(self, sequences, n_tokens)
 
     def add_plan(self, plan: Plan) -> None:
-        """Makes the pages of another plan known, so that its snapshots can be loaded."""
+        """Registers another plan, so that its snapshots can be loaded."""
         with self._lock, plan._lock:
             n.check(n.lib.quire_pool_add_plan(self._get(), plan._get()))
 
     def load(self, source: Union[bytes, BinaryIO]) -> "Sequence":
-        """A sequence that Sequence.save() wrote, from bytes or a binary file. Damaged or foreign bytes raise QuireError."""
+        """Loads a sequence that Sequence.save() wrote, from bytes or a binary file. Raises QuireError if the data is damaged or of another plan."""
         from .sequence import Sequence
 
         out = ctypes.c_void_p()
@@ -140,18 +140,19 @@ class Pool(Shared):
     def attend(self, sequences: Seq["Sequence"], q: Seq[Array], layer: int = 0, *, out: Optional[Seq[Array]] = None,
                masks: Optional[Seq[AnyMask]] = None, positions: Optional[Seq[int]] = None,
                partial: bool = False, **options: Any) -> List[Any]:
-        """Attention of queries over the rows that the sequences hold, in one call; open steps are not seen.
+        """Attention of queries over the committed rows of the sequences, in one call; rows of open steps are not visible.
 
-        q[i]: float32 (query, query head, d_k), strided as rows may be. The last query stands at the last token, or the first
-        at positions[i]. out[i]: float32 (query, query head, d_v) to be written; None: made. Gives the list of outputs, with
-        partial=True of Partial. Options: scale (1 / sqrt(d_k)), softcap, alibi, mask_slopes, sink_logits (float32, one per
-        query head), bidirectional. A ring or window that has let go of rows a query sees raises ERANGE (spare_tokens keeps them).
+        q[i]: float32 (query, query head, d_k), with any strides that rows may have. The last query is at the position of the last
+        token, or the first query is at positions[i]. out[i]: float32 (query, query head, d_v) to write to; None creates it. Returns the
+        list of outputs, or with partial=True a list of Partial. Options: scale (default 1 / sqrt(d_k)), softcap, alibi, mask_slopes,
+        sink_logits (float32, one per query head), bidirectional. Raises QuireError with status ERANGE if a ring or window has evicted
+        rows that a query would see; spare_tokens keeps more rows.
         """
         shape = self.shape(layer)
         call = Call(shape, partial=partial, **options)
         count = len(sequences)
         if len(q) != count:
-            raise ValueError(f"{len(q)} arrays of queries for {count} sequences")
+            raise ValueError(f"{len(q)} arrays of queries were given for {count} sequences")
         mask_list, out_list = per_sequence(masks, count, "masks"), per_sequence(out, count, "outputs")
         position_list = per_sequence(positions, count, "positions")
         jobs = (n.AttendJob * max(count, 1))()
@@ -162,7 +163,7 @@ class Pool(Shared):
                 locks.enter_context(sequence._lock)
             for i, sequence in enumerate(sequences):
                 if sequence.pool is not self:
-                    raise ValueError("a sequence of another pool")
+                    raise ValueError("a sequence belongs to another pool")
                 asked = queries(q[i], shape)
                 job, result = _job(sequence, layer, shape, asked, out_list[i], position_list[i], partial)
                 if mask_list[i] is not None:
@@ -180,19 +181,19 @@ class Pool(Shared):
 
 def _job(sequence: "Sequence", layer: int, shape: Layer, q: Array, out: Optional[Array], position: Optional[int],
          partial: bool) -> Tuple[n.AttendJob, Any]:
-    """A job, and what the call will have written."""
+    """A job, and the object that the call will fill."""
     count, length = q.shape[0], sequence.length
     first = length - count if position is None else position
     if position is None and first < 0:
-        raise ValueError(f"{count} queries, but the sequence has {length} tokens")
+        raise ValueError(f"{count} queries were given, but the sequence has only {length} tokens")
     if out is None:
         out = np.empty((count, shape.n_q_heads, shape.d_v), np.float32)
     elif not isinstance(out, np.ndarray) or out.dtype != np.float32:
-        raise TypeError("out is not an array of float32")
+        raise TypeError("out must be an array of float32")
     q_strides = strides_of(q, (None, shape.n_q_heads, shape.d_k), "q")
     out_strides = strides_of(out, (count, shape.n_q_heads, shape.d_v), "out")
     if any(s % 4 for s in q_strides + out_strides):
-        raise ValueError("strides of q and out must be whole float32 values")
+        raise ValueError("the strides of q and out must be multiples of 4 bytes")
     tiles, n_tiles = _tiles(sequence, layer, shape, first, length)
     ring = sequence.ring
     job = n.AttendJob(tiles, n_tiles, shape.n_q_heads, shape.n_kv_heads, shape.d_k, shape.d_v, count, n.u32(first, "position"),
@@ -206,7 +207,7 @@ def _job(sequence: "Sequence", layer: int, shape: Layer, q: Array, out: Optional
 
 
 def _tiles(sequence: "Sequence", layer: int, shape: Layer, first_query: int, length: int) -> Tuple[Any, int]:
-    """The tiles that the queries see, and their number."""
+    """The tiles that the queries can see, and their number."""
     room = -(-length // n.PAGE_TOKENS)
     tiles = (n.TileRef * room)()
     count = n.lib.quire_seq_tiles(sequence._get(), layer, tiles, room)
@@ -219,5 +220,5 @@ def _tiles(sequence: "Sequence", layer: int, shape: Layer, first_query: int, len
         lowest = max(lowest, first_query - shape.window + 1)
     need = room - max(lowest, 0) // n.PAGE_TOKENS
     if sum(tiles[i].first + n.PAGE_TOKENS > lowest for i in range(count)) < need:
-        raise QuireError("ERANGE", "the first queries see rows that are no longer held; attend within the step, or keep spare_tokens")
+        raise QuireError("ERANGE", "the first queries need rows that have already been evicted; attend within the step, or set spare_tokens")
     return tiles, count

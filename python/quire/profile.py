@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Profiles: the statistics of a model's rows that calibrated codecs ("c:") need."""
+"""Profiles: statistics of a model's rows, which calibrated codecs ("c:") need."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def geometry_of(layers: Seq["Layer"]) -> n.Geometry:
 
 
 class Profile(Handle):
-    """Gather: observe rows of a few thousand tokens, finish. One user at a time until it is finished."""
+    """To make a profile, observe rows of a few thousand tokens, then call finish(). Until then only one thread at a time may use it."""
 
     layers: "Optional[tuple[Layer, ...]]"
 
@@ -39,7 +39,7 @@ class Profile(Handle):
 
     @classmethod
     def load(cls, path: "Union[str, PathLike[str]]") -> "Profile":
-        """A profile from a file, as `quire calibrate` or save() wrote it."""
+        """Loads a profile from a file that `quire calibrate` or save() wrote."""
         out = ctypes.c_void_p()
         with open(path, "rb") as file:
             reader = Reader(file)
@@ -57,48 +57,48 @@ class Profile(Handle):
             file.write(writer.bytes())
 
     def set_rope(self, layer: int, frequencies: Array, interleaved: bool = False) -> None:
-        """Angles of RoPE, before rows of the layer are shown: pair i is turned by frequencies[i] times the position."""
+        """Sets the RoPE frequencies of a layer; call it before observing rows of the layer. RoPE rotates pair i by frequencies[i] * position."""
         at = dense(frequencies, (np.size(frequencies),), "frequencies")
         with self._lock:
             n.check(n.lib.quire_profile_set_rope(self._get(), n.u32(layer, "layer"), n.Rope(frequencies.size, int(interleaved), at)))
 
     def set_length(self, n_tokens: int) -> None:
-        """Contexts of up to n_tokens will be served."""
+        """Sets the longest context that the profile will serve."""
         with self._lock:
             n.check(n.lib.quire_profile_set_length(self._get(), n.u32(n_tokens, "n_tokens")))
 
     def _shape(self, layer: int) -> "Layer":
         if self.layers is None:
-            raise ValueError("a loaded profile is finished")
+            raise ValueError("a loaded profile is already finished")
         return self.layers[layer]
 
     def observe_k(self, layer: int, k: Array, first: int = 0) -> None:
-        """k: float32 (token, KV head, channel) after RoPE; first: position of the first token."""
+        """Observes K rows: float32 (token, KV head, channel) after RoPE. first: the position of the first token."""
         shape = self._shape(layer)
         at = dense(k, (len(k), shape.n_kv_heads, shape.d_k), "k")
         with self._lock:
             n.check(n.lib.quire_profile_observe_k(self._get(), n.u32(layer, "layer"), n.u32(first, "first"), at, len(k)))
 
     def observe_q(self, layer: int, q: Array, first: int = 0) -> None:
-        """q: float32 (token, query head, channel) after RoPE."""
+        """Observes Q rows: float32 (token, query head, channel) after RoPE. first: the position of the first token."""
         shape = self._shape(layer)
         at = dense(q, (len(q), shape.n_q_heads, shape.d_k), "q")
         with self._lock:
             n.check(n.lib.quire_profile_observe_q(self._get(), n.u32(layer, "layer"), n.u32(first, "first"), at, len(q)))
 
     def finish(self) -> None:
-        """Turns what was seen into the profile. Takes a second or so for a model."""
+        """Computes the profile from the observed rows. Takes about a second per model."""
         with self._lock:
             n.check(n.lib.quire_profile_finish(self._get()))
 
     @property
     def digest(self) -> int:
-        """0 until finished."""
+        """The hash of the profile; 0 until it is finished."""
         with self._lock:
             return int(n.lib.quire_profile_digest(self._get()))
 
     def score_error(self, layer: int, codec: str) -> float:
-        """How far a score would be off with that layer's K in a codec; from 0.35 on texts change (an estimate)."""
+        """Estimates the error of the attention scores if the layer's K is stored in this codec. From 0.35 on, generated text changes."""
         out = ctypes.c_double()
         with self._lock:
             n.check(n.lib.quire_profile_score_error(self._get(), n.u32(layer, "layer"), codec.encode(), out))

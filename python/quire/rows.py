@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Rows of numpy arrays as the library sees them, without copies.
+"""Passes rows of numpy arrays to the library, without copies.
 
-An array of rows has the axes (token, head, channel). The channels of a row lie side by side; the other two axes may have any
-stride that goes forward, so a view such as x.transpose(1, 0, 2) of an array (head, token, channel) is taken as it lies.
+An array of rows has the axes (token, head, channel). The channels of a row must be contiguous; the other two axes may have any
+positive stride, so a view such as x.transpose(1, 0, 2) of an array (head, token, channel) works without a copy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FORMS: Dict[str, Tuple[int, "np.dtype[Any]"]] = {
 
 @dataclass(frozen=True)
 class NativeRows:
-    """Rows that are coded already, as the codec lays them out (docs/formats/rows.md): uint8 (token, head, byte)."""
+    """Rows that are already encoded, in the codec's own layout (docs/formats/rows.md): uint8 (token, head, byte)."""
 
     codec: str
     codes: Array
@@ -52,7 +52,7 @@ AnyRows = Union[Array, NativeRows, MlxRows]
 
 
 def form_of(array: Array, dtype: Optional[str], what: str) -> int:
-    """The form of an array's values; uint16 means bf16 only if dtype says so."""
+    """The form of an array's values. uint16 means bf16 only with dtype="bf16"."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{what} is a {type(array).__name__}, not a numpy array")
     if dtype is None:
@@ -63,24 +63,24 @@ def form_of(array: Array, dtype: Optional[str], what: str) -> int:
         raise TypeError(f"{what} has dtype {array.dtype}, not float32 or float16{hint}")
     kind = numpy_dtype(dtype)
     if array.dtype != kind:
-        raise TypeError(f"{what} has dtype {array.dtype}; dtype={dtype!r} means arrays of {kind}")
+        raise TypeError(f"{what} has dtype {array.dtype}, but dtype={dtype!r} needs an array of {kind}")
     return _FORMS[dtype][0]
 
 
 def numpy_dtype(dtype: str) -> "np.dtype[Any]":
     if dtype not in _FORMS:
-        raise ValueError(f"dtype {dtype!r} is none of f32, f16, bf16")
+        raise ValueError(f"dtype must be f32, f16 or bf16, not {dtype!r}")
     return _FORMS[dtype][1]
 
 
 def side_of(side: str) -> int:
     if side not in ("k", "v"):
-        raise ValueError(f"side {side!r} is neither 'k' nor 'v'")
+        raise ValueError(f"side must be 'k' or 'v', not {side!r}")
     return n.V if side == "v" else n.K
 
 
 def strides_of(array: Array, shape: Tuple[Optional[int], int, int], what: str) -> Tuple[int, int]:
-    """Checks an array of rows and returns its (token, head) strides in bytes. None in shape: any number."""
+    """Checks an array of rows and returns its (token, head) strides in bytes. None in shape allows any number."""
     if array.ndim != 3 or array.shape[1:] != shape[1:] or shape[0] not in (None, array.shape[0]):
         wanted = "(" + ", ".join("tokens" if s is None else str(s) for s in shape) + ")"
         raise ValueError(f"{what} has shape {array.shape}, not {wanted}")
@@ -89,26 +89,26 @@ def strides_of(array: Array, shape: Tuple[Optional[int], int, int], what: str) -
     if not array.flags.aligned:
         raise ValueError(f"{what} is not aligned to its dtype")
     if width > 1 and array.strides[2] != size and array.size:
-        raise ValueError(f"{what}: the values of a row must lie side by side; numpy.ascontiguousarray() makes a copy that does")
+        raise ValueError(f"{what}: the values of a row must lie side by side in memory; numpy.ascontiguousarray() makes such a copy")
     row = width * size
     # A stride of an axis of length 1 is never used, and the library takes 0 for "dense".
     head = array.strides[1] if heads > 1 else row
     token = array.strides[0] if tokens > 1 else max(head, row) * heads
     if array.size and (head < row or token < row):
-        raise ValueError(f"{what}: rows overlap or run backwards; numpy.ascontiguousarray() makes a copy that does not")
+        raise ValueError(f"{what}: rows overlap or run backwards in memory; numpy.ascontiguousarray() makes a suitable copy")
     return token, head
 
 
 def _native_shape(codec: str, d: int) -> int:
     width = int(n.lib.quire_codec_row_bytes(codec.encode(), d))
     if not width:
-        raise ValueError(f"there is no codec {codec!r} for rows of {d}")
+        raise ValueError(f"there is no codec {codec!r} for rows of {d} values")
     return width
 
 
 def describe(rows: AnyRows, n_tokens: Optional[int], n_heads: int, d: int, dtype: Optional[str], what: str,
              writes: bool = False) -> Tuple[n.Rows, int]:
-    """A quire_rows that points into the arrays, and the number of tokens. The caller keeps the arrays."""
+    """A quire_rows that points into the arrays, and the number of tokens. The caller must keep the arrays alive."""
     out = n.Rows()
     if isinstance(rows, MlxRows):
         bits, group = mlx_shape(rows.codec)
@@ -141,12 +141,12 @@ def describe(rows: AnyRows, n_tokens: Optional[int], n_heads: int, d: int, dtype
 
 def _check_dtype(array: Array, dtype: Any, what: str) -> None:
     if not isinstance(array, np.ndarray) or array.dtype != dtype:
-        raise TypeError(f"{what} is not an array of {np.dtype(dtype)}")
+        raise TypeError(f"{what} must be an array of {np.dtype(dtype)}")
 
 
 def address(array: Array, what: str = "", writes: bool = False) -> int:
     if writes and not array.flags.writeable:
-        raise ValueError(f"{what} cannot be written to")
+        raise ValueError(f"{what} is read-only and cannot be written to")
     return int(array.ctypes.data)
 
 
@@ -159,14 +159,14 @@ def codec_group(codec: str) -> int:
 
 
 def mlx_shape(codec: str) -> Tuple[int, int]:
-    """Bits of a code and values of a group, of a codec that MLX has too."""
+    """Bits per code and values per group of a codec that MLX also has."""
     if not codec_info(codec).flags & MLX_FLAG:
-        raise QuireError("EUNSUPPORTED", f"{codec} has no form in MLX")
+        raise QuireError("EUNSUPPORTED", f"{codec} cannot be expressed in MLX's arrays; use an affine codec such as a8g64")
     return codec_bits(codec), codec_group(codec)
 
 
 def empty_mlx(codec: str, tokens: int, heads: int, d: int, scale_dtype: str) -> MlxRows:
-    """Arrays for such rows, to be written."""
+    """New arrays for such rows, to write to."""
     bits, group = mlx_shape(codec)
     kind, groups = numpy_dtype(scale_dtype), -(-d // group)
     return MlxRows(codec, np.empty((tokens, heads, -(-d * bits // 32)), np.uint32), np.empty((tokens, heads, groups), kind),
@@ -187,5 +187,5 @@ def dense(array: Array, shape: Tuple[int, ...], what: str, writes: bool = False)
     if array.shape != shape:
         raise ValueError(f"{what} has shape {array.shape}, not {shape}")
     if not (array.flags.c_contiguous and array.flags.aligned):
-        raise ValueError(f"{what} is not contiguous; numpy.ascontiguousarray() makes a copy that is")
+        raise ValueError(f"{what} is not contiguous; numpy.ascontiguousarray() makes a contiguous copy")
     return address(array, what, writes)

@@ -27,11 +27,11 @@ _NEW = 1  # QUIRE_CONVERT_NEW
 
 @dataclass(frozen=True)
 class Ring:
-    """A query at position p sees the rows j < sinks and p - (max_tokens - sinks) < j <= p; max_tokens 0: all."""
+    """A query at position p sees the rows j < sinks and p - (max_tokens - sinks) < j <= p. max_tokens 0: it sees all rows."""
 
     max_tokens: int
     sinks: int
-    spare_tokens: int  #: rows kept beyond that, so that a trim by so many works
+    spare_tokens: int  #: number of rows kept in addition, so that a trim by that many tokens always works
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SnapshotInfo:
 
 
 def snapshot_info(source: Union[bytes, BinaryIO]) -> SnapshotInfo:
-    """The head of a saved sequence. A file is read from where it stands; to load it, go back there."""
+    """The header of a saved sequence. A file is read from its current position; seek back to that position before you load it."""
     got = n.SnapshotInfo()
     reader = Reader(source)
     reader.check(n.lib.quire_snapshot_read_info(got, reader.callback, None))
@@ -51,7 +51,7 @@ def snapshot_info(source: Union[bytes, BinaryIO]) -> SnapshotInfo:
 
 
 class Sequence(Handle):
-    """Keeps its pool alive. One user at a time; calls from several threads wait for each other."""
+    """The tokens of one conversation. It keeps its pool alive. Calls from several threads wait for each other."""
 
     def __init__(self, pool: Pool, *, max_tokens: int = 0, sinks: int = 0, spare_tokens: int = 0) -> None:
         options = n.seq_options(max_tokens, sinks, spare_tokens)
@@ -62,7 +62,7 @@ class Sequence(Handle):
 
     @classmethod
     def _of(cls, pool: Pool, pointer: Optional[int]) -> "Sequence":
-        """Around a sequence that the library made, while the pool cannot be closed."""
+        """Wraps a sequence that the library created, while the pool cannot be closed."""
         sequence = cls.__new__(cls)
         sequence._begin(pool, pointer)
         return sequence
@@ -83,7 +83,7 @@ class Sequence(Handle):
         return super()._get()
 
     def close(self) -> None:
-        """EBUSY while it is part of an open step or is being loaded."""
+        """Destroys the sequence. Raises QuireError with status EBUSY while it is part of an open step or is being loaded."""
         with self._lock:
             if self._step in self._tokens:
                 raise QuireError("EBUSY", "the sequence is part of an open step")
@@ -93,7 +93,7 @@ class Sequence(Handle):
 
     @property
     def length(self) -> int:
-        """Tokens ever appended and not trimmed; those of an open step do not count."""
+        """Tokens appended minus tokens trimmed. Tokens of an open step do not count."""
         with self._lock:
             return int(n.lib.quire_seq_length(self._get()))
 
@@ -105,12 +105,12 @@ class Sequence(Handle):
 
     @property
     def policy(self) -> str:
-        """Of new rows, in its canonical form."""
+        """The policy of new rows, in canonical form."""
         with self._lock:
             return n.text(n.lib.quire_plan_policy(n.lib.quire_seq_plan(self._get())))
 
     def codec(self, side: str, layer: int = 0) -> str:
-        """The codec of new rows of a layer, "" for V that is part of K."""
+        """The codec of new rows of a layer; "" for V if V is part of K."""
         got = n.PlanLayer()
         with self._lock:
             n.check(n.lib.quire_plan_layer_info(n.lib.quire_seq_plan(self._get()), n.u32(layer, "layer"), got))
@@ -119,35 +119,35 @@ class Sequence(Handle):
     # ------------------------------------------------------------------ in
 
     def step(self, n_tokens: int) -> "Step":
-        """A step of this sequence alone: append and attend per layer, then commit."""
+        """Begins a step of this sequence alone: append and attend in each layer, then commit."""
         return self.pool.step([self], [n_tokens])
 
     def append(self, k: Union[AnyRows, Seq[AnyRows]], v: Union[AnyRows, Seq[AnyRows], None] = None, *,
                dtype: Optional[str] = None) -> None:
         """Appends the same number of rows in every layer: arrays (token, KV head, channel), one per layer.
 
-        With one layer the arrays may be given without a list. float32 and float16 need no dtype; dtype="bf16" takes uint16.
-        v stays None if V is part of K.
+        With one layer you can give the arrays without a list. float32 and float16 need no dtype; dtype="bf16" is for uint16 arrays.
+        Leave v as None if V is part of K.
         """
         k_layers, v_layers = _per_layer(k, self.pool.plan.n_layers, "k"), _per_layer(v, self.pool.plan.n_layers, "v")
         first = k_layers[0]
         data = first.words if isinstance(first, MlxRows) else first.codes if isinstance(first, NativeRows) else first
         if not isinstance(data, np.ndarray) or not data.ndim:
-            raise TypeError("k is not a numpy array of rows")
+            raise TypeError("k must be a numpy array of rows")
         with self._lock, self.step(data.shape[0]) as step:
             for layer, (k_rows, v_rows) in enumerate(zip(k_layers, v_layers)):
                 step.append_rows(layer, 0, k_rows, v_rows, dtype=dtype)
 
     def attend(self, q: Array, layer: int = 0, *, out: Optional[Array] = None, mask: AnyMask = None,
                position: Optional[int] = None, **options: Any) -> Any:
-        """Attention over the rows it holds: Pool.attend() of one sequence."""
+        """Attention over the committed rows: Pool.attend() for one sequence."""
         return self.pool.attend([self], [q], layer, out=None if out is None else [out], masks=[mask],
                                 positions=None if position is None else [position], **options)[0]
 
     # -------------------------------------------------------------- changes
 
     def fork(self) -> "Sequence":
-        """A second sequence with the same tokens; pages are shared until one of them writes."""
+        """Creates a second sequence with the same tokens. Both share pages until one of them writes."""
         out = ctypes.c_void_p()
         with self._lock, self.pool._lock:
             self.pool._get()
@@ -155,20 +155,20 @@ class Sequence(Handle):
             return Sequence._of(self.pool, out.value)
 
     def trim(self, length: int) -> None:
-        """Forgets the rows from length on. ERANGE: rows that would be visible again are gone."""
+        """Removes the rows from position length on. Raises QuireError with status ERANGE if rows that would become visible again are gone."""
         with self._lock:
             n.check(n.lib.quire_seq_trim(self._get(), n.u32(length, "length")))
 
     @property
     def trim_floor(self) -> int:
-        """Every length from here on can be trimmed to."""
+        """The sequence can be trimmed to every length from this one on."""
         with self._lock:
             return int(n.lib.quire_seq_trim_floor(self._get()))
 
     def convert(self, plan: Plan, *, new_only: bool = False) -> None:
-        """Goes on with another plan of the same geometry. new_only: finished pages stay as they are.
+        """Switches to another plan of the same geometry and re-encodes the pages. new_only: finished pages stay as they are.
 
-        Pages that forks share are left to them, so that each has its own afterwards.
+        Pages shared with forks stay unchanged for the forks, so the sequences no longer share them afterwards.
         """
         with self._lock, plan._lock:
             n.check(n.lib.quire_seq_convert(self._get(), plan._get(), _NEW if new_only else 0))
@@ -187,7 +187,7 @@ class Sequence(Handle):
 
     def rows(self, side: str, layer: int = 0, first: int = 0, count: Optional[int] = None, *, dtype: str = "f32",
              out: Optional[Array] = None) -> Array:
-        """Decoded rows [first, first + count) of side "k" or "v": (token, KV head, channel); bf16 as uint16."""
+        """Decoded rows [first, first + count) of side "k" or "v" as (token, KV head, channel); bf16 values are uint16."""
         count = self.length - first if count is None else count
         if out is None:
             out = np.empty((n.u32(count, "count"), *self._row_shape(side, layer)), numpy_dtype(dtype))
@@ -195,7 +195,7 @@ class Sequence(Handle):
         return out
 
     def codes(self, side: str, layer: int = 0, first: int = 0, count: Optional[int] = None) -> NativeRows:
-        """The same rows as the codec's own bytes, bit for bit as they are kept."""
+        """The same rows as the codec's own bytes, exactly as they are stored."""
         count = self.length - first if count is None else count
         heads, d = self._row_shape(side, layer)
         codec = self.codec(side, layer)
@@ -205,7 +205,7 @@ class Sequence(Handle):
         return rows
 
     def mlx(self, side: str, layer: int = 0, first: int = 0, count: Optional[int] = None, *, scale_dtype: str = "f16") -> MlxRows:
-        """The same rows as MLX's packed arrays, without coding anew; affine codecs only."""
+        """The same rows as MLX's packed arrays, without encoding them again. Affine codecs only."""
         count = self.length - first if count is None else count
         heads, d = self._row_shape(side, layer)
         rows = empty_mlx(self.codec(side, layer), n.u32(count, "count"), heads, d, scale_dtype)
@@ -213,13 +213,13 @@ class Sequence(Handle):
         return rows
 
     def save(self, file: BinaryIO) -> None:
-        """Writes the sequence to a binary file; Pool.load() reads it (docs/formats/snapshot.md)."""
+        """Writes the sequence to a binary file, which Pool.load() reads (docs/formats/snapshot.md)."""
         writer = Writer(file)
         with self._lock:
             writer.check(n.lib.quire_seq_save(self._get(), writer.callback, None))
 
     def to_bytes(self) -> bytes:
-        """What save() writes."""
+        """The bytes that save() writes."""
         file = io.BytesIO()
         self.save(file)
         return file.getvalue()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Steps: rows reserved in some sequences, filled layer by layer, then kept or forgotten."""
+"""Steps: rows reserved in some sequences, filled layer by layer, then kept or discarded."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .sequence import Sequence
 
 
 class Step(Handle):
-    """Leaving a with block commits, an exception in it aborts. A step that is dropped is aborted."""
+    """At the end of a with block the step is committed; an exception in the block aborts it. Dropping a step aborts it."""
 
     def __init__(self, pool: Pool, sequences: Seq[Sequence], n_tokens: Seq[int]) -> None:
         count = len(sequences)
         if len(n_tokens) != count:
-            raise ValueError(f"{len(n_tokens)} numbers of tokens for {count} sequences")
+            raise ValueError(f"{len(n_tokens)} numbers of tokens were given for {count} sequences")
         self.pool = pool
         self.sequences = tuple(sequences)
         self.n_tokens = tuple(n.u32(t, "n_tokens") for t in n_tokens)
@@ -47,7 +47,7 @@ class Step(Handle):
     # ------------------------------------------------------------------ end
 
     def commit(self) -> None:
-        """Keeps the rows. EINVAL, and the step stays open: a layer was not appended."""
+        """Keeps the rows and ends the step. Raises QuireError with status EINVAL if a layer was not appended; the step then stays open."""
         with ExitStack() as locks:
             self._lock_all(locks)
             locks.enter_context(self._lock)
@@ -55,7 +55,7 @@ class Step(Handle):
             self._ended()
 
     def abort(self) -> None:
-        """Forgets the rows. Does nothing if the step has ended."""
+        """Discards the rows and ends the step. Does nothing if the step has already ended."""
         with ExitStack() as locks:
             self._lock_all(locks)
             super().close()
@@ -77,14 +77,14 @@ class Step(Handle):
 
     def append_rows(self, layer: int, index: int, k: AnyRows, v: Optional[AnyRows] = None, *,
                     dtype: Optional[str] = None) -> None:
-        """Rows of one sequence of the step, in any form; those of the layer's own codec are taken as they are."""
+        """Appends rows of one sequence of the step, in any form. Rows in the layer's own codec are stored without re-encoding."""
         shape = self.pool.shape(layer)
         tokens = self.n_tokens[index]
         k_rows, _ = describe(k, tokens, shape.n_kv_heads, shape.d_k, dtype, "k")
         v_rows = None
         if shape.v_in_k:
             if v is not None:
-                raise ValueError("v is given, but V is part of K")
+                raise ValueError("v was given, but V is part of K in this layer")
         elif v is None:
             raise ValueError("v is missing")
         else:
@@ -93,7 +93,7 @@ class Step(Handle):
             n.check(n.lib.quire_step_append_rows(self._get(), layer, n.u32(index, "index"), k_rows, v_rows))
 
     def append(self, layer: int, k: Array, v: Optional[Array] = None, *, dtype: Optional[str] = None) -> None:
-        """Rows of all sequences, one after the other: (all tokens, KV head, channel)."""
+        """Appends rows of all sequences, one sequence after the other: (all tokens, KV head, channel)."""
         total = sum(self.n_tokens)
         for array, what in ((k, "k"), (v, "v")):
             if array is not None and not isinstance(array, np.ndarray):
@@ -110,9 +110,9 @@ class Step(Handle):
 
     def attend(self, layer: int, q: Array, *, out: Optional[Array] = None, masks: Optional[Seq[AnyMask]] = None,
                partial: bool = False, **options: Any) -> Any:
-        """Attention of the step's tokens, its own rows included; the layer must have been appended.
+        """Attention of the step's tokens, which also see the rows of the step. Append the layer first.
 
-        q: contiguous float32 (all tokens, query head, d_k), sequence after sequence. Options as in Pool.attend().
+        q: contiguous float32 (all tokens, query head, d_k), one sequence after the other. The options are those of Pool.attend().
         """
         shape = self.pool.shape(layer)
         call = Call(shape, partial=partial, **options)

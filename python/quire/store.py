@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Stores: finished pages that outlive the process, on disk and in a Valkey or Redis cluster (docs/store.md)."""
+"""Stores: finished pages that are kept after the process has ended, on disk and in a Valkey or Redis cluster (docs/store.md)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
 
 @lru_cache(maxsize=None)
 def _lib() -> ctypes.CDLL:
-    """Opened when a store is first wanted: everything else works without OpenSSL."""
+    """Opens the library when a store is first used, because everything else works without OpenSSL."""
     try:
         return n.load("libquire_store.so.0", _PROTOTYPES)
     except OSError as error:
@@ -110,7 +110,7 @@ class Remote:
 
 @dataclass(frozen=True)
 class Identity:
-    """Everything that changes a page's bytes. secret: 32 random bytes of the tenant, which open its pages."""
+    """Everything that affects the bytes of a page. secret: 32 random bytes of the tenant; whoever has them can read its pages."""
 
     weights: str
     tokenizer: str
@@ -120,37 +120,37 @@ class Identity:
     adapter_scale: float = 0.0
 
 
-#: An image or other input in place of a token: position, 32 bytes of digest.
+#: An image or other input that takes the place of a token: its position and a digest of 32 bytes.
 Media = Tuple[int, bytes]
 Tokens = Union[Seq[int], npt.NDArray[Any]]
 
 
 def _text(value: Optional[str]) -> Optional[bytes]:
     if value is not None and "\0" in value:
-        raise ValueError("a string ends at a zero, so it may have none")
+        raise ValueError("the string contains a zero character, which is not allowed")
     return None if value is None else value.encode()
 
 
 class _PromptArgument:
-    """Tokens as the library wants them; keeps the arrays."""
+    """Tokens in the form that the library needs. Keeps the arrays alive."""
 
     def __init__(self, tokens: Tokens, media: Seq[Media]) -> None:
         given = np.asarray(tokens)
         if given.ndim != 1 or (given.size and (given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= 2**32)):
-            raise ValueError("tokens are not whole numbers from 0 to 2^32 - 1")
+            raise ValueError("tokens must be whole numbers from 0 to 2^32 - 1")
         self.tokens = np.ascontiguousarray(given, dtype=np.uint32)
         if any(len(digest) != 32 for _, digest in media):
-            raise ValueError("a digest has 32 bytes")
+            raise ValueError("a digest must have 32 bytes")
         self.media = (_Media * len(media))(*[
             _Media(n.u32(position, "position"), (c_uint8 * 32).from_buffer_copy(digest)) for position, digest in media])
         self.value = _Prompt(self.tokens.ctypes.data, len(self.tokens), self.media, len(media))
 
 
 class Store(Shared):
-    """A directory, a remote, or both. One per directory and process; any number of processes.
+    """A store with a directory, a remote, or both. A process can open a directory only once; any number of processes can share it.
 
-    Closing it, or the end of the process, saves what is queued for the disk and closes its namespaces. disk_bytes caps the bytes of
-    all its files (0: as it is).
+    Closing the store, or the end of the process, saves the pages queued for the disk and closes its namespaces. disk_bytes limits the
+    size of all its files; a new directory needs it, and 0 keeps the limit of an existing one.
     """
 
     def __init__(self, directory: "Union[str, PathLike[str], None]" = None, *, disk_bytes: int = 0, disk_bytes_per_day: int = 0,
@@ -179,17 +179,17 @@ class Store(Shared):
             namespace.close()
 
     def flush(self, timeout: float = 10.0) -> None:
-        """Waits until everything queued is saved; EIO: the time is over."""
+        """Waits until everything in the queues is saved. Raises QuireError with status EIO if the time limit is reached first."""
         with self._use() as store:
             n.check(_lib().quire_store_flush(store, _ms(timeout)))
 
     def namespace(self, identity: Identity, plan: Plan, *, max_tokens: int = 0, sinks: int = 0,
                   spare_tokens: int = 0) -> "Namespace":
-        """Pages of one model as one tenant runs it; the ring is that of its sequences."""
+        """A namespace: the pages of one model as one tenant runs it. Give the ring options that its sequences have."""
         return Namespace(self, identity, plan, Ring(max_tokens, sinks, spare_tokens))
 
     def gc(self, *, max_age: float = 0.0, max_bytes: Optional[int] = None) -> int:
-        """Removes what is damaged, what is older than max_age seconds, and the least recently used beyond max_bytes."""
+        """Removes damaged objects, objects not used for max_age seconds, and the least recently used ones beyond max_bytes. Returns their number."""
         removed = c_uint64()
         with self._use() as store:
             n.check(_lib().quire_store_gc(store, n.u64(ceil(max_age), "max_age"),
@@ -198,7 +198,7 @@ class Store(Shared):
 
     @property
     def stats(self) -> Dict[str, Any]:
-        """Members of quire_store_stats; of pairs the first is the disk, the second the remote; misses by their reason."""
+        """The members of quire_store_stats. In pairs the first number is for the disk, the second for the remote. misses: a dict by reason."""
         got = _Stats()
         with self._use() as store:
             _lib().quire_store_stats_get(store, got)
@@ -215,11 +215,11 @@ def _ms(seconds: float) -> int:
 
 
 class Namespace(Shared):
-    """Made by Store.namespace(). A pool whose sequences were saved or loaded here outlives it: closing that pool closes it."""
+    """Created by Store.namespace(). Closing a pool whose sequences were saved or loaded here also closes the namespace."""
 
     def __init__(self, store: Store, identity: Identity, plan: Plan, ring: Ring) -> None:
         if len(identity.secret) != 32:
-            raise ValueError("the secret has 32 bytes")
+            raise ValueError("the secret must have 32 bytes")
         c_identity = _Identity(n.OPTIONS, _text(identity.weights), _text(identity.tokenizer), _text(identity.adapter),
                                identity.adapter_scale, _text(identity.rope), identity.secret)
         options = n.seq_options(ring.max_tokens, ring.sinks, ring.spare_tokens)
@@ -236,7 +236,7 @@ class Namespace(Shared):
             load.close()
 
     def _uses(self, pool: Pool) -> None:
-        """Pages of the pool may wait in the store's queue from now on, until this namespace is gone."""
+        """Registers the pool: from now on its pages may wait in the store's queue, until this namespace is destroyed."""
         with pool._lock:
             pool._get()  # one that is being closed has looked for its namespaces already
             if self not in pool._namespaces:
@@ -245,14 +245,14 @@ class Namespace(Shared):
 
     @property
     def root(self) -> bytes:
-        """The hash of the identity that every key begins with."""
+        """The hash of the identity, from which all keys are derived."""
         root = ctypes.create_string_buffer(32)
         with self._use() as space:
             _lib().quire_namespace_root(space, root)
         return root.raw
 
     def save(self, tokens: Tokens, sequence: Sequence, *, media: Seq[Media] = ()) -> None:
-        """Hands the finished pages of the sequence to the store and returns at once. tokens: what the sequence holds."""
+        """Hands the finished pages of the sequence to the store and returns at once. tokens: the tokens of the sequence."""
         prompt = _PromptArgument(tokens, media)
         with sequence._lock, self._use() as space:
             pointer = sequence._get()
@@ -260,22 +260,23 @@ class Namespace(Shared):
             n.check(_lib().quire_namespace_save(space, prompt.value, pointer))
 
     def lookup(self, tokens: Tokens, *, media: Seq[Media] = (), timeout: float = 0.0) -> int:
-        """Tokens of the prompt, in whole pages, that could be loaded; asks the remote only if there is a timeout."""
+        """The number of tokens of the prompt, in whole pages, that can be loaded. Asks the remote only if timeout is not 0."""
         prompt, found = _PromptArgument(tokens, media), c_uint32()
         with self._use() as space:
             n.check(_lib().quire_namespace_lookup(space, prompt.value, _ms(timeout), found))
         return int(found.value)
 
     def begin_load(self, tokens: Tokens, sequence: Sequence, *, media: Seq[Media] = (), timeout: float = 10.0) -> "Load":
-        """Begins to load the longest stored prefix. Until Load.end() the sequence is busy (EBUSY)."""
+        """Begins to load the longest stored prefix. Until Load.end() other calls on the sequence raise QuireError with status EBUSY."""
         return Load(self, _PromptArgument(tokens, media), sequence, timeout)
 
     def load(self, tokens: Tokens, sequence: Sequence, *, media: Seq[Media] = (), timeout: float = 10.0) -> int:
-        """Loads the longest stored prefix and gives the length of the sequence then. Leave one token to compute."""
+        """Loads the longest stored prefix and returns the new length of the sequence. Pass one token less than the prompt has, so that one is
+        left to compute."""
         return self.begin_load(tokens, sequence, media=media, timeout=timeout).end()
 
     def pin(self, tokens: Tokens, pinned: bool = True, *, media: Seq[Media] = (), timeout: float = 10.0) -> int:
-        """Keeps what the disk holds of the prompt there until it is unpinned; gives how many tokens that are."""
+        """Pins the pages of the prompt that are on disk, so that they are not evicted until unpinned. Returns the number of tokens on disk."""
         prompt, found = _PromptArgument(tokens, media), c_uint32()
         with self._use() as space:
             n.check(_lib().quire_namespace_pin(space, prompt.value, int(pinned), _ms(timeout), found))
@@ -287,7 +288,7 @@ def _end(pointer: int) -> None:
 
 
 class Load(Handle):
-    """A load under way. One that is dropped or closed is ended, which waits for it."""
+    """A running load. Closing or dropping it ends the load, which waits for it."""
 
     def __init__(self, namespace: Namespace, prompt: _PromptArgument, sequence: Sequence, timeout: float) -> None:
         out = c_void_p()
@@ -302,12 +303,12 @@ class Load(Handle):
 
     @property
     def done(self) -> bool:
-        """Whether end() would not wait."""
+        """True if end() would return without waiting."""
         with self._lock:
             return bool(_lib().quire_load_is_done(self._get()))
 
     def end(self) -> int:
-        """Waits, and gives the length of the sequence."""
+        """Waits for the load and returns the new length of the sequence."""
         length = c_uint32()
         with self._lock:
             status = _lib().quire_load_end(self._get(), length)

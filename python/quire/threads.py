@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Teams of threads. The library makes no threads but these."""
+"""Thread pools. The library creates no other threads."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .errors import QuireError
 
 
 class Threads(Handle):
-    """n_threads - 1 threads that wait for work beside the caller. Several pools may share one team."""
+    """n_threads - 1 threads that work alongside the calling thread. Several pools can share one Threads object."""
 
     def __init__(self, n_threads: int) -> None:
         if n_threads < 1:
-            raise ValueError(f"{n_threads} threads")
+            raise ValueError(f"the number of threads must be at least 1, not {n_threads}")
         out = ctypes.c_void_p()
         n.check(n.lib.quire_threads_create(ctypes.byref(out), n.u32(n_threads, "n_threads")))
         super().__init__(out.value, n.lib.quire_threads_destroy)
@@ -26,8 +26,8 @@ class Threads(Handle):
         return executor
 
     def close(self) -> None:
-        """EBUSY while a pool uses the team."""
+        """Ends the threads. Raises QuireError with status EBUSY while a pool uses them."""
         with self._lock:
             if self._tokens and not self.closed:
-                raise QuireError("EBUSY", "a pool uses these threads")
+                raise QuireError("EBUSY", "a pool is using these threads; close the pool first")
             super().close()

@@ -22,13 +22,17 @@ typedef struct parser {
 } parser;
 
 /* k8v4 and k4v4 are names for bytes on disk and never change. The others say what the user wants and may get
- * better codecs in a later version; the canonical form names what they stand for now. docs/fidelity.md has the evidence. */
+ * better codecs in a later version; the canonical form names what they stand for now. docs/fidelity.md has the evidence.
+ * The sizes are those of layers with full attention: layers with a sliding window stay f16 unless window= is given. */
 static const quire_preset presets[] = {
-    {"k8v4", "a8g64/a4g64", "a8g64/a4g64", "MLX's 8-bit K and 4-bit V; the same for ever"},
-    {"k4v4", "a4g64/a4g64", "a4g64/a4g64", "MLX's 4-bit K and V; the same for ever"},
-    {"safe", "r8/r8", "c:r8/r8", "closer to f16 than llama.cpp's q8_0, and smaller"},
-    {"balanced", "r6/r4", "c:r5/r4", "a third of f16, texts rarely change"},
-    {"small", "r5/r3", "c:r4/r3", "a quarter of f16, texts change now and then"},
+    {"k8v4", "a8g64/a4g64", "a8g64/a4g64", "MLX's 8-bit K and 4-bit V; never changes"},
+    {"k4v4", "a4g64/a4g64", "a4g64/a4g64", "MLX's 4-bit K and V; never changes"},
+    {"safe", "r8/r8", "c:r8/r8",
+     "approximates f16 in about half the size; some measured greedy texts differ within 100 tokens"},
+    {"balanced", "r6/r4", "c:r5/r4",
+     "approximates f16 in about a third of the size; most measured greedy texts differ within 100 tokens"},
+    {"small", "r5/r3", "c:r4/r3",
+     "approximates f16 in about a quarter of the size; most measured greedy texts differ within 100 tokens"},
 };
 #define N_PRESETS ((uint32_t)(sizeof presets / sizeof *presets))
 
@@ -144,7 +148,7 @@ static quire_status parse_counted(const parser *ps, piece item, piece p, uint32_
     if (!codecs.at) return complain(ps, item, " lacks a number and a colon before the codec");
     for (size_t i = 0; i < digits.n; i++) {
         if (digits.at[i] < '0' || digits.at[i] > '9')
-            return complain(ps, item, " has something that is not a number before the first colon");
+            return complain(ps, item, ": the part before the first colon is not a number");
         if (value <= max) value = value * 10 + (uint32_t)(digits.at[i] - '0');
     }
     if (value < 1 || value > max) {
@@ -191,7 +195,8 @@ static quire_status parse_item(parser *ps, piece item, quire_codec_pair *sides)
     quire_policy *po = &ps->policy;
     piece value, key = split(item, '=', &value);
     if (!value.at)
-        return complain(ps, item, " is not an item; only the first part may be a preset or a codec");
+        return complain(ps, item,
+                        " is not an item such as k=r8; only the first part may be a preset or a codec");
     bool k = is(key, "k"), v = is(key, "v"), window = is(key, "window"), edge = is(key, "edge"),
          sinks = is(key, "sinks");
     if ((k && sides->k) || (v && sides->v) || (window && ps->has_window) || (edge && po->edge_layers) ||
@@ -234,7 +239,8 @@ static quire_status parse(parser *ps, piece all)
     quire_status status = QUIRE_OK;
     po->window.k = po->window.v = quire_codec_get("f16");
 
-    if (memchr(all.at, ' ', all.n)) return complain(ps, all, " has a space; a policy has none");
+    if (memchr(all.at, ' ', all.n))
+        return complain(ps, all, " has a space; a policy must not contain spaces");
     for (bool first = true; rest.at && !status; first = false) {
         piece item = split(rest, ',', &rest);
         if (!item.n)
@@ -261,7 +267,7 @@ quire_status quire_policy_parse(quire_policy *policy, const char *text, bool wit
     parser ps = {.with_profile = with_profile, .why = why, .why_size = why_size};
     const char *fault = NULL;
     if (!text)
-        fault = "there is no policy";
+        fault = "no policy was given";
     else if (!text[0])
         fault = "the policy is empty";
     else if (!memchr(text, 0, QUIRE_POLICY_MAX))

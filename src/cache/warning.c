@@ -39,10 +39,10 @@ static void warn_by_profile(quire_plan *plan, const quire_profile *profile)
     /* Whole numbers: the decimal point of printf depends on the locale. */
     snprintf(
         plan->warning, sizeof plan->warning,
-        "K in %s puts the scores of layer %u off by %u.%02u for this model, and texts change from 0.35 on; K needs "
-        "more bits%s",
+        "K in %s gives the attention scores of layer %u an error of %u.%02u with this model; from 0.35 on, generated "
+        "text changes; use more bits for K%s",
         k_codec(plan, layer)->info.name, (unsigned)layer, hundredths / 100, hundredths % 100,
-        k_codec(plan, layer)->info.flags & QUIRE_CODEC_CALIBRATED ? "" : " or a c: codec");
+        k_codec(plan, layer)->info.flags & QUIRE_CODEC_CALIBRATED ? "" : ", or a c: codec");
 }
 
 static void warn_by_bits(quire_plan *plan)
@@ -52,7 +52,7 @@ static void warn_by_bits(quire_plan *plan)
         if (!codec || codec->info.bits >= K_BITS || codec->info.flags & QUIRE_CODEC_CALIBRATED) continue;
         snprintf(
             plan->warning, sizeof plan->warning,
-            "K in %s without a profile changes texts of many models; K needs 5 bits or more, or a profile",
+            "K in %s without a profile changes the generated text of many models; use 5 bits or more for K, or a profile",
             codec->info.name);
         return;
     }
@@ -63,8 +63,8 @@ static void warn_of_v(quire_plan *plan)
     for (uint32_t i = 0; i < plan->n_layers; i++) {
         const quire_codec *codec = plan->layer[i].v.coder.codec;
         if (!codec || plan->layer[i].shape.window || codec->info.bits >= V_BITS) continue;
-        snprintf(plan->warning, sizeof plan->warning, "V in %s changes texts; V needs 3 bits or more",
-                 codec->info.name);
+        snprintf(plan->warning, sizeof plan->warning,
+                 "V in %s changes the generated text; use 3 bits or more for V", codec->info.name);
         return;
     }
 }

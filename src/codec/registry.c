@@ -65,7 +65,9 @@
 #define NONE(...)
 #define AFFINE(...) AFFINE_FORM("", "", QUIRE_CODEC_MLX, QUIRE_ROTATION_NONE, __VA_ARGS__)
 #define GGML(...) GGML_FORM("", "", QUIRE_CODEC_GGML, QUIRE_ROTATION_NONE, __VA_ARGS__)
-#define ROW(BITS, ...) ROW_FORM("r" #BITS, "rotated row, scale found by search", 0, 1, BITS, __VA_ARGS__)
+#define ROW_SCALE_TABLE "rotated row, scale found by search"
+#define ROW_SCALE_LINEAR "rotated row, scale from the largest value"
+#define ROW(BITS, VALUES, ...) ROW_FORM("r" #BITS, ROW_SCALE_##VALUES, 0, 1, BITS, VALUES, __VA_ARGS__)
 #define TURBO(BITS, ENTRIES) \
     ROW_FORM("tq" #BITS, "TurboQuant with norm correction", 0, 1, BITS, TABLE, 0, ENTRIES, quire_encode_tq)
 

@@ -34,11 +34,11 @@ uint32_t quire_geometry_check(const quire_geometry *geometry, const char **why)
 {
     const char *fault = NULL;
     if (!geometry || !quire_options_are_known(geometry->version))
-        fault = "the geometry does not begin with QUIRE_OPTIONS";
+        fault = "the geometry is NULL, or its version is not QUIRE_OPTIONS";
     else if (geometry->n_layers < 1 || geometry->n_layers > QUIRE_MAX_LAYERS)
         fault = "the number of layers must be 1 to 4096";
     else if (geometry->layers && geometry->windows)
-        fault = "windows are part of layers: give one of them";
+        fault = "give either windows or layers, not both";
     for (uint32_t i = 0; !fault && i < geometry->n_layers; i++) {
         quire_layer l = quire_geometry_layer(geometry, i);
         fault = layer_fault(&l);

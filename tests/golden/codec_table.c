@@ -15,9 +15,23 @@
 
 static const char head[] =
     "# The codecs\n\n"
-    "Made from the registry by `build/release/bin/golden_codec_table docs/codecs.md`; a test fails when it is not\n"
-    "current. Bits per value count everything: codes, scales, biases, padding. What each one does exactly:\n"
-    "[formats/codecs.md](formats/codecs.md).\n\n"
+    "Made from the registry by `build/release/bin/golden_codec_table docs/codecs.md`; the test `golden_codec_table` fails\n"
+    "if this page is out of date. [formats/codecs.md](formats/codecs.md) defines each codec exactly.\n\n"
+    "## How to read a codec name\n\n"
+    "A codec name says how the rows of K or V are stored; the number after the letters is the bits of a code. `f32`,\n"
+    "`f16` and `bf16` are plain floats, not quantized. `a4g64` is MLX's affine format: 4-bit codes, and a scale and a\n"
+    "bias for each group of 64 values (`g64`). `q8_0`, `q4_0`, `iq4_nl` and the other `q` and `iq` names are the block\n"
+    "formats of llama.cpp, in blocks of 32 values. `r4` is a format of Quire: the row of a head is rotated (a Walsh-Hadamard\n"
+    "transform, which spreads outliers over all channels), each value becomes one of 16 fixed levels,\n"
+    "and the row has a single scale, chosen for the least error. `r8` has evenly spaced levels, and its scale follows\n"
+    "from the largest value of the row. `tq4` is TurboQuant: the rotation and levels of `r4`,\n"
+    "with the scale taken from the norm of the row. Two prefixes change what is quantized: `h:` as in `h:a4g64` rotates\n"
+    "the row first, and `c:` as in `c:r4` (K only) first removes a mean and weights the channels, both taken from a\n"
+    "[profile](formats/profile.md) that is recorded once per model. In a pair such as `r6/r4` the first codec is for K\n"
+    "and the second for V; one name alone stands for both. `safe`, `balanced`, `small`, `k8v4` and `k4v4` are not\n"
+    "codecs but names for such pairs ([presets](policy.md#presets)).\n\n"
+    "## The list\n\n"
+    "Bits per value count codes, scales, biases and padding.\n\n"
     "| name | bits at head size 64 | 128 | 256 | sides | exchanges rows with | |\n"
     "|---|---|---|---|---|---|---|\n";
 

@@ -114,7 +114,7 @@ def unknown_versions():
     program = str(kit.programs() / "llama-completion")
     for version in ("0.99.0", "0.3.1", "none"):
         done = generate(version, program, {"LD_LIBRARY_PATH": kit.with_version(version)})
-        expect("Paris" in done.stdout and f"quire: not loaded: ggml {version} is not known" in done.stderr and
+        expect("Paris" in done.stdout and f"quire: not loaded: ggml {version} is not supported" in done.stderr and
                "QUIRE_GGML_SOURCE" in done.stderr, f"ggml {version} is refused, and the host answers", done.stderr[-800:])
     # A version that lies about its layout: 0.26 has another table of buffer types, and another API version.
     done = generate("lie", program, {"LD_LIBRARY_PATH": kit.with_version("0.26.0")})
@@ -124,7 +124,7 @@ def unknown_versions():
 
 def settings():
     program = str(kit.programs() / "llama-completion")
-    bad = {"x9": "is not a preset or a codec", "c:r4/r4": "needs a profile", "r4,sinks=4:f16": "sinks= is not for llama.cpp"}
+    bad = {"x9": "is not a preset or a codec", "c:r4/r4": "needs a profile", "r4,sinks=4:f16": "sinks= cannot be used with llama.cpp"}
     for policy, why in bad.items():
         done = generate(policy, program, {"QUIRE_KV": policy})
         expect("Paris" in done.stdout and why in done.stderr, f"QUIRE_KV={policy} is refused in one line", done.stderr[-800:])

@@ -53,10 +53,10 @@ def sizes():
 
 def refused():
     done = quire_run([], arguments("smollm2-135m"), {"LD_LIBRARY_PATH": kit.with_version("0.99.0")})
-    expect(done.returncode == 1 and "cannot load the device: ggml 0.99.0 is not known" in done.stderr and not done.stdout,
+    expect(done.returncode == 1 and "cannot load the device: ggml 0.99.0 is not supported" in done.stderr and not done.stdout,
            "a host of an unknown version is refused before it starts", done.stderr[-800:])
     done = quire_run(["--kv", "r4,sinks=4:f16"], arguments("smollm2-135m"))
-    expect(done.returncode == 1 and "sinks= is not for llama.cpp" in done.stderr, "a policy that the device cannot have is refused",
+    expect(done.returncode == 1 and "sinks= cannot be used with llama.cpp" in done.stderr, "a policy that the device cannot have is refused",
            done.stderr[-800:])
 
 

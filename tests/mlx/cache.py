@@ -102,12 +102,12 @@ def split_bits(layout):
     right, detail = loads(layout, out, folder / layout / "plain.npz", 0.1)
     expect(right, "and come back as floats", detail)
     done = quire("convert", "--to", "a8g64/a4g64", "--layout", "b", "--out", out, folder / layout / "plain.safetensors")
-    expect(done.returncode == 1 and "layout b has no form" in done.stderr, "layout b has no form for them", done.stderr)
+    expect(done.returncode == 1 and "layout b cannot store different bits" in done.stderr, "layout b has no form for them", done.stderr)
 
 
 def refusals(layout):
-    for name, args, word in (("ring", ["--to", "a4g64"], "no quantized RotatingKVCache"), ("plain", ["--to", "r4"], "mlx-lm's files hold"),
-                             ("plain", ["--to", "f16/a4g64"], "both as floats"), ("plain", ["--to", "a4g128"], "not a multiple")):
+    for name, args, word in (("ring", ["--to", "a4g64"], "no quantized RotatingKVCache"), ("plain", ["--to", "r4"], "mlx-lm files can contain only"),
+                             ("plain", ["--to", "f16/a4g64"], "both floats or both quantized"), ("plain", ["--to", "a4g128"], "a head size that is a multiple")):
         done = quire("convert", *args, "--out", folder / "no", folder / layout / f"{name}.safetensors")
         expect(done.returncode == 1 and word in done.stderr and not list(folder.glob("no*")), f"{name} {' '.join(args)} is refused", done.stderr)
 

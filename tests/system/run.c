@@ -122,7 +122,7 @@ static void test_hosts(void **state)
     (void)state;
     need_command();
     expect("run -- %B/fake_static_host 2>&1", 1, "has ggml built in, so it cannot load the device");
-    expect("run -- %B/fake_shared_host 2>&1", 1, "cannot load the device: ggml 0.99.0 is not known");
+    expect("run -- %B/fake_shared_host 2>&1", 1, "cannot load the device: ggml 0.99.0 is not supported");
 }
 
 static void test_profile_beside(void **state)
@@ -151,7 +151,7 @@ static void test_plan(void **state)
                         "\"kv_bytes\":36864000,\"fits\":true"));
     assert_int_equal(each_line(r->text, NULL), 1);
     expect("plan 2>&1", 2, "needs a model");
-    expect("plan --ram lots %M/model.gguf 2>&1", 2, "--ram wants bytes");
+    expect("plan --ram lots %M/model.gguf 2>&1", 2, "--ram expects bytes");
     expect("plan %M/empty.gguf 2>&1", 1, "0 layers");
 }
 

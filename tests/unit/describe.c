@@ -139,7 +139,8 @@ static void describe(void **state)
         "layer 4: K a4g64 V a4g64, 1152 bytes/token, the first 64 tokens are sinks\n"
         "layer 5: K a8g64 V a4g64, 1664 bytes/token, edge layer; the first 64 tokens are sinks\n"
         "total: 5632 bytes/token, 34.4% of f16; window layers do not grow with the length\n"
-        "warning: K in a4g64 without a profile changes texts of many models; K needs 5 bits or more, or a profile\n");
+        "warning: K in a4g64 without a profile changes the generated text of many models; use 5 bits or more for K, or a "
+        "profile\n");
     static const quire_layer layers[] = {{1, 1, 16, 16, 9, 0}};
     g = per_layer(layers, 1);
     check_text(&g, "r4,window=r4",

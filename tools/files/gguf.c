@@ -206,17 +206,18 @@ bool gguf_read(gguf_facts *out, const uint8_t *bytes, size_t n, char *message, s
     char prefix[sizeof out->arch + 1];
     entry e;
     *out = (gguf_facts){.version = 0};
-    if (!read_head(out, &c, &n_entries)) return refuse(message, size, "it is not a GGUF file", "");
+    if (!read_head(out, &c, &n_entries)) return refuse(message, size, "the file is not a GGUF file", "");
     if (out->version != 2 && out->version != 3)
-        return refuse(message, size, "it is of a version of GGUF that is not known", " (2 and 3 are)");
+        return refuse(message, size, "the file has an unknown GGUF version",
+                      " (versions 2 and 3 are supported)");
     if (!read_names(out, c, n_entries))
-        return refuse(message, size, "its metadata is damaged or cut off", "");
-    if (!out->arch[0]) return refuse(message, size, "it does not name its architecture", "");
+        return refuse(message, size, "the metadata is damaged or truncated", "");
+    if (!out->arch[0]) return refuse(message, size, "the metadata does not name the architecture", "");
     snprintf(prefix, sizeof prefix, "%s.", out->arch);
     for (; n_entries; n_entries--) {
-        if (!take_entry(&c, &e)) return refuse(message, size, "its metadata is damaged or cut off", "");
+        if (!take_entry(&c, &e)) return refuse(message, size, "the metadata is damaged or truncated", "");
         const char *wrong = read_fact(out, prefix, &e);
-        if (wrong) return refuse(message, size, "it has no usable value of ", wrong);
+        if (wrong) return refuse(message, size, "the metadata has no usable value for ", wrong);
     }
     return true;
 }

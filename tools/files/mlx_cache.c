@@ -177,10 +177,10 @@ static bool read_layer(const mlx_cache *c, uint32_t i, mlx_layer *l, char *messa
     bool right = l->kind == MLX_PLAIN       ? read_plain(c, i, l)
                  : l->kind == MLX_QUANTIZED ? read_quantized(c, i, l)
                                             : read_rotating(c, i, l);
-    if (!right) return refuse(message, size, i, "its numbers do not fit its arrays");
+    if (!right) return refuse(message, size, i, "the stored numbers do not match the arrays");
     l->n_rows = l->offset < l->n_buffer_rows ? l->offset : l->n_buffer_rows;
     if (l->kind != MLX_ROTATING && l->offset > l->n_buffer_rows)
-        return refuse(message, size, i, "it says that it has more rows than there are");
+        return refuse(message, size, i, "the stored number of rows is larger than the array");
     return true;
 }
 
@@ -197,18 +197,18 @@ static bool read_layers(mlx_cache *c, char *message, size_t size)
 {
     const char *mark = safetensors_metadata(&c->file, "2.0");
     if (!mark) {
-        snprintf(message, size, "it is not a prompt cache of mlx-lm");
+        snprintf(message, size, "the file is not a prompt cache of mlx-lm");
         return false;
     }
     c->layout = *mark ? MLX_LAYOUT_A : MLX_LAYOUT_B;
     while (c->n_layers <= MLX_MAX_LAYERS && class_of(c, c->n_layers)) c->n_layers++;
     if (!c->n_layers || c->n_layers > MLX_MAX_LAYERS) {
-        snprintf(message, size, "it has no layers, or too many");
+        snprintf(message, size, "the file has no layers, or too many");
         return false;
     }
     c->layers = (mlx_layer *)calloc(c->n_layers, sizeof *c->layers);
     if (!c->layers) {
-        snprintf(message, size, "there is not enough memory for it");
+        snprintf(message, size, "out of memory");
         return false;
     }
     for (uint32_t i = 0; i < c->n_layers; i++) {

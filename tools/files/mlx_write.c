@@ -34,7 +34,7 @@ static void *own(writer *w, size_t bytes)
 {
     void *p = calloc(1, bytes ? bytes : 1);
     if (p) w->owned[w->n_owned++] = p;
-    if (!p) fail(w, "there is not enough memory");
+    if (!p) fail(w, "out of memory");
     return p;
 }
 
@@ -135,13 +135,13 @@ static bool open_passage(writer *w, passage *p)
     p->scale_type = s->bits ? s->scales->type : s->data->type;
     if (!make_output(w, p)) return false;
     if (quire_format_create(&p->from, s->codec, &o) || quire_format_create(&p->to, p->codec, &o))
-        return fail(w, "there is not enough memory");
+        return fail(w, "out of memory");
     if (quire_tile_bytes(p->from) > tile) tile = quire_tile_bytes(p->from);
     if (quire_tile_bytes(p->to) > tile) tile = quire_tile_bytes(p->to);
     p->rows = malloc(mlx_rows_buffer_bytes(s, ROWS));
     p->tile = aligned_alloc(64, tile);
     p->values = (float *)malloc(sizeof(float) * ROWS * s->d);
-    if (!p->rows || !p->tile || !p->values) return fail(w, "there is not enough memory");
+    if (!p->rows || !p->tile || !p->values) return fail(w, "out of memory");
     memset(p->tile, 0, tile);
     return true;
 }
@@ -258,18 +258,17 @@ static const char *why_not(const writer *w, const mlx_layer *l, const quire_code
                            const quire_codec_info *v)
 {
     bool k_floats = k->flags & QUIRE_CODEC_FLOAT, v_floats = v->flags & QUIRE_CODEC_FLOAT;
-    if (l->kind == MLX_OTHER)
-        return "a cache of another kind than KVCache, QuantizedKVCache and RotatingKVCache";
-    if (l->kind == MLX_EMPTY) return "a cache without rows";
+    if (l->kind == MLX_OTHER) return "only KVCache, QuantizedKVCache and RotatingKVCache can be converted";
+    if (l->kind == MLX_EMPTY) return "the cache has no rows";
     if ((!k_floats && !(k->flags & QUIRE_CODEC_MLX)) || (!v_floats && !(v->flags & QUIRE_CODEC_MLX)))
-        return "mlx-lm's files hold f16, bf16, f32 and affine codecs (a4g64 and the like) only";
-    if (k_floats != v_floats) return "mlx-lm keeps K and V both as floats or both quantized";
+        return "mlx-lm files can contain only f16, bf16, f32 and affine codecs such as a8g64";
+    if (k_floats != v_floats) return "mlx-lm needs K and V to be both floats or both quantized";
     if (l->kind == MLX_ROTATING && !k_floats) return "mlx-lm has no quantized RotatingKVCache";
-    if (!k_floats && k->group != v->group) return "mlx-lm has one group size for K and V";
+    if (!k_floats && k->group != v->group) return "mlx-lm needs the same group size for K and V";
     if (!k_floats && (l->sides[QUIRE_K].d % k->group || l->sides[QUIRE_V].d % v->group))
-        return "the head size is not a multiple of the group size, which mlx-lm needs";
+        return "mlx-lm needs a head size that is a multiple of the group size";
     if (!k_floats && k->bits != v->bits && w->o->layout == MLX_LAYOUT_B)
-        return "layout b has no form with different bits for K and V; layout a has one, which patched versions read";
+        return "layout b cannot store different bits for K and V; layout a can, but only patched versions of mlx-lm read that";
     return NULL;
 }
 
@@ -280,7 +279,7 @@ static bool write_layer(writer *w, uint32_t i)
     for (int side = 0; side < 2; side++) {
         codec[side] = w->o->codecs[side] ? w->o->codecs[side] : l->sides[side].codec;
         if (!*codec[side]) codec[side] = "f16"; /* refused below */
-        if (!quire_codec_find(codec[side])) return fail(w, "there is no such codec");
+        if (!quire_codec_find(codec[side])) return fail(w, "unknown codec");
     }
     const quire_codec_info *k = quire_codec_find(codec[QUIRE_K]), *v = quire_codec_find(codec[QUIRE_V]);
     const char *why = why_not(w, l, k, v);
@@ -324,7 +323,7 @@ static bool prepare(writer *w)
     w->pairs = (st_pair *)calloc(layers * MAX_LAYER_PAIRS + more + 1, sizeof *w->pairs);
     w->owned =
         (void **)calloc(layers * (MAX_LAYER_TENSORS + 6 + 3 * MAX_LAYER_PAIRS) + more + 1, sizeof *w->owned);
-    return (w->large && w->numbers && w->pairs && w->owned) || fail(w, "there is not enough memory");
+    return (w->large && w->numbers && w->pairs && w->owned) || fail(w, "out of memory");
 }
 
 static bool write_all(writer *w, FILE *file)

@@ -53,17 +53,17 @@ static bool is_next(scanner *s, char c)
 
 static bool need(scanner *s, char c)
 {
-    return is_next(s, c) || refuse(s, "its header is not the JSON that it should be");
+    return is_next(s, c) || refuse(s, "the header is not the JSON of a safetensors file");
 }
 
 static bool scan_number(scanner *s, uint64_t *out)
 {
     uint64_t n = 0;
     skip_space(s);
-    if (*s->at < '0' || *s->at > '9') return refuse(s, "its header has no number where one should be");
+    if (*s->at < '0' || *s->at > '9') return refuse(s, "a number is missing in the header");
     for (; *s->at >= '0' && *s->at <= '9'; s->at++) {
         uint64_t digit = (uint64_t)(*s->at - '0');
-        if (n > (UINT64_MAX - digit) / 10) return refuse(s, "its header has a number that is too large");
+        if (n > (UINT64_MAX - digit) / 10) return refuse(s, "a number in the header is too large");
         n = n * 10 + digit;
     }
     *out = n;
@@ -130,7 +130,7 @@ static bool scan_string(scanner *s, const char **out)
     char *to = s->at;
     *out = to;
     while (*s->at != '"') {
-        if ((unsigned char)*s->at < 0x20) return refuse(s, "its header has a string without an end");
+        if ((unsigned char)*s->at < 0x20) return refuse(s, "a string in the header is not terminated");
         if (*s->at != '\\') {
             *to++ = *s->at++;
             continue;
@@ -141,7 +141,7 @@ static bool scan_string(scanner *s, const char **out)
             *to++ = into[known - from];
             s->at++;
         } else if (*s->at++ != 'u' || !unescape_unicode(s, &to)) {
-            return refuse(s, "its header has a string that is not JSON");
+            return refuse(s, "a string in the header is not valid JSON");
         }
     }
     s->at++;
@@ -157,7 +157,7 @@ static bool scan_shape(scanner *s, st_tensor *t)
     if (!need(s, '[')) return false;
     if (is_next(s, ']')) return true;
     do {
-        if (t->rank == ST_MAX_RANK) return refuse(s, "it has a tensor of too many dimensions");
+        if (t->rank == ST_MAX_RANK) return refuse(s, "a tensor has too many dimensions");
         if (!scan_number(s, &t->shape[t->rank++])) return false;
     } while (is_next(s, ','));
     return need(s, ']');
@@ -172,7 +172,7 @@ static bool scan_type(scanner *s, st_tensor *t)
             t->type = (st_type)i;
             return true;
         }
-    return refuse(s, "it has a tensor of an unknown type");
+    return refuse(s, "a tensor has an unknown type");
 }
 
 typedef struct place {
@@ -213,15 +213,15 @@ static bool scan_tensor(scanner *s, st_tensor *t, const uint8_t *data, uint64_t 
                          : !strcmp(key, "data_offsets") ? 4
                                                         : 0;
         if (!which || seen & which)
-            return refuse(s, "it has a tensor with other fields than type, shape and place");
+            return refuse(s, "a tensor has other fields than dtype, shape and data_offsets");
         seen |= which;
         if (!(which == 1 ? scan_type(s, t) : which == 2 ? scan_shape(s, t) : scan_place(s, &p))) return false;
     } while (is_next(s, ','));
     if (!need(s, '}')) return false;
-    if (seen != 7) return refuse(s, "it has a tensor without type, shape or place");
-    if (p.begin > p.end || p.end > n_data) return refuse(s, "it has a tensor outside of its data");
+    if (seen != 7) return refuse(s, "a tensor has no dtype, shape or data_offsets");
+    if (p.begin > p.end || p.end > n_data) return refuse(s, "a tensor lies outside of the data");
     if (!tensor_bytes(t, &bytes) || bytes != p.end - p.begin)
-        return refuse(s, "it has a tensor whose place is not as large as its shape");
+        return refuse(s, "the data of a tensor does not have the size of its shape");
     t->data = data + p.begin;
     t->bytes = (size_t)bytes;
     return true;
@@ -236,12 +236,12 @@ static void *grow(void *list, size_t n, size_t bytes)
 
 static bool scan_metadata(scanner *s, safetensors *f)
 {
-    if (f->n_metadata) return refuse(s, "its header has metadata twice");
+    if (f->n_metadata) return refuse(s, "the header has __metadata__ twice");
     if (!need(s, '{')) return false;
     if (is_next(s, '}')) return true;
     do {
         st_pair *more = (st_pair *)grow(f->metadata, f->n_metadata, sizeof *more), *p;
-        if (!more) return refuse(s, "there is not enough memory for it");
+        if (!more) return refuse(s, "out of memory");
         f->metadata = more;
         p = &more[f->n_metadata];
         if (!scan_string(s, &p->key) || !need(s, ':') || !scan_string(s, &p->value)) return false;
@@ -262,7 +262,7 @@ static bool scan_header(scanner *s, safetensors *f, const uint8_t *data, uint64_
                 continue;
             }
             st_tensor *more = (st_tensor *)grow(f->tensors, f->n_tensors, sizeof *more);
-            if (!more) return refuse(s, "there is not enough memory for it");
+            if (!more) return refuse(s, "out of memory");
             f->tensors = more;
             more[f->n_tensors].name = name;
             if (!scan_tensor(s, &more[f->n_tensors], data, n_data)) return false;
@@ -271,7 +271,7 @@ static bool scan_header(scanner *s, safetensors *f, const uint8_t *data, uint64_
         if (!need(s, '}')) return false;
     }
     skip_space(s);
-    return !*s->at || refuse(s, "its header goes on after its end");
+    return !*s->at || refuse(s, "the header has text after its end");
 }
 
 /* -------------------------------------------------------------------- checks */
@@ -299,13 +299,13 @@ static const char *check(safetensors *f)
     if (f->n_tensors) qsort(f->tensors, f->n_tensors, sizeof *f->tensors, by_place);
     for (size_t i = 1; i < f->n_tensors; i++)
         if (f->tensors[i].bytes && f->tensors[i - 1].data + f->tensors[i - 1].bytes > f->tensors[i].data)
-            return "it has tensors that overlap";
+            return "tensors overlap";
     if (f->n_tensors) qsort(f->tensors, f->n_tensors, sizeof *f->tensors, by_name);
     for (size_t i = 1; i < f->n_tensors; i++)
-        if (!by_name(&f->tensors[i - 1], &f->tensors[i])) return "it has two tensors of one name";
+        if (!by_name(&f->tensors[i - 1], &f->tensors[i])) return "two tensors have the same name";
     if (f->n_metadata) qsort(f->metadata, f->n_metadata, sizeof *f->metadata, by_key);
     for (size_t i = 1; i < f->n_metadata; i++)
-        if (!by_key(&f->metadata[i - 1], &f->metadata[i])) return "its metadata has one key twice";
+        if (!by_key(&f->metadata[i - 1], &f->metadata[i])) return "the metadata has the same key twice";
     return NULL;
 }
 
@@ -316,12 +316,12 @@ bool safetensors_read(safetensors *out, const uint8_t *bytes, size_t n, char *me
     uint64_t length = 0;
     for (uint32_t i = 0; i < 8 && n >= 8; i++) length |= (uint64_t)bytes[i] << 8 * i;
     if (n < 8 || length < 2 || length > n - 8 || length > MAX_HEADER) {
-        snprintf(message, size, "it is not a safetensors file, or it is cut off");
+        snprintf(message, size, "the file is not a safetensors file, or is truncated");
         return false;
     }
     f.text = (char *)malloc((size_t)length + 1);
     if (!f.text) {
-        snprintf(message, size, "there is not enough memory for it");
+        snprintf(message, size, "out of memory");
         return false;
     }
     memcpy(f.text, bytes + 8, (size_t)length);

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Quire's caches inside an unmodified mlx-lm: importing this module is all that it needs.
+"""Quire's caches for an unmodified mlx-lm. Importing this module installs everything it needs.
 
     from quire.mlx_lm import make_cache
     mlx_lm.generate(model, tokenizer, prompt, prompt_cache=make_cache(model, "k8v4"))
 
-CPUs only: on a machine where MLX's default device is a GPU, keys, values and queries are brought to the CPU for every layer, attention is
-computed there, and its result goes back.
+CPUs only: if MLX's default device is a GPU, keys, values and queries are copied to the CPU in every layer, attention is computed there, and
+the result is copied back.
 """
 
 from __future__ import annotations

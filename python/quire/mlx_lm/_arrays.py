@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""MLX arrays as numpy sees them, without a copy where MLX allows that, and rows of them as the library sees them."""
+"""Converts MLX arrays to numpy, without a copy where MLX allows that, and describes their rows to the library."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ DTYPES: Dict[str, Any] = {name: dtype for dtype, name in NAMES.items()}
 
 
 def floats(x: mx.array) -> mx.array:
-    """An array of a dtype that the library takes."""
+    """The array in a dtype that the library accepts."""
     return x if x.dtype in FORMS else x.astype(mx.float32)
 
 
 def bits(x: mx.array) -> mx.array:
-    """What numpy can look at: it has no bfloat16."""
+    """The array in a dtype that numpy has: bfloat16 becomes uint16."""
     return x.view(mx.uint16) if x.dtype == mx.bfloat16 else x
 
 
 def look(x: mx.array) -> Array:
-    """An evaluated array of floats() and bits() as numpy sees it; the last axis lies side by side."""
+    """An evaluated array of floats() and bits() as a numpy array whose last axis is contiguous."""
     a = np.array(x, copy=False)
     if a.strides[-1] != a.itemsize and a.shape[-1] > 1 or any(s <= 0 and d > 1 for s, d in zip(a.strides, a.shape)):
         a = np.ascontiguousarray(a)
@@ -35,7 +35,7 @@ def look(x: mx.array) -> Array:
 
 
 def rows(a: Array, form: int, sequence: int, first: int, count: int) -> n.Rows:
-    """Rows [first, first + count) of one sequence of an array (sequence, head, token, channel). The caller keeps the array."""
+    """Rows [first, first + count) of one sequence of an array (sequence, head, token, channel). The caller must keep the array alive."""
     to_sequence, to_head, to_token, _ = a.strides
     width = a.shape[3] * a.itemsize
     out = n.Rows()
@@ -48,13 +48,13 @@ def rows(a: Array, form: int, sequence: int, first: int, count: int) -> n.Rows:
 
 
 def new(a: Array, dtype: Any) -> mx.array:
-    """A copy of a numpy array; one of uint16 may stand for bfloat16."""
+    """A copy of a numpy array. A uint16 array can stand for bfloat16."""
     x = mx.array(a)
     return x.view(mx.bfloat16) if dtype == mx.bfloat16 and a.dtype == np.uint16 else x.astype(dtype)
 
 
 class Masks:
-    """The mask of one attention as the library wants it: for each sequence and range of queries a quire_mask."""
+    """The mask of one attention call in the form that the library needs: a quire_mask for each sequence and range of queries."""
 
     def __init__(self, mask: mx.array, n_sequences: int, n_heads: int, n_queries: int, n_columns: int) -> None:
         if mask.dtype == mx.bool_:
@@ -66,7 +66,7 @@ class Masks:
         self._view: Optional[Array] = None
 
     def of(self, sequence: int, first_query: int, padding: int, n_keys: int) -> n.Mask:
-        """Of the queries from first_query on; column `padding` stands for the key at position 0."""
+        """The mask of the queries from first_query on. Column `padding` is the key at position 0."""
         if self._view is None:
             a = np.array(self.array, copy=False)
             a = a.reshape((1,) * (4 - a.ndim) + a.shape)
@@ -74,7 +74,7 @@ class Masks:
             try:
                 a = np.broadcast_to(a, (self.shape[0], heads, *self.shape[2:]))
             except ValueError:
-                raise ValueError(f"a mask of shape {self.array.shape} does not fit {self.shape}") from None
+                raise ValueError(f"a mask of shape {self.array.shape} does not fit {self.shape} (sequences, heads, queries, keys)") from None
             if a.strides[3] != a.itemsize and a.shape[3] > 1:
                 a = np.ascontiguousarray(a)
             self._view = a
@@ -85,6 +85,6 @@ class Masks:
 
 
 def numbers(indices: Any) -> List[int]:
-    """Indices as mlx-lm gives them: a list or an array."""
+    """Indices, which mlx-lm passes as a list or an array, as a list of int."""
     listed: Any = indices.tolist() if isinstance(indices, mx.array) else indices
     return [int(i) for i in listed]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Attention of MLX queries over sequences of the library, in one call for the whole batch."""
+"""Attention of MLX queries over the library's sequences, in one call for the whole batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BIDIRECTIONAL = 1
 
 @dataclass
 class Part:
-    """Queries [first, first + count) of one sequence of the batch; the first stands at `position`."""
+    """Queries [first, first + count) of one sequence of the batch. The first one is at `position`."""
 
     index: int
     sequence: Sequence
@@ -30,7 +30,7 @@ class Part:
 
 def attend(pools: Pools, parts: List[Part], q: Array, out: Array, scale: float, sinks: Optional[Array], masks: Optional[Masks],
            bidirectional: bool) -> None:
-    """q: float32 (sequence, head, query, channel), channels side by side; out likewise, contiguous."""
+    """q: float32 (sequence, head, query, channel), channels contiguous. out: the same axes, contiguous."""
     if not parts:
         return
     options = n.AttendOptions(version=n.OPTIONS, flags=_BIDIRECTIONAL if bidirectional else 0, scale=scale,

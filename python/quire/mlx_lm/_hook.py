@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The one place where MLX is told of the caches: mx.fast.scaled_dot_product_attention, through which every model of mlx-lm goes."""
+"""The only change to MLX: a replacement of mx.fast.scaled_dot_product_attention, which every model of mlx-lm calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _original: Optional[Callable[..., mx.array]] = None
 
 
 def install() -> None:
-    """Attention over a Quire cache is computed by Quire, all other attention by MLX. Done by the import; a second call does nothing."""
+    """Makes Quire compute attention over Quire caches; MLX computes all other attention. Importing the package calls this; a second call does
+    nothing."""
     global _original
     if _original is not None:
         return
@@ -30,7 +31,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Puts MLX's own function back; Quire caches do not work after that until install()."""
+    """Restores MLX's own function. Quire caches do not work after that until install() is called again."""
     global _original
     if _original is not None:
         mx.fast.scaled_dot_product_attention = _original

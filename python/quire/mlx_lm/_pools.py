@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Where the caches keep their pages. Layers of one shape and one pair of codecs share a pool, whatever model or prompt they belong
-to: only sequences of one pool can go through attention together."""
+"""The memory of the caches. Layers with the same shape and codecs share a pool, whatever model or prompt they belong to, because only
+sequences of one pool can be attended to in one call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..threads import Threads
 
 @lru_cache(maxsize=1024)
 def layer_policy(policy: str, index: int, n_layers: int, n_kv_heads: int, d_k: int, d_v: int) -> str:
-    """What a policy for a whole model means for one of its layers."""
+    """The policy of one layer, from the policy of the whole model."""
     with Plan(policy, n_layers=n_layers, n_q_heads=n_kv_heads, n_kv_heads=n_kv_heads, d_k=d_k, d_v=d_v) as plan:
         found = plan.layer(index)
     sinks = f",sinks={found.sink_tokens}:{found.sink_k}/{found.sink_v}" if found.sink_tokens else ""
@@ -25,10 +25,10 @@ def layer_policy(policy: str, index: int, n_layers: int, n_kv_heads: int, d_k: i
 
 
 class Pools:
-    """Pools of a budget, and the threads that compute on them.
+    """Pools with a memory budget, and the threads that compute on them.
 
-    budget_bytes: a ceiling for each shape of layer; None: the memory of the machine. A pool goes when the last cache in it is
-    gone, so the memory goes back to the system. threads None: what QUIRE_THREADS says, or one for each processor.
+    budget_bytes: the limit for each shape of layer; None: the memory of the machine. A pool is destroyed with the last cache that uses
+    it, and its memory returns to the system. threads None: the value of QUIRE_THREADS, or one thread per processor.
     """
 
     def __init__(self, budget_bytes: Optional[int] = None, threads: Optional[int] = None) -> None:
@@ -41,7 +41,7 @@ class Pools:
         self._pools: "weakref.WeakValueDictionary[Tuple[str, int, int, int], Pool]" = weakref.WeakValueDictionary()
 
     def get(self, policy: str, n_kv_heads: int, d_k: int, d_v: int) -> Pool:
-        """policy: of one layer."""
+        """The pool for a shape. policy: the policy of one layer."""
         key = policy, n_kv_heads, d_k, d_v
         with self.lock:
             pool = self._pools.get(key)
@@ -57,7 +57,7 @@ class Pools:
 
     @property
     def peak_bytes(self) -> int:
-        """Of the pools that are in use now, the largest number of bytes that each has held."""
+        """The sum of the peak sizes of the pools that are in use now."""
         return sum(pool.stats.peak_bytes for pool in list(self._pools.values()))
 
 
@@ -66,7 +66,7 @@ _default_lock = threading.Lock()
 
 
 def default_pools() -> Pools:
-    """Those of caches that were given none; made when first used."""
+    """The pools of caches that were created without pools. They are created at first use."""
     global _default
     with _default_lock:
         if _default is None:

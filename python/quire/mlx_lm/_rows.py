@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a cache gives to the model in place of keys and values: they stay coded, only attention can read them."""
+"""The objects that a cache returns to the model instead of keys and values. The rows stay encoded; only attention can read them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Rows:
 
     @property
     def shape(self) -> Tuple[int, int, int, int]:
-        """(sequence, KV head, column, channel), as of the array that mlx-lm would have."""
+        """(sequence, KV head, column, channel): the shape of the array that mlx-lm would have."""
         return self.cache._rows_shape(self.side)
 
     @property
@@ -32,16 +32,16 @@ class _Rows:
         return self.cache._dtype
 
     def astype(self, dtype: Any) -> "_Rows":
-        """Themselves: attention computes in float32 whatever they came as."""
+        """Returns the same object: attention computes in float32 whatever the dtype of the rows was."""
         return self
 
     def decode(self) -> mx.array:
-        """All of them as an array, zeros in place of padding and of tokens that a bound has dropped. For looking at; it costs the
+        """All rows as an array, with zeros for padding and for tokens that the bound has dropped. For inspection: it needs the
         memory that the cache saves."""
         return self.cache._decode(self.side)
 
     def _refuse(self) -> NoReturn:
-        raise TypeError("the rows of a Quire cache can only be given to attention; this model computes with them itself, so its layers "
+        raise TypeError("the rows of a Quire cache can only be passed to attention; this model computes with them directly, so its layers "
                         "need mlx-lm's own cache")
 
     def __getitem__(self, _: Any) -> Any:
@@ -69,9 +69,9 @@ class Keys(_Rows):
                stream: Any = None) -> mx.array:
         """mx.fast.scaled_dot_product_attention over these keys and values."""
         if not isinstance(v, Values) or v.cache is not self.cache or v.version != self.version:
-            raise TypeError("keys of a Quire cache go with the values that came with them")
+            raise TypeError("keys of a Quire cache must be used with the values that were returned with them")
         if self.version != self.cache._version:
-            raise ValueError("the cache has changed since it gave these keys")
+            raise ValueError("the cache has changed since it returned these keys")
         return self.cache._attend(q, scale, mask, sinks)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Caches that mlx-lm takes in place of its own: QuireKVCache for KVCache, QuantizedKVCache and RotatingKVCache, BatchQuireKVCache
-for the batch forms.
+"""Caches that mlx-lm can use instead of its own: QuireKVCache for KVCache, QuantizedKVCache and RotatingKVCache, BatchQuireKVCache
+for the batch versions.
 
-Each row of a batch is a sequence of the library. Padding is never stored: a sequence holds its tokens and nothing else, and only
-the bookkeeping speaks of columns, as mlx-lm does.
+Each row of a batch is a sequence of the library. Padding is never stored: a sequence contains only its tokens, and only the
+bookkeeping counts columns, as mlx-lm does.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _PIECE = 128
 
 @dataclass(frozen=True)
 class Settings:
-    """policy: of the whole model, of which this is layer `index` of `n_layers`. max_tokens 0: no bound. spare: tokens that can
-    be trimmed once a bound has dropped others."""
+    """policy: the policy of the whole model, of which this is layer `index` of `n_layers`. max_tokens 0: no bound. spare: the number of
+    tokens that can still be trimmed after the bound has dropped others."""
 
     policy: str = "k8v4"
     index: int = 0
@@ -51,8 +51,8 @@ class Settings:
 
 
 class _State(dict):  # type: ignore[type-arg]
-    """The state of a cache, made when it is asked for. mlx-lm evaluates the state of every cache after each piece of a prompt, by
-    mx.eval, which looks at a dict's own storage: that is empty, so nothing is made. save_prompt_cache asks for items()."""
+    """The state of a cache, created only when it is needed. mlx-lm calls mx.eval on the state of every cache after each piece of a prompt;
+    mx.eval looks at the dict's own storage, which is empty, so nothing is created. save_prompt_cache calls items()."""
 
     def __init__(self, cache: "_Cache") -> None:
         super().__init__()
@@ -86,10 +86,10 @@ class _Cache(_BaseCache):
         if not self._sequences:
             self._sequences, self._padding = [None] * n_sequences, [0] * n_sequences
         if n_sequences != len(self._sequences):
-            raise ValueError(f"keys of {n_sequences} sequences for a cache of {len(self._sequences)}")
+            raise ValueError(f"keys of {n_sequences} sequences were given for a cache of {len(self._sequences)} sequences")
         shape = heads, d_k, values.shape[3]
         if self._shape not in (None, shape):
-            raise ValueError(f"keys and values of {shape} (heads, d_k, d_v) for a cache of {self._shape}")
+            raise ValueError(f"keys and values of shape {shape} (heads, d_k, d_v) were given for a cache of shape {self._shape}")
         self._shape, self._dtype = shape, keys.dtype
         self._pending = floats(keys), floats(values)
         self._columns += count
@@ -97,7 +97,7 @@ class _Cache(_BaseCache):
         return Keys(self, self._version), Values(self, self._version)
 
     def make_mask(self, N: int, return_array: bool = False, window_size: Optional[int] = None) -> Any:
-        """None and "causal" say all: the padding of a batch and the bound of a ring are known to attention."""
+        """None and "causal" are enough: attention knows the padding of a batch and the bound of a ring."""
         if not any(self._padding):
             return create_attention_mask(N, self._columns, return_array, window_size)
         if return_array or window_size is not None:
@@ -119,14 +119,14 @@ class _Cache(_BaseCache):
         shape = self._shape
         assert shape is not None
         if n_sequences != len(self._sequences) or d != shape[1] or n_heads % shape[0] or count > self._columns:
-            raise ValueError(f"queries of shape {q.shape} for keys of shape {self._rows_shape('k')}")
+            raise ValueError(f"queries of shape {q.shape} do not match keys of shape {self._rows_shape('k')}")
         if isinstance(mask, str) and mask != "causal":
-            raise ValueError(f"there is no mask {mask!r}")
+            raise ValueError(f"there is no mask {mask!r}; use \"causal\", an array or None")
         masks = None if mask is None or isinstance(mask, str) else Masks(mask, n_sequences, n_heads, count, self._columns)
         ring = bool(self.settings.max_tokens)
         bidirectional = count > 1 and mask != "causal" if masks is None else not ring
         if ring and bidirectional:
-            raise ValueError("a bound on the tokens needs a causal mask")
+            raise ValueError("a cache with max_tokens needs a causal mask")
         pending, self._pending = self._pending, None
         wanted: List[mx.array] = [q.astype(mx.float32)]
         wanted += [] if masks is None else [masks.array]
@@ -138,7 +138,7 @@ class _Cache(_BaseCache):
             (n_sequences, n_heads, count, shape[2]), np.float32)
         piece = _PIECE if ring else count
         if pending is None and count > piece:
-            raise ValueError(f"{count} queries at once over keys that a bound may have dropped")
+            raise ValueError(f"{count} queries in one call, but max_tokens may already have dropped keys that they need")
         for first in range(0, count, piece):
             last = min(first + piece, count)
             if pending is not None:
@@ -148,11 +148,11 @@ class _Cache(_BaseCache):
         return mx.array(out).astype(q.dtype)
 
     def _is_ragged(self, count: int) -> bool:
-        """Whether some of the last columns are padding."""
+        """True if some of the last columns are padding."""
         return self._end is not None or any(p > self._columns - count for p in self._padding)
 
     def _parts(self, count: int, first: int, last: int) -> List[Part]:
-        """The queries [first, last) of the last `count` columns, where they are tokens."""
+        """The queries [first, last) of the last `count` columns, without padding."""
         start = self._columns - count
         found = []
         for i, sequence in enumerate(self._sequences):
@@ -163,7 +163,7 @@ class _Cache(_BaseCache):
         return found
 
     def _tokens(self, i: int, first: int, last: int) -> Tuple[int, int]:
-        """Which of the columns [first, last) hold tokens of sequence i."""
+        """The part of the columns [first, last) that contains tokens of sequence i."""
         return max(first, self._padding[i]), last if self._end is None else min(last, self._end[i])
 
     # ----------------------------------------------------------------- append
@@ -174,7 +174,7 @@ class _Cache(_BaseCache):
         return self.pools.get(layer_policy(s.policy, s.index, s.n_layers, *self._shape), *self._shape)
 
     def _append(self, pending: Tuple[mx.array, mx.array], arrays: Seq[mx.array], behind: int, count: int) -> None:
-        """Codes `count` columns of what is pending, the last `behind` of which follow later."""
+        """Encodes `count` columns of the pending rows; `behind` more columns follow later."""
         pool: Optional[Pool] = None
         k, v = look(arrays[0]), look(arrays[1])
         k_form, v_form = FORMS[pending[0].dtype], FORMS[pending[1].dtype]
@@ -198,14 +198,14 @@ class _Cache(_BaseCache):
             raise
 
     def _take_back(self, columns: int) -> None:
-        """The rows of an update that failed are forgotten, so that the cache is as before it."""
+        """Removes the rows of a failed update, so that the cache is as before it."""
         self._columns, self._version = columns, self._version + 1
         for i, sequence in enumerate(self._sequences):
             if sequence is not None:
                 sequence.trim(min(sequence.length, max(columns - self._padding[i], 0)))
 
     def _settle(self) -> None:
-        """Codes what no attention has asked for yet."""
+        """Encodes the pending rows, which no attention call has used yet."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
             arrays = [bits(x) for x in pending]
@@ -222,12 +222,12 @@ class _Cache(_BaseCache):
 
     @property
     def nbytes(self) -> int:
-        """Of the pages that it holds; pages that caches share count in each of them."""
+        """Bytes of the pages that the cache uses. Pages shared by several caches count in each of them."""
         self._settle()
         return sum(n.lib.quire_seq_tiles(s._get(), 0, None, 0) * s.pool.plan.page_bytes()[0] for s in self._sequences if s)
 
     def is_trimmable(self) -> bool:
-        """A bound that has dropped tokens is, by `spare` tokens, if that was asked for."""
+        """A cache whose bound has dropped tokens can be trimmed only if `spare` is set, by that many tokens."""
         return not self.settings.max_tokens or bool(self.settings.spare) or self._columns < self.settings.max_tokens
 
     def trim(self, count: int) -> int:
@@ -237,8 +237,8 @@ class _Cache(_BaseCache):
         lengths = [max(columns - p, 0) for p in self._padding]
         for sequence, length in zip(self._sequences, lengths):
             if sequence is not None and 0 < length < sequence.trim_floor:
-                raise ValueError(f"{count} tokens cannot be trimmed: the bound of {self.settings.max_tokens} tokens has dropped rows that "
-                                 f"would be seen again; spare={self.settings.spare}")
+                raise ValueError(f"{count} tokens cannot be trimmed: max_tokens={self.settings.max_tokens} has dropped rows that would become "
+                                 f"visible again; use a larger spare than {self.settings.spare}")
         for sequence, length in zip(self._sequences, lengths):
             if sequence is not None:
                 sequence.trim(min(length, sequence.length))
@@ -257,11 +257,11 @@ class _Cache(_BaseCache):
 
     @property
     def meta_state(self) -> str:
-        """Older versions of mlx-lm keep numbers here; ours are in the state."""
+        """Older versions of mlx-lm keep numbers here; Quire keeps them in the state."""
         return ""
 
     def _save(self) -> Dict[str, Any]:
-        """Arrays, strings and numbers; a sequence is its snapshot (docs/formats/snapshot.md)."""
+        """The state as arrays, strings and numbers. A sequence is stored as its snapshot (docs/formats/snapshot.md)."""
         self._settle()
         saved: Dict[str, Any] = {**asdict(self.settings), "columns": self._columns, "dtype": NAMES.get(self._dtype, "f32")}
         if self._padding:
@@ -309,7 +309,7 @@ class _Cache(_BaseCache):
         return [None if s is None else s.fork() for s in found]
 
     def _like(self, cls: Any, which: Seq[int]) -> Any:
-        """A cache of that class with forks of some of the sequences."""
+        """A cache of the class `cls` with forks of some of the sequences."""
         other = cls.__new__(cls)
         _Cache.__init__(other, self.settings, self.pools)
         other._sequences = self._fork(which)
@@ -330,7 +330,7 @@ class _Cache(_BaseCache):
 
 
 def _append_rows(sequences: List[Sequence], counts: List[int], given: List[Tuple[n.Rows, n.Rows]]) -> None:
-    """A step of one layer, begun and ended here; quire.Step would cost as much again as the coding of a token."""
+    """A complete step of one layer. Using quire.Step would cost as much again as encoding a token."""
     step, count = ctypes.c_void_p(), len(sequences)
     pointers = (ctypes.c_void_p * count)(*[s._get() for s in sequences])
     n.check(n.lib.quire_step_begin(ctypes.byref(step), sequences[0].pool._get(), pointers, (ctypes.c_uint32 * count)(*counts), count))
@@ -344,7 +344,7 @@ def _append_rows(sequences: List[Sequence], counts: List[int], given: List[Tuple
 
 
 def held(sequence: Sequence) -> List[Tuple[int, int]]:
-    """Ranges (first, count) of tokens that a sequence still holds and can show."""
+    """Ranges (first, count) of tokens that a sequence still holds and that are visible."""
     length, ring = sequence.length, sequence.ring
     if not ring.max_tokens or length <= ring.max_tokens:
         return [(0, length)]
@@ -353,16 +353,16 @@ def held(sequence: Sequence) -> List[Tuple[int, int]]:
 
 
 class QuireKVCache(_Cache):
-    """One sequence, or several of the same length.
+    """A cache of one sequence, or of several with the same length.
 
-    policy: which codec goes where (docs/policy.md). max_tokens: a bound; the first `sinks` tokens stay, of the rest the last.
-    spare: so many tokens can be trimmed after the bound has dropped others, as speculative decoding needs it.
+    policy: the codecs of K and V (docs/policy.md). max_tokens: keep at most this many tokens, the first `sinks` and the most recent
+    ones. spare: this many tokens can be trimmed after others were dropped, as speculative decoding needs.
     """
 
     def __init__(self, policy: str = "k8v4", *, max_tokens: Optional[int] = None, sinks: int = 4, spare: int = 0, index: int = 0,
                  n_layers: int = 1, pools: Optional[Pools] = None) -> None:
         if max_tokens is not None and not 0 <= sinks < max_tokens:
-            raise ValueError(f"{sinks} sinks do not fit a bound of {max_tokens} tokens")
+            raise ValueError(f"sinks must be at least 0 and less than max_tokens; sinks={sinks}, max_tokens={max_tokens}")
         bound = (0, 0, 0) if max_tokens is None else (max_tokens, sinks, spare)
         super().__init__(Settings(policy, index, n_layers, *bound), pools)
 
@@ -376,14 +376,14 @@ class QuireKVCache(_Cache):
 
 
 class BatchQuireKVCache(_Cache):
-    """Sequences of different lengths, with the columns of mlx-lm's BatchKVCache: sequence i in columns left_padding[i] to the last."""
+    """Sequences of different lengths, with the columns of mlx-lm's BatchKVCache: sequence i is in columns left_padding[i] to the last."""
 
     def __init__(self, left_padding: Seq[int], settings: Settings, pools: Optional[Pools] = None) -> None:
         super().__init__(settings, pools, left_padding)
 
     @property
     def offset(self) -> mx.array:
-        """Position of each sequence's next token."""
+        """The position of the next token of each sequence."""
         return mx.array([self._columns - p for p in self._padding])
 
     @property
@@ -411,12 +411,12 @@ class BatchQuireKVCache(_Cache):
             self._padding = [p + l for p, l in zip(self._padding, numbers(left_padding))]
         if right_padding is not None and max(numbers(right_padding)) > 0:
             if lengths is None:
-                raise ValueError("right padding needs the lengths of what follows")
+                raise ValueError("right_padding also needs lengths")
             self._settle()
             self._end = [self._columns + l for l in numbers(lengths)]
 
     def finalize(self) -> None:
-        """Columns of padding go from the right to the left; no row is moved, since no padding is stored."""
+        """Moves the padding from the right to the left. No row is moved, because padding is not stored."""
         self._settle()
         if self._end is not None:
             self._padding = [p + max(self._columns - e, 0) for p, e in zip(self._padding, self._end)]

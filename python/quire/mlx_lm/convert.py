@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Live caches of mlx-lm to ours and back."""
+"""Converts live caches of mlx-lm to Quire caches and back."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _FILL = 4096  # rows in place of dropped ones that are appended at a time
 
 def from_mlx(cache: Any, policy: Optional[str] = None, *, index: int = 0, n_layers: int = 1, spare: int = 0,
              pools: Optional[Pools] = None) -> QuireKVCache:
-    """A QuireKVCache with the tokens of a KVCache, QuantizedKVCache or RotatingKVCache, which stays as it is.
+    """A QuireKVCache with the tokens of a KVCache, QuantizedKVCache or RotatingKVCache. The original cache is not changed.
 
-    policy None: the codec that a QuantizedKVCache has, else k8v4. The codes of a QuantizedKVCache are taken over bit for bit if the policy
-    gives both sides that codec; scales and biases that were kept in bf16 or f32 are rounded to f16.
+    policy None: the codec of a QuantizedKVCache, otherwise k8v4. The codes of a QuantizedKVCache are copied bit for bit if the policy uses
+    the same codec for K and V; scales and biases in bf16 or f32 are rounded to f16.
     """
     if isinstance(cache, QuantizedKVCache):
         codec = f"a{cache.bits}g{cache.group_size}"
@@ -37,7 +37,7 @@ def from_mlx(cache: Any, policy: Optional[str] = None, *, index: int = 0, n_laye
             _take_ring(ours, cache)
         return ours
     if not isinstance(cache, KVCache):
-        raise TypeError(f"a {type(cache).__name__} cannot become a Quire cache")
+        raise TypeError(f"a {type(cache).__name__} cannot be converted to a Quire cache")
     ours = QuireKVCache(policy or "k8v4", index=index, n_layers=n_layers, pools=pools)
     if cache.keys is not None and cache.offset:
         ours.update_and_fetch(*(x[..., :cache.offset, :] for x in (cache.keys, cache.values)))
@@ -78,7 +78,7 @@ def _rows(codec: str, arrays: List[Array], scale_dtype: str) -> MlxRows:
 
 
 def _take_ring(ours: QuireKVCache, cache: RotatingKVCache) -> None:
-    """Positions go on counting, so what the ring has dropped is filled with rows that no query will ever see."""
+    """Positions keep counting, so the tokens that the ring has dropped are replaced by rows that no query will ever see."""
     k, v = (cache._temporal_order(x) for x in (cache.keys, cache.values))
     length, n_rows = cache.offset, min(k.shape[2], cache.offset)
     keep = ours.settings.sinks
@@ -99,12 +99,13 @@ def _take_ring(ours: QuireKVCache, cache: RotatingKVCache) -> None:
 
 
 def to_mlx(cache: QuireKVCache, *, quantized: bool = False) -> Any:
-    """A cache of mlx-lm with the same tokens, as it would be had they gone through it: KVCache, or RotatingKVCache if there is a bound.
+    """A cache of mlx-lm with the same tokens, in the state it would have if it had processed them: KVCache, or RotatingKVCache if there is a
+    bound.
 
-    quantized=True: a QuantizedKVCache with the codes bit for bit; both sides must have one codec of the affine family, and no bound.
+    quantized=True: a QuantizedKVCache with the same codes bit for bit. K and V must have the same affine codec, and there must be no bound.
     """
     if not isinstance(cache, QuireKVCache):
-        raise TypeError(f"a {type(cache).__name__} is no QuireKVCache")
+        raise TypeError(f"expected a QuireKVCache, not a {type(cache).__name__}")
     cache._settle()
     if quantized:
         return _give_codes(cache)
@@ -125,12 +126,12 @@ def to_mlx(cache: QuireKVCache, *, quantized: bool = False) -> Any:
 
 def _give_codes(cache: QuireKVCache) -> QuantizedKVCache:
     if cache.settings.max_tokens or cache.empty():
-        raise ValueError("a QuantizedKVCache has no bound, and cannot be made of an empty cache")
+        raise ValueError("a cache with a bound, or an empty one, cannot become a QuantizedKVCache")
     first = cache._sequences[0]
     assert first is not None
     k, v = first.codec("k"), first.codec("v")
     if k != v or not k.startswith("a"):
-        raise ValueError(f"{k}/{v}: a QuantizedKVCache has one affine codec")
+        raise ValueError(f"{k}/{v}: a QuantizedKVCache needs the same affine codec for K and V")
     theirs = QuantizedKVCache(group_size=codec_group(k), bits=codec_bits(k))
     scale = cache._dtype if cache._dtype in NAMES else mx.float32
     for name, side in (("keys", "k"), ("values", "v")):

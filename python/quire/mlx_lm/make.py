@@ -13,13 +13,14 @@ from .cache import QuireKVCache
 
 def make_cache(model: Any, policy: str = "k8v4", max_tokens: Optional[int] = None, sinks: int = 4, *, spare: int = 0,
                pools: Optional[Pools] = None) -> List[Any]:
-    """What mlx-lm takes as prompt_cache: a cache for each layer of the model.
+    """The prompt_cache argument for mlx-lm: a cache for each layer of the model.
 
-    Layers that see everything (those for which the model asks for a plain KVCache) get a QuireKVCache. All others, which keep a window of
-    floats, states of recurrent layers or several caches, get what the model asks for.
+    Layers with full attention (those for which the model uses a plain KVCache) get a QuireKVCache. All other layers (with a sliding window,
+    recurrent state or several caches) get the cache that the model asks for.
 
-    policy: which codec goes where (docs/policy.md). max_tokens: keep the first `sinks` tokens and of the rest the last, max_tokens in all; None:
-    keep all. spare: so many tokens can be trimmed even after others were dropped; for speculative decoding. pools: where the pages are.
+    policy: the codecs of K and V (docs/policy.md). max_tokens: keep at most this many tokens, the first `sinks` and the most recent ones;
+    None: keep all. spare: this many tokens can be trimmed even after others were dropped, as speculative decoding needs. pools: the memory
+    to use.
     """
     caches = make_prompt_cache(model)
     n_layers = len(caches)

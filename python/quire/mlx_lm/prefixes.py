@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Prompts that were computed before: their pages in a store (docs/store.md)."""
+"""Reuses prompts that were computed before, through pages in a store (docs/store.md)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .cache import QuireKVCache, Settings
 class Prefixes:
     """The prompts of one model in a store.
 
-    Every layer has pages of its own, so a page of 64 tokens is as many objects as there are layers. Only for models all of whose layers
-    see everything: a window of floats is not in the store.
+    Every layer has its own pages, so 64 tokens are as many objects as the model has layers. Only for models with full attention in all
+    layers, because the cache of a sliding window is not stored.
     """
 
     def __init__(self, store: Store, identity: Identity, model: Any, *, timeout: float = 10.0) -> None:
@@ -29,9 +29,9 @@ class Prefixes:
         self._namespaces: Dict[Tuple[Settings, Pools], Namespace] = {}
 
     def load(self, caches: Seq[Any], tokens: Seq[int]) -> int:
-        """Fills empty caches with the longest stored prefix and gives its length; the rest of the prompt is to be computed.
+        """Fills empty caches with the longest stored prefix and returns its length. Compute the rest of the prompt yourself.
 
-        At least one token is left, since a model needs one to go on.
+        At least one token is always left, because the model needs one to continue.
         """
         layers = self._check(caches)
         if any(not c.empty() for c in layers):
@@ -55,17 +55,17 @@ class Prefixes:
         return length
 
     def save(self, caches: Seq[Any], tokens: Seq[int]) -> None:
-        """Hands finished pages to the store and returns at once. tokens: what the caches hold, or more."""
+        """Hands finished pages to the store and returns at once. tokens: the tokens in the caches; more are allowed."""
         for cache in self._check(caches):
             cache._settle()
             if cache.offset > len(tokens):
-                raise ValueError(f"{len(tokens)} tokens for a cache of {cache.offset}")
+                raise ValueError(f"{len(tokens)} tokens were given for a cache of {cache.offset} tokens")
             sequence = cache._sequences[0] if cache._sequences else None
             if sequence is not None:
                 self._namespace(cache).save(tokens[:cache.offset], sequence)
 
     def close(self) -> None:
-        """Waits for what is queued. The store stays open."""
+        """Waits until the queued pages are saved. The store stays open."""
         for namespace in self._namespaces.values():
             namespace.close()
         self._namespaces = {}
@@ -73,7 +73,7 @@ class Prefixes:
     def _check(self, caches: Seq[Any]) -> List[QuireKVCache]:
         layers = [c for c in caches if isinstance(c, QuireKVCache) and len(c._sequences) < 2]
         if len(layers) != len(caches) or len(layers) != len(self._shapes):
-            raise ValueError("a store takes caches of one sequence that are QuireKVCaches in every layer of the model")
+            raise ValueError("a store needs a QuireKVCache with one sequence for every layer of the model")
         return layers
 
     def _namespace(self, cache: QuireKVCache) -> Namespace:
@@ -87,9 +87,9 @@ class Prefixes:
 
 
 def _shapes(model: Any) -> List[Tuple[Tuple[int, int, int], Any]]:
-    """KV heads, d_k, d_v and dtype of each layer. MLX computes nothing until it must, so a token that nobody evaluates tells for free."""
+    """KV heads, d_k, d_v and dtype of each layer. MLX is lazy, so a forward pass that is never evaluated gives the shapes at no cost."""
     caches = make_prompt_cache(model)
     model(mx.array([[0]]), cache=caches)
     if any(type(c) is not KVCache for c in caches):
-        raise ValueError("a layer of this model keeps something else than all keys and values")
+        raise ValueError("a layer of this model does not use a plain KVCache, so its prompts cannot be stored")
     return [((c.keys.shape[1], c.keys.shape[3], c.values.shape[3]), c.keys.dtype) for c in caches]

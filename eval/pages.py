@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Fills the tables and figures of README.md and docs/operator.md from measured rows, and checks these two pages.
+
+    python3 eval/pages.py            writes them anew
+    python3 eval/pages.py --check    says what is not as measured; exit status 1
+
+A table stands between `<!-- made: NAME -->` and `<!-- /made -->`, a figure in a sentence as `<!--=NAME-->figure<!--/-->`; NAME is a
+function or a key below. Outside of these, of code and of headings a figure with a unit of measurement is refused, and so are words
+that praise where a figure exists.
+"""
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import end_to_end
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ["README.md", "docs/operator.md"]
+ROWS = ROOT / "docs/bench/end-to-end.jsonl"
+
+# Words that promise more than a figure does.
+PRAISE = r"\b(rarely|same texts?|just|simply|nearly free|almost free|blazing\w*|effortless\w*|seamless\w*|easily|virtually)\b"
+# A number with a unit in which something was measured. Bits, tokens and sizes of heads name things and are free.
+MEASURED = r"\d(?:\s?%|\s?(?:x|×|times)\b|\s?ms\b|\s?[MGK]i?B\b|\s?tokens/s|\s?GB/s)|KL (?:of )?\d"
+
+
+# --- sources -------------------------------------------------------------------------------------
+
+def divergence(model, cache):
+    """Figures of a cache over the headline text, or None."""
+    found = None
+    for line in (ROOT / f"eval/results/{model}.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        job = row["job"]
+        if job["what"] == "divergence" and job["model"] == f"{model}+f32" and job["cache"] == cache and job["text"] == "wiki" \
+                and job["ctx"] == 2048 and job["chunks"] >= 4 and "profile_of" not in job:
+            found = row["figures"]
+    return found
+
+
+def bench_row(file, **wanted):
+    """The row with these members; the last one if there are several."""
+    found = None
+    for line in (ROOT / "docs/bench" / file).read_text().splitlines():
+        row = json.loads(line)
+        if all(row.get(k) == v for k, v in wanted.items()):
+            found = row
+    if not found:
+        raise SystemExit(f"pages: {file} has no row {wanted}")
+    return found
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+# cache in end-to-end.jsonl: (what the table calls it, cache in eval/results)
+CACHES = {
+    "stock f16": ("llama.cpp, f16", None),
+    "stock q8_0": ("llama.cpp, `-ctk q8_0 -ctv q8_0`", "stock q8_0"),
+    "stock q4_0": ("llama.cpp, `-ctk q4_0 -ctv q4_0`", "stock q4_0"),
+    "Quire safe": ("**Quire `safe`** (r8/r8)", "r8"),
+    "Quire balanced": ("**Quire `balanced`** (r6/r4)", "r6/r4"),
+    "Quire small, profile": ("**Quire `small`**, profile (c:r4/r3)", "c:r4/r3"),
+}
+
+
+def decode_speeds(rows, model, cache, depths):
+    return " · ".join(end_to_end.speed(rows.get((model, cache, d, "decode"))) for d in depths)
+
+
+def mib(rows, model, cache, depth):
+    return f"{rows[model, cache, depth, 'decode']['kv_bytes'] / (1 << 20):.0f} MiB"
+
+
+def end_to_end_table():
+    rows = end_to_end.rows_of(ROWS)
+    out = ["| KV cache | SmolLM2-135M: memory at 8K | tokens/s at 0 · 8K | KL | same token | heads of 128: memory at 32K | tokens/s at 0 · 8K · 32K |",
+           "|---|---:|---:|---:|---:|---:|---:|"]
+    for cache, (title, evidence) in CACHES.items():
+        f = divergence("smollm2-135m", evidence) if evidence else None
+        kl = f"{f['kld']:.2g}" if f else "0"
+        same = f"{f['top1']:.1f} %" if f else "100 %"
+        out.append(f"| {title} | {mib(rows, 'smollm2-135m', cache, 8192)} | {decode_speeds(rows, 'smollm2-135m', cache, (0, 8192))} | "
+                   f"{kl} | {same} | {mib(rows, 'made', cache, 32768)} | {decode_speeds(rows, 'made', cache, (0, 8192, 32768))} |")
+    return out
+
+
+def presets():
+    return importlib.import_module("report").presets_table()
+
+
+def attention():
+    """Decode of attention alone, from the processor's cache and from memory."""
+    out = ["| cache | bits | from the processor's cache | from memory | ggml, f16, from its cache |", "|---|---:|---:|---:|---:|"]
+    ggml = bench_row("decode.jsonl", impl="ggml", k="f16", v="f16", context=32768)
+    for codec, title in (("f16", "f16"), ("r8", "`safe` (r8/r8)"), ("r4", "r4/r4")):
+        warm = bench_row("decode.jsonl", impl="quire", k=codec, v=codec, context=32768)
+        cold = bench_row("cold.jsonl", impl="quire", k=codec, v=codec, context=32768)
+        out.append(f"| {title} | {16 if codec == 'f16' else float(codec[1:]) + 0.125:g} | {warm['ms']:.2f} ms | {cold['ms']:.2f} ms | "
+                   f"{ggml['ms']:.1f} ms |")
+    return out
+
+
+TABLES = {"end to end": end_to_end_table, "presets": presets, "attention": attention}
+
+
+# --- figures in sentences ------------------------------------------------------------------------
+
+def figures():
+    rows = end_to_end.rows_of(ROWS)
+    ms = lambda model, cache, depth, op="decode": rows[model, cache, depth, op]["ms"]
+    kv = lambda model, cache, depth: rows[model, cache, depth, "decode"]["kv_bytes"]
+    ours = ["Quire safe", "Quire balanced", "Quire small, profile"]
+
+    def span(model, depth, base):
+        ratios = [ms(model, base, depth) / ms(model, cache, depth) for cache in ours]
+        return f"{min(ratios):.1f} to {max(ratios):.1f} times" if f"{min(ratios):.1f}" != f"{max(ratios):.1f}" else f"{min(ratios):.1f} times"
+
+    sizes = [kv("made", "stock f16", 32768) / kv("made", cache, 32768) for cache in ours]
+    return {
+        "smaller": f"{min(sizes):.1f} to {max(sizes):.1f} times",
+        "faster 32K": span("made", 32768, "stock f16"),
+        "faster 8K": span("smollm2-135m", 8192, "stock f16"),
+        "empty": f"{100 * min(ms(m, 'stock f16', 0) / ms(m, c, 0) for m in ('made', 'smollm2-135m') for c in ours):.0f} %",
+        "q8_0 memory": f"{100 * kv('made', 'Quire safe', 32768) / kv('made', 'stock q8_0', 32768):.0f} %",
+        "q8_0 speed 32K": f"{ms('made', 'stock q8_0', 32768) / ms('made', 'Quire safe', 32768):.1f} times",
+        "q8_0 speed 8K": f"{ms('smollm2-135m', 'stock q8_0', 8192) / ms('smollm2-135m', 'Quire safe', 8192):.1f} times",
+        "f16 speed 8K": f"{ms('smollm2-135m', 'stock f16', 8192) / ms('smollm2-135m', 'Quire f16', 8192):.1f} times",
+    }
+
+
+# --- pages ---------------------------------------------------------------------------------------
+
+def fill(text):
+    values = figures()
+
+    def table(match):
+        return f"<!-- made: {match[1]} -->\n" + "\n".join(TABLES[match[1]]()) + "\n<!-- /made -->"
+
+    def figure(match):
+        return f"<!--={match[1]}-->{values[match[1]]}<!--/-->"
+
+    text = re.sub(r"<!-- made: ([^>]*?) -->\n.*?<!-- /made -->", table, text, flags=re.S)
+    return re.sub(r"<!--=([^>]*?)-->.*?<!--/-->", figure, text, flags=re.S)
+
+
+def prose(text):
+    """The text without tables and figures that are made, code and links, lines kept."""
+    blank = lambda m: "\n" * m[0].count("\n")
+    for pattern in (r"<!-- made: .*?<!-- /made -->", r"<!--=.*?<!--/-->", r"^```.*?^```$", r"`[^`\n]*`", r"\]\([^)]*\)"):
+        text = re.sub(pattern, blank, text, flags=re.S | re.M)
+    return text
+
+
+def faults(name, text):
+    for number, line in enumerate(prose(text).splitlines(), 1):
+        for pattern, why in ((PRAISE, "a word in place of a figure"), (MEASURED, "a figure that nothing makes")):
+            for found in re.finditer(pattern, line, re.I):
+                yield f"{name}:{number}: {why}: {found[0]!r} in {line.strip()[:80]!r}"
+
+
+def main():
+    check = sys.argv[1:] == ["--check"]
+    if sys.argv[1:] not in ([], ["--check"]):
+        sys.exit(__doc__)
+    wrong = []
+    for name in PAGES:
+        path = ROOT / name
+        text = path.read_text(encoding="utf-8")
+        new = fill(text)
+        if check and new != text:
+            wrong.append(f"{name} is not what was measured: python3 eval/pages.py writes it anew")
+        elif new != text:
+            path.write_text(new, encoding="utf-8")
+        wrong += faults(name, new)
+    print("\n".join(wrong) if wrong else f"note: {len(PAGES)} pages")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
