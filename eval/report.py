@@ -138,19 +138,19 @@ def presets(e):
         judge = JUDGES[preset["name"]][0]
         for model in NAMES:
             other = e.divergence(model, judge)
-            if not other:
-                rows.append(["", judge, NAMES[model], number(e.bits(model, judge)), NOT_MEASURED, "", "", "", ""])
-                continue
-            rows.append(["", judge, NAMES[model], number(e.bits(model, judge)), *figures(other), ""])
+            rows.append(["", judge, NAMES[model], number(e.bits(model, judge)), *(figures(other) if other else [NOT_MEASURED, "", "", ""]), ""])
             for form in ("without", "with_profile"):
                 name = preset["name"] + (", profile" if form == "with_profile" else "")
                 _, what, holds = JUDGES.get(name) or JUDGES[preset["name"]]
                 c = measured_name(preset[form])
                 mine, bits = e.divergence(model, c), e.bits(model, c)
-                verdict = NOT_MEASURED if not mine else "yes" if holds(mine, other, bits, bits < e.bits(model, judge)) else "**no**"
-                rows.append([name, f"`{c}`", NAMES[model], number(bits), *figures(mine), f"{verdict}: {what}"])
+                if mine and other:
+                    verdict = ("yes: " if holds(mine, other, bits, bits < e.bits(model, judge)) else "**no**: ") + what
+                else:
+                    verdict = ""
+                rows.append([name, f"`{c}`", NAMES[model], number(bits), *(figures(mine) if mine else [NOT_MEASURED, "", "", ""]), verdict])
     return table(["preset", "cache", "model", "bits", "mean KL", "99 %", "same token %", "perplexity ratio",
-                  "does it beat the stock cache?"], rows)
+                  "better than the stock cache?"], rows)
 
 
 def headline(e, models, names):
