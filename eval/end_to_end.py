@@ -13,11 +13,12 @@ in the file are the same (tests/llama/faithful.py). In the first --prefill-round
 tokens of prompt, up to a depth of --prefill-depth.
 
 Memory is what holds K and V: for Quire the resident bytes of its pages, for stock the size it allocates and fills at the start.
-A depth that a model was not trained for is left out. `made` is scripts/make-model: 2 layers, 8 KV and 32 query heads of 128, random weights;
+A depth that a model was not trained for is left out; at the depth that it was trained for, --spare tokens are left for what is generated. `made` is scripts/make-model: 2 layers, 8 KV and 32 query heads of 128, random weights;
 beyond 8,192 tokens its slot holds the rows of the first 8,192 again and again, because speed and memory do not depend on what rows say.
 Rows are appended to --json (default docs/bench/end-to-end.jsonl).
 """
 import argparse
+import functools
 import json
 import os
 import re
@@ -64,6 +65,7 @@ def model_path(name):
     return str(path)
 
 
+@functools.cache
 def trained_for(path):
     plan = subprocess.run([str(ROOT / "build/release/bin/quire"), "plan", "--json", path], check=True,
                           stdout=subprocess.PIPE, text=True)
@@ -90,7 +92,7 @@ def server(name, path, depth, cache, device, spare):
         env["QUIRE_PROFILE"] = profile_of(name, path, min(trained_for(path), 32768))
     slots = scratch() / "slots"
     slots.mkdir(exist_ok=True)
-    args = ["-c", depth + spare, "-np", "1", "-ctk", declared, "-ctv", declared, "-fa", "on", "--cache-ram", "0", "-b", "2048"]
+    args = ["-c", min(depth + spare, trained_for(path)), "-np", "1", "-ctk", declared, "-ctv", declared, "-fa", "on", "--cache-ram", "0", "-b", "2048"]
     return llama.Server(path, *args, plugin=device, env=env or None, slots=slots)
 
 
@@ -102,6 +104,11 @@ def prompt_of(s, name, n):
     while len(tokens) < n:
         tokens += tokens[1:]
     return tokens[:n]
+
+
+def filled(path, depth, spare):
+    """Tokens of the prompt: the depth, but something must be left of the trained context."""
+    return min(depth, trained_for(path) - spare)
 
 
 def kv_bytes(s, depth, cells):
@@ -163,7 +170,7 @@ def prepare(name, path, depth, cache, a):
         return
     with server(name, path, depth, cache, True, a.spare) as s:
         s.patience = 7200
-        answer = s.completion(prompt_of(s, name, depth), n=1)
+        answer = s.completion(prompt_of(s, name, filled(path, depth, a.spare)), n=1)
         s.save(0, file)
         print(f"# {name} {depth} {cache}: prompt computed at {answer.timings['prompt_per_second']:.0f} tokens/s",
               file=sys.stderr, flush=True)
@@ -173,14 +180,14 @@ def once(name, path, depth, cache, a, prefill_too):
     """(ms per generated token, ms per token of prompt or None, bytes of KV)"""
     with server(name, path, depth, cache, CACHES[cache][0], a.spare) as s:
         s.patience = 7200
-        prompt = prompt_of(s, name, max(depth, 16))
+        prompt = prompt_of(s, name, max(filled(path, depth, a.spare), 16))
         if depth:
             s.restore(0, slot_name(name, depth, cache))
         answer = s.completion(prompt, n=a.decode, ignore_eos=True)
         if answer.timings["prompt_n"] > 64:
             raise llama.Broken(f"{cache}: {answer.timings['prompt_n']} tokens of the prompt were computed again")
         decode = answer.timings["predicted_ms"] / answer.timings["predicted_n"]
-        used = kv_bytes(s, depth, depth + a.spare)
+        used = kv_bytes(s, depth, min(depth + a.spare, trained_for(path)))
         prefill = None
         if prefill_too:
             more = prompt_of(s, name, len(prompt) + a.prefill)

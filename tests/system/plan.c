@@ -236,7 +236,7 @@ static void test_hostile(void **state)
     (void)state;
     need_command();
     expect("plan 2>&1", 2, "it needs a model");
-    expect("plan --ram lots %M/model.gguf 2>&1", 2, "--ram wants bytes");
+    expect("plan --ram lots %M/model.gguf 2>&1", 2, "--ram expects bytes");
     expect("plan --parallel 257 %M/model.gguf 2>&1", 2, "--parallel wants a number from 1 to 256");
     expect("plan --ctx 0 %M/model.gguf 2>&1", 2, "--ctx wants a number");
     expect("plan --ctx 2G %M/model.gguf 2>&1", 2, "--ctx wants a number");
