@@ -35,7 +35,8 @@ typedef struct run {
     char kept[256];   /* why the cache keeps its declared types, or "" */
 } run;
 
-static const char fit[] = "fit"; /* in place of a policy: what is recommended */
+/* In place of a policy: what is recommended; what -ctk and -ctv say. */
+static const char fit[] = "fit", declared[] = "declared";
 
 /* ----------------------------------------------------------------- options */
 
@@ -55,8 +56,9 @@ static const char *set_ram(void *ctx, const char *value)
 
 static const tool_option options[] = {
     {"--kv", "POLICY",
-     "how the cache is kept: a preset (safe, balanced, small), codecs for K and V, as in r8/r4, or fit,\n"
-     "which takes what quire plan recommends (default: QUIRE_KV of the environment, or safe)",
+     "how the cache is kept: a preset (safe, balanced, small), codecs for K and V, as in r8/r4; fit,\n"
+     "which takes what quire plan recommends; or declared, which keeps the types of -ctk and -ctv and\n"
+     "their bytes (default: QUIRE_KV of the environment, or safe)",
      TOOL_WORD(run, policy)},
     {"--profile", "FILE",
      "the profile of the model, for presets and c: codecs\n"
@@ -221,11 +223,21 @@ static void tell_of_fit(run *r)
             r->policy, tool_bytes(c, preset_bytes(r, r->best.preset)), tool_bytes(b, r->best.room));
 }
 
+static bool keeps_types(const run *r)
+{
+    return r->policy && !strcmp(r->policy, declared);
+}
+
 static int settle_policy(run *r)
 {
     char why[512] = "";
     bool none = !r->policy, fitting = r->policy && !strcmp(r->policy, fit);
     bool known = r->has_model && r->host_says.use.tokens;
+    if (keeps_types(r)) {
+        snprintf(r->kept, sizeof r->kept,
+                 "the cache keeps the types of -ctk and -ctv and their bytes; Quire computes attention on them");
+        return TOOL_OK;
+    }
     if (none || fitting) r->policy = recommend_presets[RECOMMEND_DEFAULT];
     if (known && (none || fitting)) {
         if (!recommend(&r->best, &r->model, &r->host_says.use, r->profile, recommend_room(&r->model, r->ram),
@@ -287,7 +299,8 @@ static void set_environment(const run *r)
     if (other && *other && !strstr(other, "libggml-quire") && !getenv("QUIRE_CHAIN"))
         set(r, "QUIRE_CHAIN", other);
     set(r, "GGML_BACKEND_PATH", r->device);
-    set(r, "QUIRE_KV", r->policy);
+    if (!keeps_types(r)) set(r, "QUIRE_KV", r->policy);
+    if (keeps_types(r) && !r->env) unsetenv("QUIRE_KV");
     if (r->profile_path) set(r, "QUIRE_PROFILE", r->profile_path);
 }
 
