@@ -9,13 +9,13 @@ A table stands between `<!-- made: NAME -->` and `<!-- /made -->`, a figure in a
 function or a key below. Outside of these, of code and of headings a figure with a unit of measurement is refused, and so are words
 that praise where a figure exists.
 """
-import importlib
 import json
 import re
 import sys
 from pathlib import Path
 
 import end_to_end
+import report
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", "docs/operator.md"]
@@ -29,16 +29,8 @@ MEASURED = r"\d(?:\s?%|\s?(?:x|×|times)\b|\s?ms\b|\s?[MGK]i?B\b|\s?tokens/s|\s?
 
 # --- sources -------------------------------------------------------------------------------------
 
-def divergence(model, cache):
-    """Figures of a cache over the headline text, or None."""
-    found = None
-    for line in (ROOT / f"eval/results/{model}.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        job = row["job"]
-        if job["what"] == "divergence" and job["model"] == f"{model}+f32" and job["cache"] == cache and job["text"] == "wiki" \
-                and job["ctx"] == 2048 and job["chunks"] >= 4 and "profile_of" not in job:
-            found = row["figures"]
-    return found
+def evidence():
+    return report.Evidence(report.Results(ROOT / "eval/results"))
 
 
 def bench_row(file, **wanted):
@@ -75,11 +67,11 @@ def mib(rows, model, cache, depth):
 
 
 def end_to_end_table():
-    rows = end_to_end.rows_of(ROWS)
+    rows, e = end_to_end.rows_of(ROWS), evidence()
     out = ["| KV cache | SmolLM2-135M: memory at 8K | tokens/s at 0 · 8K | KL | same token | heads of 128: memory at 32K | tokens/s at 0 · 8K · 32K |",
            "|---|---:|---:|---:|---:|---:|---:|"]
-    for cache, (title, evidence) in CACHES.items():
-        f = divergence("smollm2-135m", evidence) if evidence else None
+    for cache, (title, measured) in CACHES.items():
+        f = e.divergence("smollm2-135m", measured) if measured else None
         kl = f"{f['kld']:.2g}" if f else "0"
         same = f"{f['top1']:.1f} %" if f else "100 %"
         out.append(f"| {title} | {mib(rows, 'smollm2-135m', cache, 8192)} | {decode_speeds(rows, 'smollm2-135m', cache, (0, 8192))} | "
@@ -88,7 +80,27 @@ def end_to_end_table():
 
 
 def presets():
-    return importlib.import_module("report").presets_table()
+    return report.presets_table()
+
+
+def presets_in_short():
+    """Presets, one line each: what the first page has room for."""
+    e = evidence()
+    chosen = [("llama.cpp's q8_0", "stock q8_0"), ("llama.cpp's q4_0", "stock q4_0")]
+    for name, (without, with_profile) in report.PRESETS.items():
+        chosen += [(f"`{name}`", without), (f"`{name}`, profile", with_profile)]
+    names = " · ".join(report.NAMES.values())
+    out = [f"| policy | K/V | of the memory of f16 | same token: {names} | greedy texts equal, of 20: SmolLM2-135M · Gemma3-270M |",
+           "|---|---|---:|---|---|"]
+    for title, policy in chosen:
+        cache = report.measured_name(policy)
+        found = [e.divergence(m, cache) for m in report.NAMES]
+        same = " · ".join(f"{f['top1']:.1f} %" if f else "—" for f in found)
+        ends = [report.greedy_ends(e, m, cache) for m in report.SMALL]
+        equal = " · ".join(str(sum(x == n for x in part)) if part else "—" for part, n in (end or (None, 0) for end in ends))
+        share = 100 * report.plain_bits(policy, 128) / 16
+        out.append(f"| {title} | {policy.removeprefix('stock ')} | {share:.0f} % | {same} | {equal} |")
+    return out
 
 
 def attention():
@@ -103,7 +115,7 @@ def attention():
     return out
 
 
-TABLES = {"end to end": end_to_end_table, "presets": presets, "attention": attention}
+TABLES = {"end to end": end_to_end_table, "presets": presets, "presets in short": presets_in_short, "attention": attention}
 
 
 # --- figures in sentences ------------------------------------------------------------------------
