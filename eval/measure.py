@@ -17,7 +17,8 @@ HOURS = 4 * 3600  # a program that takes longer hangs
 GGUF_PINS = ["gguf==0.17.1", "numpy==2.4.6"]
 
 # name: head size, layers with full attention of all, context it was trained for
-MODELS = {"smollm2-135m": (64, 30, 8192), "gemma3-270m": (256, 3, 32768)}
+MODELS = {"smollm2-135m": (64, 30, 8192), "gemma3-270m": (256, 3, 32768), "tinyllama-1.1b": (64, 22, 2048),
+          "qwen2.5-coder-1.5b": (128, 28, 32768)}
 
 
 def scratch():
@@ -187,6 +188,9 @@ QUESTIONS = {
     "smollm2-135m": ("<|im_start|>user\nRead this text.\n\n", "\n\nWhat is the secret number?<|im_end|>\n<|im_start|>assistant\n"
                      "The secret number is"),
     "gemma3-270m": ("", "\n\nQuestion: What is the secret number?\nAnswer: The secret number is"),
+    "qwen2.5-coder-1.5b": ("<|im_start|>user\nRead this text.\n\n", "\n\nWhat is the secret number?<|im_end|>\n"
+                           "<|im_start|>assistant\nThe secret number is"),
+    "tinyllama-1.1b": ("<|user|>\nRead this text.\n\n", "\n\nWhat is the secret number?</s>\n<|assistant|>\nThe secret number is"),
 }
 NUMBERS = ["48213", "90577"]
 DEPTHS = [0.1, 0.5, 0.9]
@@ -228,10 +232,12 @@ def needles(name, cache, tokens, recipe):
     return {"needles": found}
 
 
-def greedy(name, cache, n, recipe):
-    """Texts that go on from 20 prompts, greedily."""
+def greedy(name, cache, n, recipe, prompts=20, slots=1):
+    """Texts that go on from some prompts, greedily. With several slots the server reads the weights once for all of them."""
     c, env = cache_of(name, cache, recipe)
     text = (TEXTS / "moby.txt").read_text()
-    with llama.Server(model(name), "-c", 2048, "-np", 1, *c.arguments(), plugin=not c.stock, env=env) as s:
-        tokens = [s.completion(text[8000 * i:8000 * i + 1500], n, cache=False, ignore_eos=True).tokens for i in range(20)]
-    return {"tokens": tokens}
+    with llama.Server(model(name), "-c", 2048 * slots, "-np", slots, *c.arguments(), plugin=not c.stock, env=env) as s:
+        s.patience = HOURS
+        calls = [{"prompt": text[8000 * i:8000 * i + 1500], "n": n, "cache": False, "ignore_eos": True} for i in range(prompts)]
+        groups = [calls[i:i + slots] for i in range(0, prompts, slots)]
+        return {"tokens": [answer.tokens for group in groups for answer in s.together(group)]}

@@ -2,27 +2,29 @@
 # SPDX-License-Identifier: MIT
 """Makes docs/fidelity.md and its pictures from the results.
 
-    eval/report.py [--check]     --check: fails if docs/fidelity.md does not match the results
+    eval/report.py [--check]         --check: fails if docs/fidelity.md does not match the results
+    eval/report.py --presets-table   prints the table of presets that README.md and docs/operator.md show, and writes nothing
+
+The first needs the command quire, for the sizes of codecs: QUIRE_TOOL, or build/release/bin/quire.
 """
 import itertools
 import re
 import statistics
 import sys
-from pathlib import Path
+from decimal import Decimal
 
 import caches
 import llama
 import measure
-from run import GEMMA, LONG, LONGER, RECIPE, SMOL, Results, key
+from run import CHUNKS, FEWER, GEMMA, LARGE, LONG, LONGER, NEEDLE_TOKENS, QWEN, RECIPE, SMALL, SMOL, TINY, Results, key
 from run import profiles as profile_jobs
 from svg import Plot
 
 DOC = llama.ROOT / "docs" / "fidelity.md"
 PICTURES = llama.ROOT / "docs" / "fidelity"
-NAMES = {SMOL: "SmolLM2-135M", GEMMA: "Gemma3-270M"}
-CHUNKS = {SMOL: 16, GEMMA: 4}
-FEWER = {SMOL: 4, GEMMA: 2}
+NAMES = {SMOL: "SmolLM2-135M", GEMMA: "Gemma3-270M", TINY: "TinyLlama-1.1B", QWEN: "Qwen2.5-Coder-1.5B"}
 OTHERS = ("llama.cpp", "MLX")
+NOT_MEASURED = "not measured"
 
 
 class Evidence:
@@ -107,13 +109,23 @@ def figures(f):
 
 # What each preset is judged by: the stock cache, and what has to hold against it.
 JUDGES = {
-    "safe": ("stock q8_0", "KL no larger, fewer bits", lambda mine, other, bits, less: mine["kld"] <= other["kld"] and less),
-    "balanced": ("stock q5_1", "at most 5.25 bits, top-1 above, perplexity within 1.5 %",
+    "safe": ("stock q8_0", "KL is no larger, with fewer bits", lambda mine, other, bits, less: mine["kld"] <= other["kld"] and less),
+    "balanced": ("stock q5_1", "at most 5.25 bits, the same token more often, perplexity within 1.5 %",
                  lambda mine, other, bits, less: bits <= 5.25 and mine["top1"] > other["top1"] and abs(mine["ratio"] - 1) <= 0.015),
-    "small": ("stock q4_0", "KL smaller, fewer bits", lambda mine, other, bits, less: mine["kld"] < other["kld"] and less),
-    "small, profile": ("stock q4_0", "KL smaller, at most 3.8 bits",
+    "small": ("stock q4_0", "KL is smaller, with fewer bits", lambda mine, other, bits, less: mine["kld"] < other["kld"] and less),
+    "small, profile": ("stock q4_0", "KL is smaller, with at most 3.8 bits",
                        lambda mine, other, bits, less: mine["kld"] < other["kld"] and bits <= 3.8),
 }
+
+
+# Presets as in src, so that their table needs no build; presets() compares it with what the command says.
+PRESETS = {"safe": ("r8/r8", "c:r8/r8"), "balanced": ("r6/r4", "c:r5/r4"), "small": ("r5/r3", "c:r4/r3")}
+
+
+def measured_name(policy):
+    """A pair of one codec was measured under the codec's name."""
+    k, _, v = policy.partition("/")
+    return k if k == v else policy
 
 
 def presets(e):
@@ -121,32 +133,40 @@ def presets(e):
     for preset in caches.presets(measure.quire()):
         if preset["name"] not in JUDGES:
             continue
+        if PRESETS[preset["name"]] != (preset["without"], preset["with_profile"]):
+            sys.exit(f"eval/report.py: PRESETS does not say what the preset {preset['name']} is")
         judge = JUDGES[preset["name"]][0]
-        for model in (SMOL, GEMMA):
+        for model in NAMES:
             other = e.divergence(model, judge)
-            rows.append(["", judge, NAMES[model], number(e.bits(model, judge)), *figures(other), ""])
+            rows.append(["", judge, NAMES[model], number(e.bits(model, judge)), *(figures(other) if other else [NOT_MEASURED, "", "", ""]), ""])
             for form in ("without", "with_profile"):
                 name = preset["name"] + (", profile" if form == "with_profile" else "")
                 _, what, holds = JUDGES.get(name) or JUDGES[preset["name"]]
-                k, v = preset[form].split("/")
-                c = k if k == v else preset[form]
+                c = measured_name(preset[form])
                 mine, bits = e.divergence(model, c), e.bits(model, c)
-                kept = mine and other and holds(mine, other, bits, bits < e.bits(model, judge))
-                rows.append([name, f"`{c}`", NAMES[model],
-                             number(bits), *figures(mine), ("yes: " if kept else "**no**: ") + what])
-    return table(["preset", "cache", "model", "bits", "mean KL", "99 %", "top-1 %", "PPL ratio", "against the stock cache"], rows)
+                if mine and other:
+                    verdict = ("yes: " if holds(mine, other, bits, bits < e.bits(model, judge)) else "**no**: ") + what
+                else:
+                    verdict = ""
+                rows.append([name, f"`{c}`", NAMES[model], number(bits), *(figures(mine) if mine else [NOT_MEASURED, "", "", ""]), verdict])
+    return table(["preset", "cache", "model", "bits", "mean KL", "99 %", "same token %", "perplexity ratio",
+                  "better than the stock cache?"], rows)
 
 
-def headline(e):
+def headline(e, models, names):
     rows = []
-    names = sorted(["f16", *caches.HEADLINE], key=lambda c: (-e.bits(SMOL, c), c))
-    for c in names:
-        cells = [figures(e.divergence(m, c)) for m in (SMOL, GEMMA)]
-        rows.append([quoted(c), number(e.bits(SMOL, c)), *cells[0],
-                     number(e.bits(GEMMA, c)), *cells[1]])
-    head = ["cache", "bits", "SmolLM2: mean KL", "99 %", "top-1 %", "PPL ratio", "bits", "Gemma3: mean KL", "99 %",
-            "top-1 %", "PPL ratio"]
-    return table(head, rows)
+    for c in sorted(["f16", *names], key=lambda c: (-e.bits(models[0], c), c)):
+        rows.append([quoted(c), *itertools.chain(*([number(e.bits(m, c)), *figures(e.divergence(m, c))] for m in models))])
+    return table(["cache", *itertools.chain(*(["bits", f"{NAMES[m]}: mean KL", "99 %", "same token %", "perplexity ratio"]
+                                              for m in models))], rows)
+
+
+def headline_small(e):
+    return headline(e, SMALL, caches.HEADLINE)
+
+
+def headline_large(e):
+    return headline(e, LARGE, caches.LARGE)
 
 
 WINDOW_LAYERS, WINDOW, FULL_LAYERS = 15, 512, measure.MODELS["gemma3-270m"][1]  # of Gemma3
@@ -170,25 +190,25 @@ def windows(e):
         bits, window_bits = e.bits(GEMMA, pair), e.bits(GEMMA, window)
         rows.append([quoted(pair), said,
                      number(bits), *(number(whole_bits(bits, window_bits, n)) for n in (2048, 32768)), *figures(e.divergence(GEMMA, c))])
-    return table(["cache", "window layers", "bits, full layers", "all layers at 2K", "at 32K", "mean KL", "99 %", "top-1 %", "PPL ratio"], rows)
+    return table(["cache", "window layers", "bits, full layers", "all layers at 2K", "at 32K", "mean KL", "99 %", "same token %", "perplexity ratio"], rows)
 
 
 def everything(e):
     rows = []
     names = sorted({*caches.HEADLINE, *caches.MORE}, key=lambda c: (-e.bits(SMOL, c), c))
     for c in names:
-        cells = [figures(e.fewer(m, c)) for m in (SMOL, GEMMA)]
+        cells = [figures(e.fewer(m, c)) for m in SMALL]
         if any(cells[0]) or any(cells[1]):
             rows.append([quoted(c), number(e.bits(SMOL, c)), cells[0][0], cells[0][2],
                          number(e.bits(GEMMA, c)), cells[1][0], cells[1][2]])
-    return table(["cache", "bits", "SmolLM2: mean KL", "top-1 %", "bits", "Gemma3: mean KL", "top-1 %"], rows)
+    return table(["cache", "bits", "SmolLM2-135M: mean KL", "same token %", "bits", "Gemma3-270M: mean KL", "same token %"], rows)
 
 
 def points(e, model):
     """(bits, KL, cache) of every cache measured, over the same text."""
     found = []
-    for c in {*caches.HEADLINE, *caches.MORE}:
-        f = e.fewer(model, c)
+    for c in {*caches.HEADLINE, *caches.MORE} if model in SMALL else caches.LARGE:
+        f = e.fewer(model, c) if model in SMALL else e.divergence(model, c)
         if f:
             found.append((e.bits(model, c), f["kld"], c))
     return sorted(found)
@@ -201,7 +221,7 @@ def label(cache):
 
 
 def frontier_plot(e, model, path):
-    plot = Plot(f"{NAMES[model]}: what a bit buys", "bits per value" + (" of the layers with full attention" if model == GEMMA else ""),
+    plot = Plot(f"{NAMES[model]}: error against size", "bits per value" + (" of the layers with full attention" if model == GEMMA else ""),
                 "mean KL divergence to the f16 cache", log_y=True)
     all_points = points(e, model)
     for family in ("Quire", "Quire, with a profile", "llama.cpp", "MLX"):
@@ -214,7 +234,7 @@ def frontier_plot(e, model, path):
 def frontier_check(e):
     """For each cache of others: the best of Quire with no more bits."""
     rows = []
-    for model in (SMOL, GEMMA):
+    for model in SMALL:
         all_points = points(e, model)
         for bits, kld, cache in all_points:
             c = caches.Cache(cache)
@@ -226,29 +246,29 @@ def frontier_check(e):
                 best = min(mine, default=None)
                 cells.append(f"`{best[1]}` {number(best[0])}" + ("" if best[0] < kld else " **(not lower)**") if best
                              else "none")
-            rows.append([NAMES[model], cache, number(bits), number(kld), *cells])
-    return table(["model", "cache", "bits", "mean KL", "best of Quire with no more bits", "with a profile"], rows)
+            rows.append([NAMES[model], quoted(cache), number(bits), number(kld), *cells])
+    return table(["model", "cache", "bits", "mean KL", "best of Quire with no more bits", "the same, profiles allowed"], rows)
 
 
 def long_contexts(e):
     rows = []
-    for model in (SMOL, GEMMA):
+    for model in SMALL:
         for ctx, chunks in LONG[model]:
             for c in caches.FEW:
                 f = e.divergence(model, c, ctx=ctx, chunks=chunks)
                 if f:
-                    rows.append([NAMES[model], ctx, c, number(e.bits(model, c)), *figures(f)])
+                    rows.append([NAMES[model], ctx, quoted(c), number(e.bits(model, c)), *figures(f)])
         for tokens in LONGER[model]:
             for c in caches.FEWEST:
                 f = e.find(what="continuation", model=model, cache=c, tokens=tokens)
                 if f:
-                    rows.append([NAMES[model], tokens, c, number(e.bits(model, c)), *figures(f)])
-    return table(["model", "context", "cache", "bits", "mean KL", "99 %", "top-1 %", "PPL ratio"], rows)
+                    rows.append([NAMES[model], tokens, quoted(c), number(e.bits(model, c)), *figures(f)])
+    return table(["model", "context", "cache", "bits", "mean KL", "99 %", "same token %", "perplexity ratio"], rows)
 
 
 def profile_rows(e):
     rows = []
-    for model in (SMOL, GEMMA):
+    for model in SMALL:
         for cache, recipe in (("r4", ""), ("c:r4/r4", RECIPE[model])):
             rows.append([model.replace("+f32", ""), "wiki", 2048, FEWER[model], f"`{cache}`", recipe, "", *figures(e.fewer(model, cache))[:3]])
     done = {key(row["job"]): row["figures"] for row in e.rows}
@@ -259,12 +279,12 @@ def profile_rows(e):
                      job["ctx"], job["chunks"], f"`{job['cache']}`", job.get("recipe", ""),
                      "of the unmoved weights" if job.get("profile_of") else "", *figures(done[key(job)])[:3]])
     rows.sort(key=lambda r: (r[0], r[1], r[2], r[4], r[5]))
-    return table(["model", "text", "tokens", "contexts", "cache", "profile", "", "mean KL", "99 %", "top-1 %"], rows)
+    return table(["model", "text", "tokens", "contexts", "cache", "profile", "", "mean KL", "99 %", "same token %"], rows)
 
 
 def attention(e):
     lines = []
-    for model in (SMOL, GEMMA):
+    for model in SMALL:
         f, d = e.find(what="attention", model=model, tokens=2048), head_size(model)
         if not f:
             continue
@@ -287,18 +307,15 @@ def layer_plot(e, model, path):
 
 def needle_rows(e):
     rows = []
-    for model in (SMOL, GEMMA):
-        for tokens in (4096, 2048):
-            for c in [*caches.BASES, *caches.FEW]:
-                base = e.find(what="needles", model=model, cache=caches.Cache(c).base, tokens=tokens)
-                f = e.find(what="needles", model=model, cache=c, tokens=tokens)
-                if not f or not base:
-                    continue
-                could = [n for n, b in zip(f["needles"], base["needles"]) if b["hit"]]
-                by_depth = [statistics.mean(n["logprob"] for n in f["needles"] if n["depth"] == d) for d in measure.DEPTHS]
-                rows.append([NAMES[model], tokens, c, f"{sum(n['hit'] for n in could)} of {len(could)}",
-                             *(f"{x:.2f}" for x in by_depth)])
-    return table(["model", "tokens", "cache", "found, of those f16 finds",
+    for model in NAMES:
+        tokens = NEEDLE_TOKENS[model]
+        for c in [*caches.BASES, *caches.TOLD]:
+            f = e.find(what="needles", model=model, cache=c, tokens=tokens)
+            if not f or not needles_found(e, model, c):
+                continue
+            by_depth = [statistics.mean(n["logprob"] for n in f["needles"] if n["depth"] == d) for d in measure.DEPTHS]
+            rows.append([NAMES[model], tokens, quoted(c), needle_cell(e, model, c), *(f"{x:.2f}" for x in by_depth)])
+    return table(["model", "tokens", "cache", "found, of those that f16 finds",
                   *(f"log-probability at {100 * d:.0f} %" for d in measure.DEPTHS)], rows)
 
 
@@ -321,22 +338,84 @@ def parting(a, b):
 
 def greedy_rows(e):
     rows = []
-    for model in (SMOL, GEMMA):
-        for c in caches.FEW:
-            base = e.find(what="greedy", model=model, cache=caches.Cache(c).base)
-            f = e.find(what="greedy", model=model, cache=c)
-            if f and base:
-                ends = [parting(x, y) for x, y in zip(base["tokens"], f["tokens"])]
-                n = len(base["tokens"][0])
-                rows.append([NAMES[model], c, statistics.median(ends), sum(x == n for x in ends)])
-    return table(["model", "cache", "median tokens until they part (of 100)", "equal to the end, of 20"], rows)
+    for model in NAMES:
+        for c in caches.TOLD:
+            if found := greedy_ends(e, model, c):
+                rows.append([NAMES[model], quoted(c), f"{statistics.median(found[0]):g} of {found[1]}", greedy_cell(e, model, c)])
+    return table(["model", "cache", "median number of equal tokens", "texts that are equal to the end"], rows)
+
+
+# --- presets, for other pages -------------------------------------------------------------------
+
+def needles_found(e, model, cache):
+    """How many needles a cache finds, of those that the f16 cache of the same program finds."""
+    base, f = (e.find(what="needles", model=model, cache=c, tokens=NEEDLE_TOKENS[model]) for c in (caches.Cache(cache).base, cache))
+    if not base or not f:
+        return None
+    could = [n["hit"] for n, b in zip(f["needles"], base["needles"]) if b["hit"]]
+    return sum(could), len(could)
+
+
+def greedy_ends(e, model, cache):
+    """For each prompt the number of tokens until the text parts from that of the f16 cache; and how many were made."""
+    base, f = (e.find(what="greedy", model=model, cache=c) for c in (caches.Cache(cache).base, cache))
+    if not base or not f:
+        return None
+    return [parting(x, y) for x, y in zip(base["tokens"], f["tokens"])], len(base["tokens"][0])
+
+
+def plain(x):
+    """Three digits without an exponent."""
+    return format(Decimal(f"{x:.3g}"), "f")
+
+
+def greedy_cell(e, model, cache):
+    found = greedy_ends(e, model, cache)
+    return f"{sum(end == found[1] for end in found[0])} of {len(found[0])}" if found else NOT_MEASURED
+
+
+def needle_cell(e, model, cache):
+    found = needles_found(e, model, cache)
+    return f"{found[0]} of {found[1]}" if found else NOT_MEASURED
+
+
+def token_cell(e, model, cache):
+    f = e.divergence(model, cache)
+    return f"{plain(f['kld'])}, {f['top1']:.1f} %" if f else NOT_MEASURED
+
+
+def plain_bits(policy, d):
+    """Bits per value of row-scaled codecs, which have 16 bits per row beside their codes, and of stock types."""
+    if policy.startswith("stock q"):
+        return float(policy.removeprefix("stock q")[0]) + 0.5
+    return sum(int(codec.rpartition("r")[2]) + 16 / d for codec in policy.split("/")) / 2
+
+
+def presets_table(e=None):
+    """One row per preset without and with a profile, and stock types to compare with: lines of Markdown."""
+    e = e or Evidence(Results(llama.HERE / "results"))
+    chosen = [("", "stock q8_0")]
+    for name, (without, with_profile) in PRESETS.items():
+        chosen += [("", "stock q4_0")] if name == "small" else []
+        chosen += [(f"`{name}`", without), (f"`{name}` with a profile", with_profile)]
+    head = ["preset", "K/V", "bits per value, head size 64 / 128 / 256", *(f"{NAMES[m]}: mean KL, same token" for m in NAMES)]
+    columns = [(token_cell, m) for m in NAMES]
+    for what, cell in (("greedy texts equal", greedy_cell), ("needles found", needle_cell)):
+        for m in NAMES:
+            if m in SMALL or any(cell(e, m, measured_name(policy)) != NOT_MEASURED for _, policy in chosen):
+                head.append(f"{NAMES[m]}: {what}")
+                columns.append((cell, m))
+    rows = [[name, quoted(policy), " / ".join(number(plain_bits(policy, d)) for d in (64, 128, 256)),
+             *(cell(e, m, measured_name(policy)) for cell, m in columns)] for name, policy in chosen]
+    return table(head, rows)[:-1]
 
 
 # --- document ------------------------------------------------------------------------------------
 
 def document(e):
     text = (llama.HERE / "fidelity.in.md").read_text()
-    for name, part in (("PRESETS", presets), ("HEADLINE", headline), ("WINDOWS", windows), ("EVERYTHING", everything), ("FRONTIER", frontier_check),
+    for name, part in (("PRESETS", presets), ("HEADLINE", headline_small), ("LARGE", headline_large),
+                       ("WINDOWS", windows), ("EVERYTHING", everything), ("FRONTIER", frontier_check),
                        ("LONG", long_contexts), ("PROFILES", profile_rows), ("ATTENTION", attention),
                        ("NEEDLES", needle_rows), ("GREEDY", greedy_rows)):
         text = text.replace(f"<!-- {name} -->\n", "\n".join(part(e)) + "\n")
@@ -345,15 +424,18 @@ def document(e):
 
 def pictures(e):
     PICTURES.mkdir(exist_ok=True)
-    for model in (SMOL, GEMMA):
-        short = NAMES[model].split("-")[0].lower()
+    for model in NAMES:
+        short = NAMES[model].split("-")[0].lower().replace(".", "")
         frontier_plot(e, model, PICTURES / f"frontier-{short}.svg")
         layer_plot(e, model, PICTURES / f"layers-{short}.svg")
-        needle_plot(e, model, 4096 if model == SMOL else 2048, PICTURES / f"needle-{short}.svg")
+        needle_plot(e, model, NEEDLE_TOKENS[model], PICTURES / f"needle-{short}.svg")
 
 
 def main():
     e = Evidence(Results(llama.HERE / "results"))
+    if "--presets-table" in sys.argv[1:]:
+        print("\n".join(presets_table(e)))
+        return 0
     text = document(e)
     if "--check" in sys.argv[1:]:
         return 0 if DOC.exists() and DOC.read_text() == text else "docs/fidelity.md is not what eval/report.py makes"

@@ -7,17 +7,17 @@
 Suites (default: all except short):
     headline   perplexity, KL divergence and top-1 agreement over much text, for the presets and the main policies
     windows    the same with compressed window layers too, as in stock llama.cpp (Gemma3)
-    more       the same over less text for every other cache
+    more       the same over less text for every other cache (SmolLM2, Gemma3)
     long       the same at 4K and 8K (SmolLM2), 4K, 16K and 32K (Gemma3)
-    profiles   profiles across texts, lengths and changed weights
-    rows       error of attention on recorded rows, every codec, by layer
+    profiles   profiles across texts, lengths and changed weights (SmolLM2, Gemma3)
+    rows       error of attention on recorded rows, every codec, by layer (SmolLM2, Gemma3)
     needles    log-probability of a sentence in a haystack, by depth
     greedy     where greedy texts first differ from those of the f16 cache
     short      a little of everything, for eval/check.py; not part of "all"
 
 A result is a line of results/MODEL.jsonl with the command that reproduces it, the commit and the hash of the model. Results
 that exist are not measured again, so you can stop a run and continue it at any time. Models, profiles and logits are kept in
-the cache folder (about 20 GB; quire eval --clean removes them).
+the cache folder (about 35 GB; quire eval --clean removes them).
 """
 import argparse
 import itertools
@@ -34,10 +34,15 @@ import caches
 import llama
 import measure
 
-SMOL, GEMMA = "smollm2-135m+f32", "gemma3-270m+f32"
-RECIPE = {SMOL: "calibrate@2048x12-8192", GEMMA: "calibrate@2048x6-8192"}
+SMOL, GEMMA, TINY, QWEN = "smollm2-135m+f32", "gemma3-270m+f32", "tinyllama-1.1b+f32", "qwen2.5-coder-1.5b+f32"
+SMALL, LARGE = (SMOL, GEMMA), (TINY, QWEN)  # large ones take minutes per context: no suites but headline, needles and greedy
+RECIPE = {SMOL: "calibrate@2048x12-8192", GEMMA: "calibrate@2048x6-8192",
+          TINY: "calibrate@512x8-2048", QWEN: "calibrate@512x8-8192"}  # TinyLlama was trained for 2048 tokens
+CHUNKS = {SMOL: 16, GEMMA: 4, TINY: 2, QWEN: 2}  # contexts of the headline
+FEWER = {SMOL: 4, GEMMA: 2}  # contexts over which every cache is compared
 LONG = {SMOL: [(4096, 2), (8192, 1)], GEMMA: [(4096, 1)]}
 LONGER = {SMOL: [], GEMMA: [16384, 32000]}  # logits over Gemma3's vocabulary do not fit into memory there
+NEEDLE_TOKENS = {SMOL: 4096, GEMMA: 2048, TINY: 2048, QWEN: 2048}
 
 
 def divergence_jobs(model, names, text, ctx, chunks, recipe):
@@ -46,14 +51,13 @@ def divergence_jobs(model, names, text, ctx, chunks, recipe):
 
 
 def headline(model):
-    chunks = 16 if model == SMOL else 4
-    return divergence_jobs(model, [*caches.BASES, *caches.HEADLINE], "wiki", 2048, chunks, RECIPE[model])
+    names = caches.LARGE if model in LARGE else caches.HEADLINE
+    return divergence_jobs(model, [*caches.BASES, *names], "wiki", 2048, CHUNKS[model], RECIPE[model])
 
 
 def more(model):
     """Fewer chunks: what the caches of the headline had after as many is in their results."""
-    chunks = 4 if model == SMOL else 2
-    return divergence_jobs(model, caches.MORE, "wiki", 2048, chunks, RECIPE[model])
+    return divergence_jobs(model, caches.MORE, "wiki", 2048, FEWER[model], RECIPE[model]) if model in SMALL else []
 
 
 def windows(model):
@@ -61,6 +65,8 @@ def windows(model):
 
 
 def long(model):
+    if model not in SMALL:
+        return []
     jobs = []
     for ctx, chunks in LONG[model]:
         jobs += divergence_jobs(model, [*caches.BASES, *caches.FEW], "wiki", ctx, chunks, RECIPE[model])
@@ -72,8 +78,10 @@ def long(model):
 
 def profiles(model):
     """The same cache with profiles from other texts, lengths and weights."""
+    if model not in SMALL:
+        return []
     jobs = []
-    chunks = 4 if model == SMOL else 2
+    chunks = FEWER[model]
     much = RECIPE[model].removeprefix("calibrate").partition("-")[0]
     for recipe in (f"plays{much}-8192", "calibrate@512x12-8192", f"calibrate{much}", f"calibrate{much}-32768"):
         jobs += divergence_jobs(model, ["c:r4/r4"], "wiki", 2048, chunks, recipe)
@@ -89,7 +97,7 @@ def profiles(model):
 
 
 def rows(model):
-    return [{"what": "attention", "model": model, "tokens": 2048, "recipe": RECIPE[model]}]
+    return [{"what": "attention", "model": model, "tokens": 2048, "recipe": RECIPE[model]}] if model in SMALL else []
 
 
 def with_profile(job, model):
@@ -97,14 +105,14 @@ def with_profile(job, model):
 
 
 def needles(model):
-    tokens = 4096 if model == SMOL else 2048
-    return [with_profile({"what": "needles", "model": model, "cache": c, "tokens": tokens}, model)
-            for c in [*caches.BASES, *caches.FEW]]
+    return [with_profile({"what": "needles", "model": model, "cache": c, "tokens": NEEDLE_TOKENS[model]}, model)
+            for c in [*caches.BASES, *caches.TOLD]]
 
 
 def greedy(model):
-    return [with_profile({"what": "greedy", "model": model, "cache": c, "n": 100}, model)
-            for c in [*caches.BASES, *caches.FEW]]
+    less = {"prompts": 10, "slots": 10} if model in LARGE else {}
+    return [with_profile({"what": "greedy", "model": model, "cache": c, "n": 100, **less}, model)
+            for c in [*caches.BASES, *caches.TOLD]]
 
 
 def short(model):
@@ -220,7 +228,7 @@ class Progress:
 def arguments():
     p = argparse.ArgumentParser(prog="quire eval", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--suite", default=",".join(s for s in SUITES if s != "short"), help="suites, separated by commas")
-    p.add_argument("--models", default=f"{SMOL},{GEMMA}", help=f"models, separated by commas (default: {SMOL},{GEMMA})")
+    p.add_argument("--models", default=",".join(RECIPE), help=f"models, separated by commas (default: {','.join(RECIPE)})")
     p.add_argument("--caches", default="", help="measure only these caches")
     p.add_argument("--jobs", type=int, default=2, help="number of programs to run at the same time, each with one thread")
     p.add_argument("--job", default="", help="measure one job, given as JSON")
