@@ -111,7 +111,7 @@ def filled(path, depth, spare):
     return min(depth, trained_for(path) - spare)
 
 
-def kv_bytes(s, depth, cells):
+def kv_bytes(s, tokens, cells):
     """What holds K and V of this server. Stock allocates and fills all its cells: those of the prompt count."""
     if s.with_plugin:
         total = 0
@@ -121,7 +121,7 @@ def kv_bytes(s, depth, cells):
                 total += int(re.search(r"^Rss:\s+(\d+) kB", entry, re.M)[1]) * 1024
         return total
     allocated = sum(float(x) for x in re.findall(r"KV buffer size =\s+([\d.]+) MiB", s.log())) * (1 << 20)
-    return round(allocated * min(1, max(depth, 256) / cells))
+    return round(allocated * max(tokens, 256) / cells)
 
 
 def slot_name(name, depth, cache):
@@ -187,7 +187,7 @@ def once(name, path, depth, cache, a, prefill_too):
         if answer.timings["prompt_n"] > 64:
             raise llama.Broken(f"{cache}: {answer.timings['prompt_n']} tokens of the prompt were computed again")
         decode = answer.timings["predicted_ms"] / answer.timings["predicted_n"]
-        used = kv_bytes(s, depth, min(depth + a.spare, trained_for(path)))
+        used = kv_bytes(s, filled(path, depth, a.spare), min(depth + a.spare, trained_for(path)))
         prefill = None
         if prefill_too:
             more = prompt_of(s, name, len(prompt) + a.prefill)
@@ -218,6 +218,7 @@ def measure(a):
             for cache in names:
                 decode, prefill, used = zip(*samples[cache])
                 common = {"impl": "quire" if CACHES[cache][0] else "llama.cpp", "model": name, "cache": cache, "context": depth,
+                          "tokens": filled(path, depth, a.spare),
                           "threads": int(llama.threads), "runs": a.rounds, "kv_bytes": max(used), "host": version,
                           "isa": " ".join(isa.split()), "cpu": cpu}
                 rows = [{**common, "op": "decode", "ms": round(statistics.median(decode), 4), "best_ms": round(min(decode), 4)}]
@@ -255,16 +256,18 @@ def tables(path):
         if not depths:
             continue
         top = depths[-1]
-        head = ["cache", f"KV MiB at {top:,} tokens"]
+        full = max(r["tokens"] for (m, _, _, _), r in rows.items() if m == name)
+        head = ["cache", f"KV MiB at {full:,} tokens"]
         head += [f"tokens/s, {d // 1024}K in the cache" if d else "tokens/s, empty cache" for d in depths]
-        head += [f"prompt tokens/s at {d // 1024}K" if d else "prompt tokens/s, empty cache" for d in depths]
+        computed = [d for d in depths if (name, "stock f16", d, "prefill") in rows]
+        head += [f"prompt tokens/s at {d // 1024}K" if d else "prompt tokens/s, empty cache" for d in computed]
         lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
         for cache in CACHES:
             if (name, cache, top, "decode") not in rows:
                 continue
             cells = [cache, f"{rows[name, cache, top, 'decode']['kv_bytes'] / (1 << 20):.0f}"]
             cells += [speed(rows.get((name, cache, d, "decode"))) for d in depths]
-            cells += [speed(rows.get((name, cache, d, "prefill"))) for d in depths]
+            cells += [speed(rows.get((name, cache, d, "prefill"))) for d in computed]
             lines.append("| " + " | ".join(cells) + " |")
         out[title] = lines
     return out

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Fills the tables and figures of README.md and docs/operator.md from measured rows, and checks these two pages.
+"""Fills the tables and figures of README.md, docs/operator.md and docs/bench/end-to-end.md from measured rows, and checks the first two.
 
     python3 eval/pages.py            writes them anew
     python3 eval/pages.py --check    says what is not as measured; exit status 1
@@ -18,7 +18,8 @@ import end_to_end
 import report
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "docs/operator.md"]
+PAGES = ["README.md", "docs/operator.md", "docs/bench/end-to-end.md"]
+STRICT = PAGES[:2]
 ROWS = ROOT / "docs/bench/end-to-end.jsonl"
 
 # Words that promise more than a figure does.
@@ -71,7 +72,7 @@ def end_to_end_table():
     out = ["| KV cache | SmolLM2-135M: memory at 8K | tokens/s at 0 · 8K | KL | same token | heads of 128: memory at 32K | tokens/s at 0 · 8K · 32K |",
            "|---|---:|---:|---:|---:|---:|---:|"]
     for cache, (title, measured) in CACHES.items():
-        f = e.divergence("smollm2-135m", measured) if measured else None
+        f = e.divergence(report.SMOL, measured) if measured else None
         kl = f"{f['kld']:.2g}" if f else "0"
         same = f"{f['top1']:.1f} %" if f else "100 %"
         out.append(f"| {title} | {mib(rows, 'smollm2-135m', cache, 8192)} | {decode_speeds(rows, 'smollm2-135m', cache, (0, 8192))} | "
@@ -115,7 +116,11 @@ def attention():
     return out
 
 
-TABLES = {"end to end": end_to_end_table, "presets": presets, "presets in short": presets_in_short, "attention": attention}
+def server_table(model):
+    return lambda: end_to_end.tables(ROWS)[end_to_end.TITLES[model]]
+
+
+TABLES = {"server made": server_table("made"), "server smollm2-135m": server_table("smollm2-135m"), "end to end": end_to_end_table, "presets": presets, "presets in short": presets_in_short, "attention": attention}
 
 
 # --- figures in sentences ------------------------------------------------------------------------
@@ -186,7 +191,8 @@ def main():
             wrong.append(f"{name} is not what was measured: python3 eval/pages.py writes it anew")
         elif new != text:
             path.write_text(new, encoding="utf-8")
-        wrong += faults(name, new)
+        if name in STRICT:
+            wrong += faults(name, new)
     print("\n".join(wrong) if wrong else f"note: {len(PAGES)} pages")
     sys.exit(1 if wrong else 0)
 
