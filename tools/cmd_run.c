@@ -234,8 +234,9 @@ static int settle_policy(run *r)
     bool none = !r->policy, fitting = r->policy && !strcmp(r->policy, fit);
     bool known = r->has_model && r->host_says.use.tokens;
     if (keeps_types(r)) {
-        snprintf(r->kept, sizeof r->kept,
-                 "the cache keeps the types of -ctk and -ctv and their bytes; Quire computes attention on them");
+        snprintf(
+            r->kept, sizeof r->kept,
+            "the cache keeps the types of -ctk and -ctv and their bytes; Quire computes attention on them");
         return TOOL_OK;
     }
     if (none || fitting) r->policy = recommend_presets[RECOMMEND_DEFAULT];

@@ -107,6 +107,7 @@ static const evidence evidence_rows[] = {
     {"stock q5_1", "smollm2-135m", 0.007791, 94.9},
     {"stock q8_0", "gemma3-270m", 0.000513, 98.75},
     {"stock q8_0", "smollm2-135m", 0.000242, 99.21},
+    {"stock q8_0", "tinyllama-1.1b", 0.000188, 99.36},
     {"tq3/tq3", "gemma3-270m", 0.2789, 71.9},
     {"tq3/tq3", "smollm2-135m", 0.2236, 74.54},
     {"tq4/tq4", "gemma3-270m", 0.08395, 84.31},

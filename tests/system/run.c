@@ -153,9 +153,11 @@ static void test_environment(void **state)
     expect("run --kv r5/r4 --env -- sh 2>/dev/null", 0, "QUIRE_KV=r5/r4\n");
     expect("run --kv declared --env -- sh 2>/dev/null", 0, "GGML_BACKEND_PATH=");
     expect_not("run --kv declared --env -- sh 2>/dev/null", 0, "QUIRE_KV");
-    expect("run --kv declared true -m %M/model.gguf 2>&1", 0, "keeps the types of -ctk and -ctv and their bytes");
-    expect("--version >/dev/null; QUIRE_KV=r4 %B/quire run --kv declared -- sh -c 'echo \"<$QUIRE_KV>\"' 2>/dev/null", 0,
-           "<>\n");
+    expect("run --kv declared true -m %M/model.gguf 2>&1", 0,
+           "keeps the types of -ctk and -ctv and their bytes");
+    expect(
+        "--version >/dev/null; QUIRE_KV=r4 %B/quire run --kv declared -- sh -c 'echo \"<$QUIRE_KV>\"' 2>/dev/null",
+        0, "<>\n");
     expect("run -- sh -c 'exit 7' 2>/dev/null", 7, "");
     expect("run -- sh -c 'echo $0 $*' --help --json 2>/dev/null", 0, "--help --json");
     expect("--version >/dev/null; GGML_BACKEND_PATH=/x/other.so %B/quire run --env sh 2>/dev/null", 0,
