@@ -140,6 +140,7 @@ def figures():
         "smaller": f"{min(sizes):.1f} to {max(sizes):.1f} times",
         "faster 32K": span("made", 32768, "stock f16"),
         "faster 8K": span("smollm2-135m", 8192, "stock f16"),
+        "attention share": f"{100 * (1 - ms('made', 'stock f16', 0) / ms('made', 'stock f16', 32768)):.0f} %",
         "empty": f"{100 * min(ms(m, 'stock f16', 0) / ms(m, c, 0) for m in ('made', 'smollm2-135m') for c in ours):.0f} %",
         "q8_0 memory": f"{100 * kv('made', 'Quire safe', 32768) / kv('made', 'stock q8_0', 32768):.0f} %",
         "q8_0 speed 32K": f"{ms('made', 'stock q8_0', 32768) / ms('made', 'Quire safe', 32768):.1f} times",
