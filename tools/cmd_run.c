@@ -36,7 +36,7 @@ typedef struct run {
 } run;
 
 /* In place of a policy: what is recommended; what -ctk and -ctv say. */
-static const char fit[] = "fit", declared[] = "declared";
+static const char fit[] = "fit", as_declared[] = "declared";
 
 /* ----------------------------------------------------------------- options */
 
@@ -225,7 +225,7 @@ static void tell_of_fit(run *r)
 
 static bool keeps_types(const run *r)
 {
-    return r->policy && !strcmp(r->policy, declared);
+    return r->policy && !strcmp(r->policy, as_declared);
 }
 
 static int settle_policy(run *r)

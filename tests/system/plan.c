@@ -237,9 +237,9 @@ static void test_hostile(void **state)
     need_command();
     expect("plan 2>&1", 2, "it needs a model");
     expect("plan --ram lots %M/model.gguf 2>&1", 2, "--ram expects bytes");
-    expect("plan --parallel 257 %M/model.gguf 2>&1", 2, "--parallel wants a number from 1 to 256");
-    expect("plan --ctx 0 %M/model.gguf 2>&1", 2, "--ctx wants a number");
-    expect("plan --ctx 2G %M/model.gguf 2>&1", 2, "--ctx wants a number");
+    expect("plan --parallel 257 %M/model.gguf 2>&1", 2, "--parallel expects a number from 1 to 256");
+    expect("plan --ctx 0 %M/model.gguf 2>&1", 2, "--ctx expects a number");
+    expect("plan --ctx 2G %M/model.gguf 2>&1", 2, "--ctx expects a number");
     expect("plan %M/model.gguf %M/model.gguf 2>&1", 2, "it takes one model");
     expect("plan --profile /nowhere %M/model.gguf 2>&1", 1, "the profile /nowhere cannot be used");
     expect("plan %M/empty.gguf 2>&1", 1, "0 layers");
