@@ -13,14 +13,17 @@ in the file are the same (tests/llama/faithful.py). In the first --prefill-round
 tokens of prompt, up to a depth of --prefill-depth.
 
 Memory is what holds K and V: for Quire the resident bytes of its pages, for stock the size it allocates and fills at the start.
-A depth that a model was not trained for is left out. `made` is scripts/make-model: 2 layers, 8 KV and 32 query heads of 128, random weights.
+A depth that a model was not trained for is left out; at the depth that it was trained for, --spare tokens are left for what is generated. `made` is scripts/make-model: 2 layers, 8 KV and 32 query heads of 128, random weights;
+beyond 8,192 tokens its slot holds the rows of the first 8,192 again and again, because speed and memory do not depend on what rows say.
 Rows are appended to --json (default docs/bench/end-to-end.jsonl).
 """
 import argparse
+import functools
 import json
 import os
 import re
 import statistics
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +43,7 @@ CACHES = {
     "Quire balanced": (True, "f16", "balanced", False),
     "Quire small, profile": (True, "f16", "small", True),
 }
+MADE_TOKENS = 8192  # computed; longer prompts of the made model repeat them
 TITLES = {"smollm2-135m": "SmolLM2-135M", "made": "made model"}
 
 
@@ -61,6 +65,7 @@ def model_path(name):
     return str(path)
 
 
+@functools.cache
 def trained_for(path):
     plan = subprocess.run([str(ROOT / "build/release/bin/quire"), "plan", "--json", path], check=True,
                           stdout=subprocess.PIPE, text=True)
@@ -87,13 +92,13 @@ def server(name, path, depth, cache, device, spare):
         env["QUIRE_PROFILE"] = profile_of(name, path, min(trained_for(path), 32768))
     slots = scratch() / "slots"
     slots.mkdir(exist_ok=True)
-    args = ["-c", depth + spare, "-np", "1", "-ctk", declared, "-ctv", declared, "-fa", "on", "--cache-ram", "0", "-b", "2048"]
+    args = ["-c", min(depth + spare, trained_for(path)), "-np", "1", "-ctk", declared, "-ctv", declared, "-fa", "on", "--cache-ram", "0", "-b", "2048"]
     return llama.Server(path, *args, plugin=device, env=env or None, slots=slots)
 
 
 def prompt_of(s, name, n):
     if name == "made":
-        return [1] + [3 + i * 7 % 250 for i in range(n - 1)]
+        return [3 + i % MADE_TOKENS * 7 % 250 for i in range(n)]
     text = llama.TEXT_FILE.read_text(encoding="utf-8")
     tokens = s.tokens(text)
     while len(tokens) < n:
@@ -101,7 +106,12 @@ def prompt_of(s, name, n):
     return tokens[:n]
 
 
-def kv_bytes(s, depth, cells):
+def filled(path, depth, spare):
+    """Tokens of the prompt: the depth, but something must be left of the trained context."""
+    return min(depth, trained_for(path) - spare)
+
+
+def kv_bytes(s, tokens, cells):
     """What holds K and V of this server. Stock allocates and fills all its cells: those of the prompt count."""
     if s.with_plugin:
         total = 0
@@ -111,7 +121,7 @@ def kv_bytes(s, depth, cells):
                 total += int(re.search(r"^Rss:\s+(\d+) kB", entry, re.M)[1]) * 1024
         return total
     allocated = sum(float(x) for x in re.findall(r"KV buffer size =\s+([\d.]+) MiB", s.log())) * (1 << 20)
-    return round(allocated * min(1, max(depth, 256) / cells))
+    return round(allocated * max(tokens, 256) / cells)
 
 
 def slot_name(name, depth, cache):
@@ -120,14 +130,47 @@ def slot_name(name, depth, cache):
     return f"{name}-{depth}-{policy or declared}.bin"
 
 
+def repeat_slot(path, out, times):
+    """A slot file that holds the cells of another one several times over, at the positions that follow."""
+    data = memoryview(path.read_bytes())
+    magic, version, n_words = struct.unpack_from("<III", data)
+    words = struct.unpack_from(f"<{n_words}I", data, 12)  # a mark, 1, the number of tokens, the tokens, 0
+    n = words[2]
+    tokens = words[3:3 + n]
+    new = [*words[:2], n * times, *tokens * times, *words[3 + n:]]
+    at = 12 + 4 * n_words
+    n_streams, n_cells = struct.unpack_from("<II", data, at)
+    cells = struct.unpack_from(f"<{3 * n}I", data, at + 8)  # position, number of sequences, sequence
+    head = 16 if version >= 4 else 8
+    if magic != 0x67677371 or n_streams != 1 or n_cells != n or set(cells[1::3]) != {1}:
+        raise llama.Broken(f"{path} is not a slot of one sequence, or of an unknown form")
+    at += 8 + 12 * n
+    with open(out, "wb") as f:
+        f.write(struct.pack(f"<III{len(new)}III", magic, version, len(new), *new, 1, n * times))
+        f.write(struct.pack(f"<{3 * n * times}I", *(x for i in range(n * times) for x in (i, 1, 0))))
+        f.write(data[at:at + head])
+        at += head
+        while at < len(data):  # K of each layer, then V: type, bytes of a row, rows
+            (row,) = struct.unpack_from("<Q", data, at + 4)
+            f.write(data[at:at + 12])
+            for _ in range(times):
+                f.write(data[at + 12:at + 12 + n * row])
+            at += 12 + n * row
+
+
 def prepare(name, path, depth, cache, a):
     """Computes the prompt with the device and keeps the slot, unless it is there."""
     file = slot_name(name, depth, cache)
     if not depth or (scratch() / "slots" / file).exists():
         return
+    if name == "made" and depth > MADE_TOKENS:
+        prepare(name, path, MADE_TOKENS, cache, a)
+        slots = scratch() / "slots"
+        repeat_slot(slots / slot_name(name, MADE_TOKENS, cache), slots / file, depth // MADE_TOKENS)
+        return
     with server(name, path, depth, cache, True, a.spare) as s:
         s.patience = 7200
-        answer = s.completion(prompt_of(s, name, depth), n=1)
+        answer = s.completion(prompt_of(s, name, filled(path, depth, a.spare)), n=1)
         s.save(0, file)
         print(f"# {name} {depth} {cache}: prompt computed at {answer.timings['prompt_per_second']:.0f} tokens/s",
               file=sys.stderr, flush=True)
@@ -137,14 +180,14 @@ def once(name, path, depth, cache, a, prefill_too):
     """(ms per generated token, ms per token of prompt or None, bytes of KV)"""
     with server(name, path, depth, cache, CACHES[cache][0], a.spare) as s:
         s.patience = 7200
-        prompt = prompt_of(s, name, max(depth, 16))
+        prompt = prompt_of(s, name, max(filled(path, depth, a.spare), 16))
         if depth:
             s.restore(0, slot_name(name, depth, cache))
         answer = s.completion(prompt, n=a.decode, ignore_eos=True)
         if answer.timings["prompt_n"] > 64:
             raise llama.Broken(f"{cache}: {answer.timings['prompt_n']} tokens of the prompt were computed again")
         decode = answer.timings["predicted_ms"] / answer.timings["predicted_n"]
-        used = kv_bytes(s, depth, depth + a.spare)
+        used = kv_bytes(s, filled(path, depth, a.spare), min(depth + a.spare, trained_for(path)))
         prefill = None
         if prefill_too:
             more = prompt_of(s, name, len(prompt) + a.prefill)
@@ -175,6 +218,7 @@ def measure(a):
             for cache in names:
                 decode, prefill, used = zip(*samples[cache])
                 common = {"impl": "quire" if CACHES[cache][0] else "llama.cpp", "model": name, "cache": cache, "context": depth,
+                          "tokens": filled(path, depth, a.spare),
                           "threads": int(llama.threads), "runs": a.rounds, "kv_bytes": max(used), "host": version,
                           "isa": " ".join(isa.split()), "cpu": cpu}
                 rows = [{**common, "op": "decode", "ms": round(statistics.median(decode), 4), "best_ms": round(min(decode), 4)}]
@@ -212,16 +256,18 @@ def tables(path):
         if not depths:
             continue
         top = depths[-1]
-        head = ["cache", f"KV MiB at {top:,} tokens"]
+        full = max(r["tokens"] for (m, _, _, _), r in rows.items() if m == name)
+        head = ["cache", f"KV MiB at {full:,} tokens"]
         head += [f"tokens/s, {d // 1024}K in the cache" if d else "tokens/s, empty cache" for d in depths]
-        head += [f"prompt tokens/s at {d // 1024}K" if d else "prompt tokens/s, empty cache" for d in depths]
+        computed = [d for d in depths if (name, "stock f16", d, "prefill") in rows]
+        head += [f"prompt tokens/s at {d // 1024}K" if d else "prompt tokens/s, empty cache" for d in computed]
         lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
         for cache in CACHES:
             if (name, cache, top, "decode") not in rows:
                 continue
             cells = [cache, f"{rows[name, cache, top, 'decode']['kv_bytes'] / (1 << 20):.0f}"]
             cells += [speed(rows.get((name, cache, d, "decode"))) for d in depths]
-            cells += [speed(rows.get((name, cache, d, "prefill"))) for d in depths]
+            cells += [speed(rows.get((name, cache, d, "prefill"))) for d in computed]
             lines.append("| " + " | ".join(cells) + " |")
         out[title] = lines
     return out

@@ -6,6 +6,9 @@
 
 Uses results/MODEL.jsonl (the headline: 2048 tokens, wiki) where they exist, and the expected figures of eval/check.py on
 SmolLM2 for other caches. Missing rows are left out.
+
+"stock q8_0", "stock q5_1" and "stock q4_0" are llama.cpp's own cache types for K and V, measured without the device: llama.cpp
+rotates their rows and attends to them itself. A policy such as q4_0 has the same codes without that rotation, and is another row.
 """
 import json
 import sys
@@ -15,11 +18,13 @@ from run import Results
 
 HERE = Path(__file__).resolve().parent
 HEADER = HERE.parent / "tools" / "evidence.h"
+STOCK = {"stock q8_0", "stock q5_1", "stock q4_0"}
 BEGIN = """/* SPDX-License-Identifier: MIT */
 /* evidence: what policies cost on real models, against f16. Made by eval/evidence.py; do not edit. */
 #ifndef QUIRE_TOOLS_EVIDENCE_H
 #define QUIRE_TOOLS_EVIDENCE_H
 
+/* policy: in canonical form, or "stock TYPE": llama.cpp's own type, which llama.cpp rotates and attends to by itself. */
 typedef struct evidence {
     const char *policy, *model;
     double kld;  /* mean KL divergence */
@@ -54,9 +59,11 @@ def measured():
         job, figures = row["job"], row["figures"]
         if job["what"] != "divergence" or job["ctx"] != 2048 or job["text"] != "wiki":
             continue
-        if "noise" in job["model"] or job["cache"].startswith(("stock ", "f16")):  # stock types are rotated by the host
+        cache = job["cache"]
+        if "noise" in job["model"] or cache.startswith(("stock ", "f16")) and cache not in STOCK:
             continue
-        key = {"k8v4": "a8g64/a4g64"}.get(job["cache"]) or canonical(job["cache"]), job["model"].partition("+")[0]
+        name = cache if cache in STOCK else {"k8v4": "a8g64/a4g64"}.get(cache) or canonical(cache)
+        key = name, job["model"].partition("+")[0]
         more = key not in found or job["chunks"] > found[key][0]
         if more or job["chunks"] == found[key][0] and figures["kld"] > found[key][1]:  # of two profiles the worse one
             found[key] = job["chunks"], figures["kld"], figures.get("top1") or 0

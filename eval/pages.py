@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Fills the tables and figures of README.md and docs/operator.md from measured rows, and checks these two pages.
+"""Fills the tables and figures of README.md, docs/operator.md and docs/bench/end-to-end.md from measured rows, and checks the first two.
 
     python3 eval/pages.py            writes them anew
     python3 eval/pages.py --check    says what is not as measured; exit status 1
@@ -9,16 +9,17 @@ A table stands between `<!-- made: NAME -->` and `<!-- /made -->`, a figure in a
 function or a key below. Outside of these, of code and of headings a figure with a unit of measurement is refused, and so are words
 that praise where a figure exists.
 """
-import importlib
 import json
 import re
 import sys
 from pathlib import Path
 
 import end_to_end
+import report
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "docs/operator.md"]
+PAGES = ["README.md", "docs/operator.md", "docs/bench/end-to-end.md"]
+STRICT = PAGES[:2]
 ROWS = ROOT / "docs/bench/end-to-end.jsonl"
 
 # Words that promise more than a figure does.
@@ -29,16 +30,8 @@ MEASURED = r"\d(?:\s?%|\s?(?:x|×|times)\b|\s?ms\b|\s?[MGK]i?B\b|\s?tokens/s|\s?
 
 # --- sources -------------------------------------------------------------------------------------
 
-def divergence(model, cache):
-    """Figures of a cache over the headline text, or None."""
-    found = None
-    for line in (ROOT / f"eval/results/{model}.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        job = row["job"]
-        if job["what"] == "divergence" and job["model"] == f"{model}+f32" and job["cache"] == cache and job["text"] == "wiki" \
-                and job["ctx"] == 2048 and job["chunks"] >= 4 and "profile_of" not in job:
-            found = row["figures"]
-    return found
+def evidence():
+    return report.Evidence(report.Results(ROOT / "eval/results"))
 
 
 def bench_row(file, **wanted):
@@ -60,6 +53,7 @@ CACHES = {
     "stock f16": ("llama.cpp, f16", None),
     "stock q8_0": ("llama.cpp, `-ctk q8_0 -ctv q8_0`", "stock q8_0"),
     "stock q4_0": ("llama.cpp, `-ctk q4_0 -ctv q4_0`", "stock q4_0"),
+    "Quire f16": ("Quire, f16 (`--kv declared`)", None),
     "Quire safe": ("**Quire `safe`** (r8/r8)", "r8"),
     "Quire balanced": ("**Quire `balanced`** (r6/r4)", "r6/r4"),
     "Quire small, profile": ("**Quire `small`**, profile (c:r4/r3)", "c:r4/r3"),
@@ -75,11 +69,11 @@ def mib(rows, model, cache, depth):
 
 
 def end_to_end_table():
-    rows = end_to_end.rows_of(ROWS)
-    out = ["| KV cache | SmolLM2-135M: memory at 8K | tokens/s at 0 · 8K | KL | same token | heads of 128: memory at 32K | tokens/s at 0 · 8K · 32K |",
+    rows, e = end_to_end.rows_of(ROWS), evidence()
+    out = ["| KV cache | SmolLM2-135M: memory, full context | tokens/s at 0 · 8K | KL | same token | heads of 128: memory at 32K | tokens/s at 0 · 8K · 32K |",
            "|---|---:|---:|---:|---:|---:|---:|"]
-    for cache, (title, evidence) in CACHES.items():
-        f = divergence("smollm2-135m", evidence) if evidence else None
+    for cache, (title, measured) in CACHES.items():
+        f = e.divergence(report.SMOL, measured) if measured else None
         kl = f"{f['kld']:.2g}" if f else "0"
         same = f"{f['top1']:.1f} %" if f else "100 %"
         out.append(f"| {title} | {mib(rows, 'smollm2-135m', cache, 8192)} | {decode_speeds(rows, 'smollm2-135m', cache, (0, 8192))} | "
@@ -88,7 +82,27 @@ def end_to_end_table():
 
 
 def presets():
-    return importlib.import_module("report").presets_table()
+    return report.presets_table()
+
+
+def presets_in_short():
+    """Presets, one line each: what the first page has room for."""
+    e = evidence()
+    chosen = [("llama.cpp's q8_0", "stock q8_0"), ("llama.cpp's q4_0", "stock q4_0")]
+    for name, (without, with_profile) in report.PRESETS.items():
+        chosen += [(f"`{name}`", without), (f"`{name}`, profile", with_profile)]
+    names = " · ".join(report.NAMES.values())
+    out = [f"| policy | K/V | of the memory of f16 | same token: {names} | greedy texts equal, of 20: SmolLM2-135M · Gemma3-270M |",
+           "|---|---|---:|---|---|"]
+    for title, policy in chosen:
+        cache = report.measured_name(policy)
+        found = [e.divergence(m, cache) for m in report.NAMES]
+        same = " · ".join(f"{f['top1']:.1f} %" if f else "—" for f in found)
+        ends = [report.greedy_ends(e, m, cache) for m in report.SMALL]
+        equal = " · ".join(str(sum(x == n for x in part)) if part else "—" for part, n in (end or (None, 0) for end in ends))
+        share = 100 * report.plain_bits(policy, 128) / 16
+        out.append(f"| {title} | {policy.removeprefix('stock ')} | {share:.0f} % | {same} | {equal} |")
+    return out
 
 
 def attention():
@@ -103,7 +117,11 @@ def attention():
     return out
 
 
-TABLES = {"end to end": end_to_end_table, "presets": presets, "attention": attention}
+def server_table(model):
+    return lambda: end_to_end.tables(ROWS)[end_to_end.TITLES[model]]
+
+
+TABLES = {"server made": server_table("made"), "server smollm2-135m": server_table("smollm2-135m"), "end to end": end_to_end_table, "presets": presets, "presets in short": presets_in_short, "attention": attention}
 
 
 # --- figures in sentences ------------------------------------------------------------------------
@@ -112,22 +130,14 @@ def figures():
     rows = end_to_end.rows_of(ROWS)
     ms = lambda model, cache, depth, op="decode": rows[model, cache, depth, op]["ms"]
     kv = lambda model, cache, depth: rows[model, cache, depth, "decode"]["kv_bytes"]
-    ours = ["Quire safe", "Quire balanced", "Quire small, profile"]
-
-    def span(model, depth, base):
-        ratios = [ms(model, base, depth) / ms(model, cache, depth) for cache in ours]
-        return f"{min(ratios):.1f} to {max(ratios):.1f} times" if f"{min(ratios):.1f}" != f"{max(ratios):.1f}" else f"{min(ratios):.1f} times"
-
-    sizes = [kv("made", "stock f16", 32768) / kv("made", cache, 32768) for cache in ours]
+    smol = "smollm2-135m"
     return {
-        "smaller": f"{min(sizes):.1f} to {max(sizes):.1f} times",
-        "faster 32K": span("made", 32768, "stock f16"),
-        "faster 8K": span("smollm2-135m", 8192, "stock f16"),
-        "empty": f"{100 * min(ms(m, 'stock f16', 0) / ms(m, c, 0) for m in ('made', 'smollm2-135m') for c in ours):.0f} %",
-        "q8_0 memory": f"{100 * kv('made', 'Quire safe', 32768) / kv('made', 'stock q8_0', 32768):.0f} %",
-        "q8_0 speed 32K": f"{ms('made', 'stock q8_0', 32768) / ms('made', 'Quire safe', 32768):.1f} times",
-        "q8_0 speed 8K": f"{ms('smollm2-135m', 'stock q8_0', 8192) / ms('smollm2-135m', 'Quire safe', 8192):.1f} times",
-        "f16 speed 8K": f"{ms('smollm2-135m', 'stock f16', 8192) / ms('smollm2-135m', 'Quire f16', 8192):.1f} times",
+        "safe memory": f"{100 * kv(smol, 'Quire safe', 8192) / kv(smol, 'stock f16', 8192):.0f} %",
+        "safe speed": f"{ms(smol, 'stock f16', 8192) / ms(smol, 'Quire safe', 8192):.1f} times",
+        "attention share": f"{100 * (1 - ms('made', 'stock f16', 0) / ms('made', 'stock f16', 32768)):.0f} %",
+        "q8_0 memory": f"{100 * kv(smol, 'Quire safe', 8192) / kv(smol, 'stock q8_0', 8192):.0f} %",
+        "q8_0 speed 8K": f"{ms(smol, 'stock q8_0', 8192) / ms(smol, 'Quire safe', 8192):.1f} times",
+        "f16 speed 8K": f"{ms(smol, 'stock f16', 8192) / ms(smol, 'Quire f16', 8192):.1f} times",
     }
 
 
@@ -174,7 +184,8 @@ def main():
             wrong.append(f"{name} is not what was measured: python3 eval/pages.py writes it anew")
         elif new != text:
             path.write_text(new, encoding="utf-8")
-        wrong += faults(name, new)
+        if name in STRICT:
+            wrong += faults(name, new)
     print("\n".join(wrong) if wrong else f"note: {len(PAGES)} pages")
     sys.exit(1 if wrong else 0)
 

@@ -3,48 +3,34 @@
 #define _POSIX_C_SOURCE 200809L
 #include <quire/quire.h>
 
-#include "evidence.h"
-#include "model.h"
-#include "place.h"
+#include "plan_table.h"
 #include "tool.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-typedef struct plan_options {
-    const char *path, *profile_path;
-    uint64_t ctx, parallel, ram;
-    bool json;
-} plan_options;
+static const plan_listed listed[PLAN_ROWS] = {
+    {"f16", "f16", NULL},
+    {"safe", "safe", NULL}, /* the presets in the order of recommend_presets */
+    {"balanced", "balanced", NULL},
+    {"small", "small", NULL},
+    {"r8/r4", "r8/r4", NULL},
+    {"r5/r4", "r5/r4", NULL},
+    {"r4", "r4", NULL},
+    {"k8v4", "k8v4", NULL},
+    {"-ctk q8_0", "q8_0,window=q8_0", "stock q8_0"},
+    {"-ctk q4_0", "q4_0,window=q4_0", "stock q4_0"},
+};
 
-/* Presets first, in the order of faithfulness: the first of them that fits is recommended. */
-static const char *const policies[] = {"f16",   "safe", "balanced", "small", "r8/r4",
-                                       "r5/r4", "r4",   "q8_0",     "k8v4"};
-enum { N_POLICIES = sizeof policies / sizeof policies[0], FIRST_PRESET = 1, END_PRESETS = 4 };
-
-typedef struct row {
-    const char *policy;
-    quire_plan *plan;
-    double bits, token_bytes, kv_bytes;
-    bool fits;
-    uint64_t longest;
-} row;
-
-typedef struct table {
-    plan_options o;
-    model model;
-    char profile_path[PLACE_SIZE];
-    quire_profile *profile;
-    double room; /* for the cache */
-    row rows[N_POLICIES];
-} table;
+enum { STOCK_BLOCK = 32 };
 
 /* ----------------------------------------------------------------- options */
 
 static const char *set_model(void *ctx, const char *word)
 {
     plan_options *o = ctx;
-    if (o->path) return "one model at a time; this is one too many:";
+    if (o->path) return "it takes one model, and this is a second one:";
     o->path = word;
     return NULL;
 }
@@ -56,11 +42,12 @@ static const char *set_ctx(void *ctx, const char *value)
                                                                                  : "a number from 1 to 1G";
 }
 
+/* llama.cpp has no more sequences than that (LLAMA_MAX_SEQ). */
 static const char *set_parallel(void *ctx, const char *value)
 {
     const char *end;
-    return tool_number(value, 0, 1, 65536, &((plan_options *)ctx)->parallel, &end) ? NULL
-                                                                                   : "a number from 1 to 64K";
+    return tool_number(value, 0, 1, 256, &((plan_options *)ctx)->parallel, &end) ? NULL
+                                                                                 : "a number from 1 to 256";
 }
 
 static const char *set_ram(void *ctx, const char *value)
@@ -72,23 +59,30 @@ static const char *set_ram(void *ctx, const char *value)
 }
 
 static const tool_option options[] = {
-    {"--ctx", "N", "tokens of each sequence (what the model was trained for)", .set = set_ctx},
-    {"--parallel", "N", "sequences (1)", .set = set_parallel},
-    {"--ram", "BYTES", "for the model and its cache, as in 16G (what is available now)", .set = set_ram},
-    {"--profile", "FILE", "(MODEL.quire-profile beside the model, if it is there)",
+    {"--ctx", "N", "the tokens of each sequence (default: the context that the model was trained for)",
+     .set = set_ctx},
+    {"--parallel", "N", "the number of sequences, as -np of llama-server (default: 1)", .set = set_parallel},
+    {"--ram", "BYTES",
+     "the memory for the model and its cache, as in 16G (default: what the system says is available\n"
+     "now; it does not see the limit of a container)",
+     .set = set_ram},
+    {"--profile", "FILE",
+     "the profile of the model (default: MODEL.quire-profile beside the model, if it exists)",
      TOOL_WORD(plan_options, profile_path)},
-    {"--json", NULL, "one object", TOOL_FLAG(plan_options, json)},
+    {"--json", NULL, "print one JSON object", TOOL_FLAG(plan_options, json)},
 };
 
 static const tool_command command = {
     .name = "plan",
     .usage = "[OPTIONS] MODEL.gguf",
     .about =
-        "Reads the shape of a model's attention from its file and prints for the usual policies: bits per value, bytes\n"
-        "per token, the size of the cache, whether it fits beside the model, the longest context that does, and what\n"
-        "the policy cost where it was measured (worst of the models: mean KL divergence against f16, tokens whose\n"
-        "likeliest choice stayed the same). Recommends the most faithful preset that fits. Memory for computing\n"
-        "comes on top; llama.cpp tells how much.",
+        "Reads the shape of a model's attention from its file. For each of the usual policies it prints the bits per\n"
+        "value, the bytes that one more token takes, the size of the whole KV cache with window layers included,\n"
+        "whether that fits beside the model, the longest context that does, and what the policy cost on the models on\n"
+        "which it was measured. The rows -ctk q8_0 and -ctk q4_0 are llama.cpp's own cache types, for comparison.\n"
+        "At the end it recommends a preset and prints the line to type.\n\n" RECOMMEND_RULE "\n\n"
+        "The longest context is never above the one that the model was trained for. Memory for computing comes on top\n"
+        "of the cache; llama.cpp prints how much.",
     .examples = "  quire plan model.gguf\n"
                 "  quire plan --ctx 32K --parallel 4 --ram 16G model.gguf\n"
                 "  quire plan --json model.gguf\n",
@@ -97,219 +91,212 @@ static const tool_command command = {
     .set_name = set_model,
 };
 
-/* ---------------------------------------------------------------- evidence */
-
-/* What was measured of a policy, worst over the models; n is 0: nothing. */
-typedef struct fidelity {
-    uint32_t n;
-    double kld, top1;
-} fidelity;
-
-/* Of policies that begin with the first n characters of one, and end there. */
-static fidelity measured(const char *canonical, size_t n)
-{
-    fidelity f = {.top1 = 100};
-    for (size_t i = 0; i < N_EVIDENCE; i++) {
-        const evidence *e = &evidence_rows[i];
-        if (strlen(e->policy) != n || memcmp(e->policy, canonical, n)) continue;
-        if (e->kld > f.kld) f.kld = e->kld;
-        if (e->top1 > 0 && e->top1 < f.top1) f.top1 = e->top1;
-        f.n++;
-    }
-    return f;
-}
-
-/* Of the whole policy; or else of its pair, if what follows leaves the window layers as they were. */
-static fidelity find_fidelity(const char *canonical)
-{
-    fidelity f = measured(canonical, strlen(canonical));
-    if (f.n || strstr(canonical, ",window=")) return f;
-    return measured(canonical, strcspn(canonical, ","));
-}
-
 /* -------------------------------------------------------------------- rows */
 
-static double available_bytes(void)
+static bool stock_can(const model *m)
 {
-    char line[128];
-    unsigned long long kib = 0;
-    FILE *f = fopen("/proc/meminfo", "r");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %llu", &kib) == 1) break;
-    if (f) fclose(f);
-    if (kib) return (double)kib * 1024;
-    return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-}
-
-static bool fill_row(table *t, row *r, const char *policy, char *why, size_t size)
-{
-    quire_geometry geometry = model_geometry(&t->model);
-    quire_plan_options o = {
-        .version = QUIRE_OPTIONS, .profile = t->profile, .message = why, .message_size = size};
-    quire_status status = quire_plan_create(&r->plan, &geometry, policy, &o);
-    /* A profile of another model is as good as none. */
-    if (status == QUIRE_EMISMATCH && !t->o.profile_path) {
-        o.profile = NULL;
-        status = quire_plan_create(&r->plan, &geometry, policy, &o);
-    }
-    if (status) return false;
-    model_use use = {t->o.ctx, (uint32_t)t->o.parallel};
-    r->policy = policy;
-    r->bits = model_kv_bits(&t->model, r->plan);
-    r->kv_bytes = model_kv_bytes(&t->model, r->plan, &use);
-    r->token_bytes = model_kv_token_bytes(&t->model, r->plan);
-    r->longest = model_kv_tokens(&t->model, r->plan, use.sequences, t->room);
-    r->fits = r->kv_bytes <= t->room;
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        if (m->has_kv[i] && (m->layers[i].d_k % STOCK_BLOCK || m->layers[i].d_v % STOCK_BLOCK)) return false;
     return true;
 }
 
-/* The most faithful preset that fits and is no danger to the model; else the smallest. */
-static const row *recommend(const table *t)
+static bool fill_row(plan_table *t, plan_row *r, const plan_listed *what, char *why, size_t size)
 {
-    for (int i = FIRST_PRESET; i < END_PRESETS; i++)
-        if (t->rows[i].fits && !quire_plan_warning(t->rows[i].plan)) return &t->rows[i];
-    return &t->rows[END_PRESETS - 1];
-}
-
-/* ------------------------------------------------------------------ output */
-
-static uint64_t recommended_ctx(const table *t, const row *r)
-{
-    uint64_t longest = r->longest / 256 * 256;
-    return r->fits || !longest ? t->o.ctx : longest;
-}
-
-/* The line to type; a path with other characters than these is quoted. */
-static const char *run_line(const table *t, const row *r)
-{
-    static char line[2 * PLACE_SIZE];
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@";
-    const char *quote = t->o.path[strspn(t->o.path, plain)] ? "'" : "";
-    int n = snprintf(line, sizeof line, "quire run --kv %s -- llama-server -m %s%s%s -c %llu", r->policy,
-                     quote, t->o.path, quote, (unsigned long long)(recommended_ctx(t, r) * t->o.parallel));
-    if (t->o.parallel > 1 && n > 0 && n < (int)sizeof line)
-        snprintf(line + n, sizeof line - (size_t)n, " -np %llu", (unsigned long long)t->o.parallel);
-    return line;
-}
-
-static void print_row(const row *r)
-{
-    char kv[TOOL_BYTES_SIZE], longest[32] = "any", measured[48] = "not measured";
-    const char *canonical = quire_plan_policy(r->plan);
-    size_t pair = strcspn(canonical, ",");
-    fidelity f = find_fidelity(canonical);
-    if (!strcmp(r->policy, "f16")) snprintf(measured, sizeof measured, "the measure");
-    if (f.n) snprintf(measured, sizeof measured, "KL %.2g, same token %.1f %%", f.kld, f.top1);
-    if (f.n && f.top1 >= 100) snprintf(measured, sizeof measured, "KL %.2g", f.kld);
-    if (r->longest < UINT64_C(1) << 31)
-        snprintf(longest, sizeof longest, "%llu", (unsigned long long)(r->longest / 256 * 256));
-    printf("%-10s %-12.*s %6.2f %9.0f  %9s  %-4s  %9s  %s%s\n", r->policy, (int)pair, canonical, r->bits,
-           r->token_bytes, tool_bytes(kv, r->kv_bytes), r->fits ? "yes" : "no", longest, measured,
-           quire_plan_warning(r->plan) ? " (!)" : "");
-}
-
-static void print_text(const table *t)
-{
-    char a[TOOL_BYTES_SIZE], b[TOOL_BYTES_SIZE];
     const model *m = &t->model;
-    uint32_t windows = 0;
-    const char *warning = NULL;
-    for (uint32_t i = 0; i < m->n_layers; i++) windows += m->has_kv[i] && m->layers[i].window;
-    printf("%s: %s, %u layers with a cache", *m->name ? m->name : t->o.path, m->arch, m->n_kv_layers);
-    if (windows) printf(" (%u with a window)", windows);
-    printf(", %u KV head%s, head size %u", m->layers[0].n_kv_heads, m->layers[0].n_kv_heads == 1 ? "" : "s",
-           m->layers[0].d_k);
-    if (m->layers[0].d_v != m->layers[0].d_k) printf("/%u", m->layers[0].d_v);
-    printf(", trained for %u tokens\n", m->context);
-    printf("%llu tokens x %llu, %s for the cache beside %s of model\n\n", (unsigned long long)t->o.ctx,
-           (unsigned long long)t->o.parallel, tool_bytes(a, t->room), tool_bytes(b, (double)m->file_bytes));
-    printf("%-10s %-12s %6s %9s  %9s  %-4s  %9s  %s\n", "policy", "codecs", "bits", "B/token", "KV cache",
-           "fits", "longest", "measured");
-    for (int i = 0; i < N_POLICIES; i++) {
-        print_row(&t->rows[i]);
-        if (quire_plan_warning(t->rows[i].plan)) warning = quire_plan_warning(t->rows[i].plan);
-    }
-    if (warning) printf("(!) %s\n", warning);
-    if (t->profile) printf("with the profile %s\n", t->o.profile_path ? t->o.profile_path : t->profile_path);
-    const row *r = recommend(t);
-    printf("\nrecommended: %s%s\n\n  %s\n", r->policy,
-           r->fits ? "" : ", with a shorter context: at that length nothing fits", run_line(t, r));
+    if (what->stock && !stock_can(m)) return true;
+    quire_status status = model_plan_create(&r->plan, m, what->policy, t->profile, why, size);
+    if (status) return what->stock;
+    r->listed = what;
+    r->bits = model_kv_bits(m, &r->plan);
+    r->bits_all = model_kv_bits_all(m, &r->plan, &t->use);
+    r->kv_bytes = model_kv_bytes(m, &r->plan, &t->use);
+    r->token_bytes = model_kv_token_bytes(m, &r->plan);
+    r->in_memory = model_kv_tokens(m, &r->plan, &t->use, t->best.room);
+    r->fits = r->kv_bytes <= t->best.room;
+    return true;
 }
 
-static void print_json_row(const row *r, const char *comma)
+/* Of stock's types there is none: it rotates their rows, and the policy of the same name does not. */
+const char *plan_warning(const plan_row *r)
 {
-    const char *warning = quire_plan_warning(r->plan);
-    fidelity f = find_fidelity(quire_plan_policy(r->plan));
+    return r->listed->stock ? NULL : quire_plan_warning(r->plan.plan);
+}
+
+/* As asked for; or less, if that is beyond the trained context or more than -c can say (an int). */
+static uint64_t find_aim(const plan_table *t)
+{
+    uint64_t tokens = t->o.ctx, most = INT32_MAX / t->o.parallel / 256 * 256;
+    if (t->model.context && tokens > t->model.context) tokens = t->model.context;
+    return tokens > most ? most : tokens;
+}
+
+static uint64_t find_line_tokens(const plan_table *t)
+{
+    uint64_t longest = plan_best_row(t)->in_memory;
+    return t->best.fits || t->aim <= longest ? t->aim : longest;
+}
+
+/* -------------------------------------------------------------- sentences */
+
+static void describe_context(plan_table *t)
+{
+    char rope[PLAN_ROPE_SIZE];
+    const model *m = &t->model;
+    if (!m->context || t->o.ctx <= m->context) return;
+    snprintf(
+        t->warning, sizeof t->warning,
+        "--ctx %llu is more than the %u tokens that the model was trained for%s; longer contexts need %sRoPE "
+        "scaling (llama.cpp's --rope-scaling), and without it llama-server limits each slot to %u tokens",
+        (unsigned long long)t->o.ctx, m->context, plan_rope_clause(rope, m), *m->rope_type ? "other " : "",
+        m->context);
+}
+
+/* Between quotes, if the shell would see something in it. */
+static void put_path(FILE *to, const char *path)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@";
+    if (*path && !path[strspn(path, plain)]) {
+        fputs(path, to);
+        return;
+    }
+    fputc('\'', to);
+    for (; *path; path++)
+        if (*path == '\'')
+            fputs("'\\''", to);
+        else
+            fputc(*path, to);
+    fputc('\'', to);
+}
+
+/*
+ * The line to type; NULL: there is none, or no memory for it. With -np, because llama-server would otherwise make four
+ * slots, and longer window layers for them.
+ */
+char *plan_line(const plan_table *t)
+{
+    char *line = NULL;
+    size_t size;
+    FILE *to = t->line_tokens ? open_memstream(&line, &size) : NULL;
+    if (!to) return NULL;
+    fprintf(to, "quire run --kv %s -- llama-server -m ", t->best.policy);
+    put_path(to, t->o.path);
+    fprintf(to, " -c %llu -np %llu", (unsigned long long)(t->line_tokens * t->o.parallel),
+            (unsigned long long)t->o.parallel);
+    return fclose(to) ? NULL : line;
+}
+
+/* -------------------------------------------------------------------- JSON */
+
+static void print_json_row(const plan_table *t, const plan_row *r, const char *comma)
+{
+    const char *warning = plan_warning(r);
+    plan_cost f = plan_find_cost(r);
     printf(
         "%s{\"policy\":\"%s\",\"canonical\":\"%s\",\"bits\":%.4g,\"bytes_per_token\":%.0f,\"kv_bytes\":%.0f,"
-        "\"fits\":%s,\"longest\":%llu",
-        comma, r->policy, quire_plan_policy(r->plan), r->bits, r->token_bytes, r->kv_bytes,
-        r->fits ? "true" : "false", (unsigned long long)r->longest);
+        "\"fits\":%s,\"longest\":%llu,\"longest_in_memory\":%llu,\"bits_all\":%.4g,\"stock\":%s",
+        comma, r->listed->name, quire_plan_policy(r->plan.plan), r->bits, r->token_bytes, r->kv_bytes,
+        r->fits ? "true" : "false", (unsigned long long)plan_longest(t, r), (unsigned long long)r->in_memory,
+        r->bits_all, r->listed->stock ? "true" : "false");
     if (f.n) printf(",\"kld\":%g", f.kld);
     if (f.n && f.top1 < 100) printf(",\"top1\":%g", f.top1);
+    if (f.n) printf(",\"models\":%u", f.n);
     if (warning) printf(",\"warning\":"), tool_json_string(stdout, warning);
     printf("}");
 }
 
-static void print_json(const table *t)
+static void print_json(const plan_table *t)
 {
-    const row *r = recommend(t);
+    const model *m = &t->model;
     printf("{\"model\":");
     tool_json_string(stdout, t->o.path);
     printf(",\"architecture\":");
-    tool_json_string(stdout, t->model.arch);
-    printf(
-        ",\"layers\":%u,\"model_bytes\":%llu,\"room_bytes\":%.0f,\"tokens\":%llu,\"sequences\":%llu,\"policies\":[",
-        t->model.n_kv_layers, (unsigned long long)t->model.file_bytes, t->room, (unsigned long long)t->o.ctx,
-        (unsigned long long)t->o.parallel);
-    for (int i = 0; i < N_POLICIES; i++) print_json_row(&t->rows[i], i ? "," : "");
-    printf("],\"recommended\":\"%s\",\"fits\":%s,\"command\":", r->policy, r->fits ? "true" : "false");
-    tool_json_string(stdout, run_line(t, r));
+    tool_json_string(stdout, m->arch);
+    printf(",\"layers\":%u,\"window_layers\":%u,\"trained_tokens\":%u", m->n_kv_layers, m->n_window_layers,
+           m->context);
+    if (*m->rope_type) {
+        printf(",\"rope_scaling\":{\"type\":");
+        tool_json_string(stdout, m->rope_type);
+        printf(",\"factor\":%g,\"original_tokens\":%u}", m->rope_factor, m->rope_original);
+    }
+    printf(",\"model_bytes\":%llu,\"room_bytes\":%.0f,\"tokens\":%llu,\"sequences\":%llu,\"policies\":[",
+           (unsigned long long)m->file_bytes, t->best.room, (unsigned long long)t->o.ctx,
+           (unsigned long long)t->o.parallel);
+    for (int i = 0; i < PLAN_ROWS; i++)
+        if (t->rows[i].listed) print_json_row(t, &t->rows[i], i ? "," : "");
+    printf("],\"default\":\"%s\",\"recommended\":\"%s\",\"fits\":%s", recommend_presets[RECOMMEND_DEFAULT],
+           t->best.policy, t->best.fits ? "true" : "false");
+    if (t->profile_state) printf(",\"profile_state\":"), tool_json_string(stdout, t->profile_state);
+    if (*t->warning) printf(",\"context_warning\":"), tool_json_string(stdout, t->warning);
+    char *line = plan_line(t);
+    printf(",\"command_tokens\":%llu,\"command\":", (unsigned long long)t->line_tokens);
+    if (line)
+        tool_json_string(stdout, line);
+    else
+        printf("null");
     printf("}\n");
+    free(line);
 }
 
 /* -------------------------------------------------------------------- main */
 
-static int find_profile(table *t)
+static int find_profile(plan_table *t)
 {
     const char *path = t->o.profile_path;
     if (!path && model_profile_path(t->profile_path, sizeof t->profile_path, t->o.path) &&
         !access(t->profile_path, R_OK))
         path = t->profile_path;
-    quire_status status = path ? tool_load_profile(&t->profile, path) : QUIRE_OK;
+    if (!path) return TOOL_OK;
+    quire_status status = tool_load_profile(&t->profile, path);
     if (status && t->o.profile_path)
-        return tool_failed("plan", "profile %s: %s", path, quire_status_text(status));
+        return tool_failed("plan", "the profile %s cannot be used: %s", path, quire_status_text(status));
+    t->profile_state = status ? "beside the model cannot be read and is not used" : "is used";
+    if (!status && !t->o.profile_path && !model_profile_fits(&t->model, t->profile)) {
+        t->profile_state = "beside the model was made for another model and is not used";
+        quire_profile_destroy(t->profile);
+        t->profile = NULL;
+    }
     return TOOL_OK;
 }
 
-static int make_table(table *t)
+static int make_table(plan_table *t)
 {
     char message[PLACE_SIZE + 512] = "";
     if (!model_open(&t->model, t->o.path, message, sizeof message)) return tool_failed("plan", "%s", message);
     if (!t->o.ctx) t->o.ctx = t->model.context;
-    if (!t->o.ctx) return tool_usage("plan", "the file does not say for how many tokens; --ctx does");
-    t->room = (t->o.ram ? (double)t->o.ram : available_bytes()) - (double)t->model.file_bytes;
-    if (t->room < 0) t->room = 0;
+    if (!t->o.ctx)
+        return tool_usage(
+            "plan", "%s does not say for how many tokens the model was trained; --ctx is needed", t->o.path);
     int code = find_profile(t);
-    for (int i = 0; code == TOOL_OK && i < N_POLICIES; i++)
-        if (!fill_row(t, &t->rows[i], policies[i], message, sizeof message))
-            code = tool_failed("plan", "%s: policy %s: %s", t->o.path, policies[i], message);
-    return code;
+    if (code != TOOL_OK) return code;
+    t->aim = find_aim(t);
+    t->use = (model_use){.tokens = t->aim, .sequences = (uint32_t)t->o.parallel};
+    if (!recommend(&t->best, &t->model, &t->use, t->profile, recommend_room(&t->model, t->o.ram), message,
+                   sizeof message))
+        return tool_failed("plan", "%s: %s", t->o.path, message);
+    t->use.tokens = t->o.ctx;
+    for (int i = 0; i < PLAN_ROWS; i++)
+        if (!fill_row(t, &t->rows[i], &listed[i], message, sizeof message))
+            return tool_failed("plan", "%s: the policy %s cannot be used: %s", t->o.path, listed[i].policy,
+                               message);
+    t->line_tokens = find_line_tokens(t);
+    describe_context(t);
+    return TOOL_OK;
 }
 
 int cmd_plan(int argc, char **argv)
 {
-    static table t; /* large */
+    static plan_table t; /* large */
     t.o.parallel = 1;
     int code = tool_parse(&command, argc, argv, &t.o);
     if (code >= 0) return code;
-    if (!t.o.path) return tool_usage("plan", "it needs a model; quire plan --help");
+    if (!t.o.path) return tool_usage("plan", "it needs a model; quire plan --help explains it");
     code = make_table(&t);
-    if (code == TOOL_OK && t.o.json)
+    if (code == TOOL_OK && t.o.json) {
         print_json(&t);
-    else if (code == TOOL_OK)
-        print_text(&t);
-    for (int i = 0; i < N_POLICIES; i++) quire_plan_destroy(t.rows[i].plan);
+    } else if (code == TOOL_OK) {
+        plan_print_text(&t);
+    }
+    for (int i = 0; i < PLAN_ROWS; i++) model_plan_destroy(&t.rows[i].plan);
     quire_profile_destroy(t.profile);
     if (code == TOOL_OK && (fflush(stdout) || ferror(stdout)))
         code = tool_failed("plan", "the output could not be written");

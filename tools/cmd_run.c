@@ -3,8 +3,10 @@
 #define _POSIX_C_SOURCE 200809L
 #include <quire/quire.h>
 
+#include "host_arguments.h"
 #include "host_program.h"
 #include "model.h"
+#include "recommend.h"
 #include "tool.h"
 
 #include <errno.h>
@@ -13,23 +15,28 @@
 #include <unistd.h>
 
 typedef struct run {
-    const char *policy, *profile_path;
+    const char *policy; /* NULL: none was chosen */
+    const char *profile_path;
+    uint64_t ram;
     bool json, env;
     int argc; /* of the host */
     char **argv;
 
-    /* What the host's arguments say; NULL: nothing. */
-    const char *model_path, *ctx, *parallel, *without_device;
-
+    host_arguments host_says;
     host_program host;
     char device[PLACE_SIZE], beside[PLACE_SIZE];
     model model;
     bool has_model;
-    model_use use;
     quire_profile *profile;
-    quire_plan *plan; /* NULL: a profile is given, but no model that it could be compared with */
+    model_plan plan; /* empty: a profile is given, but no model that it could be compared with */
+    recommendation best;
     const char *remark;
+    char memory[512]; /* what there is to say about the memory, or "" */
+    char kept[256];   /* why the cache keeps its declared types, or "" */
 } run;
+
+/* In place of a policy: what is recommended; what -ctk and -ctv say. */
+static const char fit[] = "fit", as_declared[] = "declared";
 
 /* ----------------------------------------------------------------- options */
 
@@ -40,27 +47,46 @@ static void set_rest(void *ctx, int argc, char **argv)
     r->argv = argv;
 }
 
+static const char *set_ram(void *ctx, const char *value)
+{
+    const char *end;
+    return tool_number(value, 0, 1, UINT64_C(1) << 50, &((run *)ctx)->ram, &end) ? NULL
+                                                                                 : "bytes, as in 16G or 512M";
+}
+
 static const tool_option options[] = {
     {"--kv", "POLICY",
-     "how the cache is kept: a preset (safe, balanced, small) or codecs, as in r8/r4\n(QUIRE_KV, or balanced)",
+     "how the cache is kept: a preset (safe, balanced, small), codecs for K and V, as in r8/r4; fit,\n"
+     "which takes what quire plan recommends; or declared, which keeps the types of -ctk and -ctv and\n"
+     "their bytes (default: QUIRE_KV of the environment, or safe)",
      TOOL_WORD(run, policy)},
     {"--profile", "FILE",
-     "of the model, for c: codecs and presets\n(MODEL.quire-profile beside the model, if it is there)",
+     "the profile of the model, for presets and c: codecs\n"
+     "(default: MODEL.quire-profile beside the model, if it exists)",
      TOOL_WORD(run, profile_path)},
-    {"--env", NULL, "prints the environment, NAME=value, and starts nothing", TOOL_FLAG(run, env)},
-    {"--json", NULL, "the line on stderr as one object", TOOL_FLAG(run, json)},
+    {"--ram", "BYTES",
+     "the memory for the model and its cache, as in 16G (default: what the system says is available\n"
+     "now; it does not see the limit of a container)",
+     .set = set_ram},
+    {"--env", NULL, "print the environment, NAME=value, and start nothing", TOOL_FLAG(run, env)},
+    {"--json", NULL, "print what is said on stderr as one JSON object", TOOL_FLAG(run, json)},
 };
 
 static const tool_command command = {
     .name = "run",
     .usage = "[OPTIONS] [--] PROGRAM [ARGUMENTS]",
     .about =
-        "Starts an unmodified llama.cpp program with its KV cache in Quire's tiles. Finds the device, lets it look at\n"
-        "the ggml that the program loads, checks the policy against the model of -m, sets GGML_BACKEND_PATH, QUIRE_KV\n"
-        "and QUIRE_PROFILE, says on stderr what will be saved, and becomes the program.",
+        "Starts an unmodified llama.cpp program with its KV cache in Quire's tiles. It finds Quire's device, lets the\n"
+        "device check the ggml that the program loads, checks the policy against the model of -m, sets\n"
+        "GGML_BACKEND_PATH, QUIRE_KV and QUIRE_PROFILE, prints on stderr what will be saved, and becomes the program.\n"
+        "\n" RECOMMEND_RULE "\n"
+        "If safe does not fit, quire run still uses it, because it takes less than f16; it prints what is needed, what\n"
+        "is available and which policy would fit.\n\n"
+        "The program must load ggml from shared libraries. The device works with " HOST_VERSIONS
+        ";\n" HOST_BUILDS ".",
     .examples =
         "  quire run -- llama-server -m model.gguf -c 32768\n"
-        "  quire run --kv r8/r4 -- llama-cli -m model.gguf\n"
+        "  quire run --kv fit -- llama-server -m model.gguf -c 32768\n"
         "  quire run --kv small --profile model.quire-profile -- llama-perplexity -m model.gguf -f text.txt\n"
         "  quire run --kv safe --env llama-server -m model.gguf >/etc/default/llama\n",
     .exit_codes = "that of PROGRAM; before it starts 1 failed or refused, 2 the command line is wrong",
@@ -69,116 +95,192 @@ static const tool_command command = {
     .set_rest = set_rest,
 };
 
-/* -------------------------------------------------------- the host's arguments */
-
-/* The value of an option of the host under either name, the last one given; or of its variable. */
-static const char *argument(const run *r, const char *brief, const char *full, const char *variable)
-{
-    const char *value = variable ? getenv(variable) : NULL;
-    for (int i = 1; i + 1 < r->argc; i++)
-        if (!strcmp(r->argv[i], brief) || !strcmp(r->argv[i], full)) value = r->argv[i + 1];
-    return value;
-}
-
-static bool has_switch(const run *r, const char *brief, const char *full)
-{
-    for (int i = 1; i < r->argc; i++)
-        if (!strcmp(r->argv[i], brief) || !strcmp(r->argv[i], full)) return true;
-    return false;
-}
-
-static bool is_any(const char *value, const char *a, const char *b)
-{
-    return value && (!strcmp(value, a) || !strcmp(value, b));
-}
-
-/* Arguments with which llama.cpp keeps the cache away from every device, or in plain memory (docs/llama.cpp.md). */
-static const char *find_obstacle(const run *r)
-{
-    if (is_any(argument(r, "-fa", "--flash-attn", "LLAMA_ARG_FLASH_ATTN"), "off", "0")) return "-fa off";
-    if (has_switch(r, "-nkvo", "--no-kv-offload")) return "-nkvo";
-    if (is_any(argument(r, "-ngl", "--n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS"), "0", "0") ||
-        is_any(argument(r, "-ngl", "--gpu-layers", NULL), "0", "0"))
-        return "-ngl 0";
-    if (is_any(argument(r, "-dev", "--device", "LLAMA_ARG_DEVICE"), "none", "none")) return "-dev none";
-    if (is_any(argument(r, "-ctk", "--cache-type-k", "LLAMA_ARG_CACHE_TYPE_K"), "f32", "f32"))
-        return "-ctk f32";
-    if (is_any(argument(r, "-ctv", "--cache-type-v", "LLAMA_ARG_CACHE_TYPE_V"), "f32", "f32"))
-        return "-ctv f32";
-    return NULL;
-}
-
-static void read_arguments(run *r)
-{
-    r->model_path = argument(r, "-m", "--model", "LLAMA_ARG_MODEL");
-    r->ctx = argument(r, "-c", "--ctx-size", "LLAMA_ARG_CTX_SIZE");
-    r->parallel = argument(r, "-np", "--parallel", "LLAMA_ARG_N_PARALLEL");
-    r->without_device = find_obstacle(r);
-}
-
-/* -c is the context of all sequences together. */
-static void read_use(run *r)
-{
-    uint64_t tokens = 0, sequences = 1;
-    const char *end;
-    if (r->ctx) tool_number(r->ctx, 0, 0, 1u << 30, &tokens, &end);
-    if (r->parallel) tool_number(r->parallel, 0, 1, 65536, &sequences, &end);
-    if (!tokens) tokens = r->model.context;
-    r->use = (model_use){tokens / sequences, (uint32_t)sequences};
-}
-
-/* ---------------------------------------------------------- policy and profile */
-
-static quire_status make_plan(run *r, const quire_profile *profile, char *why, size_t size)
-{
-    quire_geometry any = {
-        .version = QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 8, .n_kv_heads = 8, .d_k = 128, .d_v = 128};
-    quire_geometry geometry = r->has_model ? model_geometry(&r->model) : any;
-    quire_plan_options o = {
-        .version = QUIRE_OPTIONS, .profile = profile, .message = why, .message_size = size};
-    return quire_plan_create(&r->plan, &geometry, r->policy, &o);
-}
-
-static int refuse_policy(const run *r, const char *why)
-{
-    bool profile = strstr(why, "needs a profile");
-    return tool_failed("run", "policy %s: %s%s%s", r->policy, why,
-                       profile ? "; this makes one: quire calibrate " : "",
-                       profile ? r->model_path ? r->model_path : "MODEL.gguf" : "");
-}
+/* --------------------------------------------------------------------- profile */
 
 /* The profile beside the model is a help, never a hindrance. */
 static void try_profile_beside(run *r)
 {
-    char why[512] = "";
-    if (!r->has_model || !model_profile_path(r->beside, sizeof r->beside, r->model_path) ||
+    if (!r->has_model || !model_profile_path(r->beside, sizeof r->beside, r->host_says.model) ||
         access(r->beside, R_OK))
         return;
-    if (tool_load_profile(&r->profile, r->beside))
+    if (tool_load_profile(&r->profile, r->beside)) {
         r->remark = "the profile beside the model cannot be read";
-    else if (make_plan(r, r->profile, why, sizeof why) == QUIRE_EMISMATCH)
-        r->remark = "the profile beside the model is of another model";
-    else if (r->plan && model_plan_is_calibrated(r->plan))
-        r->profile_path = r->beside;
-    if (r->profile_path) return;
-    quire_plan_destroy(r->plan);
-    r->plan = NULL;
+    } else if (!model_profile_fits(&r->model, r->profile)) {
+        r->remark = "the profile beside the model was made for another model";
+        quire_profile_destroy(r->profile);
+        r->profile = NULL;
+    }
+}
+
+static int load_profile(run *r)
+{
+    if (!r->profile_path) {
+        try_profile_beside(r);
+        return TOOL_OK;
+    }
+    quire_status status = tool_load_profile(&r->profile, r->profile_path);
+    if (!status) return TOOL_OK;
+    return tool_failed("run", "the profile %s cannot be used: %s", r->profile_path,
+                       quire_status_text(status));
+}
+
+/* ---------------------------------------------------------------------- policy */
+
+static int refuse_policy(const run *r, const char *why)
+{
+    bool profile = strstr(why, "needs a profile");
+    return tool_failed("run", "the policy %s cannot be used: %s%s%s", r->policy, why,
+                       profile ? "; you can make one with: quire calibrate " : "",
+                       profile ? r->has_model ? r->host_says.model : "MODEL.gguf" : "");
+}
+
+static int make_plan(run *r)
+{
+    char why[512] = "";
+    const model *m = r->has_model ? &r->model : NULL;
+    bool given = r->profile_path;
+    if (given && !m) return TOOL_OK; /* nothing to compare the profile with */
+    quire_status status = model_plan_create(&r->plan, m, r->policy, r->profile, why, sizeof why);
+    if (!status && !given && r->profile && model_plan_is_calibrated(&r->plan)) r->profile_path = r->beside;
+    return status ? refuse_policy(r, *why ? why : quire_status_text(status)) : TOOL_OK;
+}
+
+/* The mark with which rows of a policy travel in rows of a declared type (plugins/ggml/state.c). */
+enum { MARK_BYTES = 6 };
+
+static bool has_room(const char *declared, const char *codec, uint32_t d, uint32_t heads)
+{
+    if (!declared || !codec || !quire_codec_row_bytes(declared, d)) return true;
+    if (!strncmp(codec, "c:", 2))
+        return false; /* llama.cpp rotates K, and a profile is for rows as they are */
+    return quire_codec_row_bytes(codec, d) * heads + MARK_BYTES <= quire_codec_row_bytes(declared, d) * heads;
+}
+
+/* A policy that does not fit into the quantized types of -ctk and -ctv is refused by the device, which keeps those. */
+static void compare_with_declared(run *r)
+{
+    quire_plan_layer info;
+    const char *k = r->host_says.type_k, *v = r->host_says.type_v;
+    if (!r->has_model || (!k && !v)) return;
+    for (uint32_t i = 0; !quire_plan_layer_info(r->plan.plan, i, &info); i++) {
+        const quire_layer *l = &r->model.layers[i];
+        if (!r->model.has_kv[i] || l->window) continue;
+        bool k_fits = has_room(k, info.k, l->d_k, l->n_kv_heads);
+        if (k_fits && has_room(v, info.v, l->d_v, l->n_kv_heads)) continue;
+        snprintf(
+            r->kept, sizeof r->kept,
+            "the cache keeps the types of -ctk and -ctv, because %s cannot hold %s; leave them out, and the "
+            "policy has room",
+            k_fits ? v : k, k_fits ? info.v : info.k);
+        return;
+    }
+}
+
+static double preset_bytes(const run *r, int preset)
+{
+    return r->best.offers[preset].bytes;
+}
+
+/* safe was nobody's choice and does not fit: it is used all the same, for f16 would fit even less. */
+static void tell_of_safe(run *r)
+{
+    char a[TOOL_BYTES_SIZE], b[TOOL_BYTES_SIZE], c[TOOL_BYTES_SIZE];
+    const model_use *use = &r->host_says.use;
+    size_t n =
+        (size_t)snprintf(r->memory, sizeof r->memory,
+                         "safe needs %s for the KV cache and %s of memory is available beside the model; ",
+                         tool_bytes(a, preset_bytes(r, RECOMMEND_DEFAULT)), tool_bytes(b, r->best.room));
+    char *more = r->memory + n;
+    size_t left = sizeof r->memory - n;
+    if (r->best.fits) {
+        snprintf(more, left, "--kv %s would fit, with %s (--kv fit chooses it)", r->best.policy,
+                 tool_bytes(c, preset_bytes(r, r->best.preset)));
+        return;
+    }
+    uint64_t tokens = model_kv_tokens(&r->model, &r->plan, use, r->best.room);
+    n = (size_t)snprintf(more, left, "no preset fits, not even --kv small with %s",
+                         tool_bytes(c, preset_bytes(r, RECOMMEND_SMALLEST)));
+    if (tokens)
+        snprintf(more + n, left - n, ", but -c %llu would fit with safe",
+                 (unsigned long long)(tokens * (use->is_shared ? 1 : use->sequences)));
+}
+
+/* What --kv fit took, if it is not what everyone gets. */
+static void tell_of_fit(run *r)
+{
+    char a[TOOL_BYTES_SIZE], b[TOOL_BYTES_SIZE], c[TOOL_BYTES_SIZE];
+    if (r->best.fits)
+        snprintf(
+            r->memory, sizeof r->memory,
+            "--kv fit chose %s, because safe needs %s for the KV cache and %s of memory is available beside the "
+            "model",
+            r->policy, tool_bytes(a, preset_bytes(r, RECOMMEND_DEFAULT)), tool_bytes(b, r->best.room));
+    else
+        snprintf(
+            r->memory, sizeof r->memory,
+            "--kv fit chose %s, the smallest preset, but no preset fits: it needs %s for the KV cache and %s of "
+            "memory is available beside the model",
+            r->policy, tool_bytes(c, preset_bytes(r, r->best.preset)), tool_bytes(b, r->best.room));
+}
+
+static bool keeps_types(const run *r)
+{
+    return r->policy && !strcmp(r->policy, as_declared);
 }
 
 static int settle_policy(run *r)
 {
     char why[512] = "";
-    if (!r->profile_path) {
-        try_profile_beside(r);
-        if (r->plan) return TOOL_OK;
-        quire_status status = make_plan(r, NULL, why, sizeof why);
-        return status ? refuse_policy(r, *why ? why : quire_status_text(status)) : TOOL_OK;
+    bool none = !r->policy, fitting = r->policy && !strcmp(r->policy, fit);
+    bool known = r->has_model && r->host_says.use.tokens;
+    if (keeps_types(r)) {
+        snprintf(
+            r->kept, sizeof r->kept,
+            "the cache keeps the types of -ctk and -ctv and their bytes; Quire computes attention on them");
+        return TOOL_OK;
     }
-    quire_status status = tool_load_profile(&r->profile, r->profile_path);
-    if (status) return tool_failed("run", "profile %s: %s", r->profile_path, quire_status_text(status));
-    if (!r->has_model) return TOOL_OK;
-    status = make_plan(r, r->profile, why, sizeof why);
-    return status ? refuse_policy(r, *why ? why : quire_status_text(status)) : TOOL_OK;
+    if (none || fitting) r->policy = recommend_presets[RECOMMEND_DEFAULT];
+    if (known && (none || fitting)) {
+        if (!recommend(&r->best, &r->model, &r->host_says.use, r->profile, recommend_room(&r->model, r->ram),
+                       why, sizeof why))
+            return refuse_policy(r, why);
+        if (fitting) r->policy = r->best.policy;
+    } else if (fitting) {
+        snprintf(r->memory, sizeof r->memory,
+                 "--kv fit chose safe, because the arguments do not tell the size of the cache");
+    }
+    int code = make_plan(r);
+    if (code == TOOL_OK) compare_with_declared(r);
+    if (code != TOOL_OK || !known || r->host_says.obstacle || *r->kept) return code;
+    if (none && preset_bytes(r, RECOMMEND_DEFAULT) > r->best.room) tell_of_safe(r);
+    if (fitting && (r->best.preset != RECOMMEND_DEFAULT || !r->best.fits)) tell_of_fit(r);
+    return TOOL_OK;
+}
+
+/* ----------------------------------------------------------------------- sizes */
+
+/*
+ * What the cache will take. Where K or V is declared in a quantized type, the device has no float rows for the window
+ * layers and gives them the codecs of the others.
+ */
+static double planned_bytes(const run *r)
+{
+    char policy[512];
+    quire_plan_layer info;
+    const char *k = r->host_says.type_k, *v = r->host_says.type_v;
+    model_plan coded;
+    uint32_t full = 0;
+    while (full < r->model.n_layers && (!r->model.has_kv[full] || r->model.layers[full].window)) full++;
+    if ((k || v) && r->model.n_window_layers && full < r->model.n_layers && !strstr(r->policy, "window=") &&
+        !quire_plan_layer_info(r->plan.plan, full, &info) &&
+        snprintf(policy, sizeof policy, "%s,window=%s/%s", r->policy, k ? info.k : "f16",
+                 v && info.v ? info.v : "f16") < (int)sizeof policy &&
+        !model_plan_create(&coded, &r->model, policy, r->profile, NULL, 0)) {
+        double bytes = model_kv_bytes(&r->model, &coded, &r->host_says.use);
+        model_plan_destroy(&coded);
+        return bytes;
+    }
+    return model_kv_bytes(&r->model, &r->plan, &r->host_says.use);
 }
 
 /* ---------------------------------------------------------------- environment */
@@ -198,92 +300,126 @@ static void set_environment(const run *r)
     if (other && *other && !strstr(other, "libggml-quire") && !getenv("QUIRE_CHAIN"))
         set(r, "QUIRE_CHAIN", other);
     set(r, "GGML_BACKEND_PATH", r->device);
-    set(r, "QUIRE_KV", r->policy);
+    if (!keeps_types(r)) set(r, "QUIRE_KV", r->policy);
+    if (keeps_types(r) && !r->env) unsetenv("QUIRE_KV");
     if (r->profile_path) set(r, "QUIRE_PROFILE", r->profile_path);
 }
 
 /* -------------------------------------------------------------------- the line */
 
+static const char *canonical(const run *r)
+{
+    return r->plan.plan ? quire_plan_policy(r->plan.plan) : r->policy;
+}
+
+static const char *warning(const run *r)
+{
+    return r->plan.plan ? quire_plan_warning(r->plan.plan) : NULL;
+}
+
+static void add_member(const char *key, const char *text)
+{
+    if (!text || !*text) return;
+    fprintf(stderr, ",\"%s\":", key);
+    tool_json_string(stderr, text);
+}
+
 static void tell_json(const run *r, double f16, double bytes)
 {
+    const model_use *use = &r->host_says.use;
     fprintf(stderr, "{\"policy\":");
     tool_json_string(stderr, r->policy);
-    fprintf(stderr, ",\"canonical\":");
-    tool_json_string(stderr, r->plan ? quire_plan_policy(r->plan) : r->policy);
-    fprintf(stderr, ",\"device\":");
-    tool_json_string(stderr, r->device);
-    if (r->profile_path) fprintf(stderr, ",\"profile\":"), tool_json_string(stderr, r->profile_path);
+    add_member("canonical", canonical(r));
+    add_member("device", r->device);
+    add_member("profile", r->profile_path);
     if (f16 > 0)
         fprintf(stderr,
-                ",\"tokens\":%llu,\"sequences\":%u,\"f16_bytes\":%.0f,\"bytes\":%.0f,\"saved_bytes\":%.0f",
-                (unsigned long long)r->use.tokens, r->use.sequences, f16, bytes,
-                r->without_device ? 0 : f16 - bytes);
-    if (r->without_device) fprintf(stderr, ",\"obstacle\":"), tool_json_string(stderr, r->without_device);
-    if (r->remark) fprintf(stderr, ",\"remark\":"), tool_json_string(stderr, r->remark);
+                ",\"tokens\":%llu,\"sequences\":%u,\"f16_bytes\":%.0f,\"bytes\":%.0f,\"saved_bytes\":%.0f,"
+                "\"shared\":%s",
+                (unsigned long long)use->tokens, use->sequences, f16, bytes,
+                r->host_says.obstacle || *r->kept ? 0 : f16 - bytes, use->is_shared ? "true" : "false");
+    if (r->best.policy)
+        fprintf(stderr, ",\"room_bytes\":%.0f,\"recommended\":\"%s\",\"fits\":%s", r->best.room,
+                r->best.policy, bytes <= r->best.room ? "true" : "false");
+    add_member("obstacle", r->host_says.obstacle);
+    add_member("kept", r->kept);
+    add_member("remark", r->remark);
+    add_member("memory", r->memory);
+    add_member("warning", warning(r));
     fprintf(stderr, "}\n");
 }
 
 static void tell_text(const run *r, double f16, double bytes)
 {
     char a[TOOL_BYTES_SIZE], b[TOOL_BYTES_SIZE], c[TOOL_BYTES_SIZE];
-    const char *canonical = r->plan ? quire_plan_policy(r->plan) : r->policy;
-    fprintf(stderr, "quire run: %s%s%s: ", r->policy, strcmp(canonical, r->policy) ? " is " : "",
-            strcmp(canonical, r->policy) ? canonical : "");
-    if (r->without_device)
-        fprintf(stderr, "nothing is saved, because %s keeps the cache where the device is not",
-                r->without_device);
+    fprintf(stderr, "quire run: %s%s%s: ", r->policy, strcmp(canonical(r), r->policy) ? " is " : "",
+            strcmp(canonical(r), r->policy) ? canonical(r) : "");
+    if (r->host_says.obstacle)
+        fprintf(stderr, "nothing is saved, because %s keeps the cache away from Quire's device",
+                r->host_says.obstacle);
+    else if (*r->kept)
+        fprintf(stderr, "%s", r->kept);
     else if (f16 > 0)
-        fprintf(stderr, "KV cache of %llu tokens %s instead of %s in f16, %s saved",
-                (unsigned long long)(r->use.tokens * r->use.sequences), tool_bytes(a, bytes),
-                tool_bytes(b, f16), tool_bytes(c, f16 - bytes));
+        fprintf(stderr, "the KV cache of %llu tokens takes %s instead of %s in f16, %s saved",
+                (unsigned long long)r->host_says.ctx, tool_bytes(a, bytes), tool_bytes(b, f16),
+                tool_bytes(c, f16 - bytes));
+    else if (r->has_model && !r->host_says.ctx)
+        fprintf(stderr,
+                "neither -c nor the model's file tells the context, so Quire cannot say what is saved");
     else
-        fprintf(stderr, "the arguments name no model file, so what is saved is not known");
-    if (r->profile_path) fprintf(stderr, ", with the profile %s", r->profile_path);
+        fprintf(stderr, "the arguments name no model file, so Quire cannot say what is saved");
+    if (r->profile_path && !r->host_says.obstacle && !*r->kept)
+        fprintf(stderr, ", with the profile %s", r->profile_path);
     if (r->remark) fprintf(stderr, "; %s", r->remark);
     fputc('\n', stderr);
+    if (*r->memory) fprintf(stderr, "quire run: %s\n", r->memory);
+    if (warning(r)) fprintf(stderr, "quire run: warning: %s\n", warning(r));
 }
 
 static void tell(const run *r)
 {
     double f16 = 0, bytes = 0;
-    if (r->has_model && r->plan && r->use.tokens) {
-        f16 = model_kv_bytes(&r->model, NULL, &r->use);
-        bytes = model_kv_bytes(&r->model, r->plan, &r->use);
+    if (r->has_model && r->plan.plan && r->host_says.use.tokens) {
+        f16 = model_kv_bytes(&r->model, NULL, &r->host_says.use);
+        bytes = planned_bytes(r);
     }
-    if (r->json) {
+    if (r->json)
         tell_json(r, f16, bytes);
-        return;
-    }
-    tell_text(r, f16, bytes);
-    const char *warning = r->plan ? quire_plan_warning(r->plan) : NULL;
-    if (warning) fprintf(stderr, "quire run: warning: %s\n", warning);
+    else
+        tell_text(r, f16, bytes);
 }
 
 /* ------------------------------------------------------------------------ main */
 
 static int prepare(run *r)
 {
-    char message[1024];
+    char message[PLACE_SIZE + 1024];
     if (!host_program_find(&r->host, r->argv[0]))
-        return tool_failed("run", "there is no program %s", r->argv[0]);
+        return tool_failed("run", "the program %s does not exist or cannot be run", r->argv[0]);
     if (r->host.kind == HOST_STATIC)
         return tool_failed(
             "run",
-            "%s has ggml built in, so it cannot load the device; it takes a llama.cpp with shared "
-            "libraries, as distributions have it or as -DGGML_BACKEND_DL=ON builds it",
+            "%s has ggml built in, so it cannot load the device; use a llama.cpp with shared libraries, as "
+            "distributions have it or as -DBUILD_SHARED_LIBS=ON -DGGML_BACKEND_DL=ON builds it, with " HOST_VERSIONS,
             r->host.path);
     if (!place_plugin(r->device))
         return tool_failed("run",
-                           "libggml-quire.so is not beside this program; QUIRE_PLUGIN says where it is");
-    read_arguments(r);
-    if (r->model_path && !(r->has_model = model_open(&r->model, r->model_path, message, sizeof message)))
+                           "libggml-quire.so is not beside this program; set QUIRE_PLUGIN to its path");
+    host_arguments_read(&r->host_says, r->argc, r->argv);
+    const char *path = r->host_says.model;
+    if (path && !(r->has_model = model_open(&r->model, path, message, sizeof message)))
         return tool_failed("run", "%s", message);
-    read_use(r);
-    int code = settle_policy(r);
+    if (r->has_model) host_arguments_complete(&r->host_says, r->model.context);
+    int code = load_profile(r);
+    if (code == TOOL_OK) code = settle_policy(r);
     if (code != TOOL_OK) return code;
     set_environment(r);
-    if (!r->env && !host_program_accepts(&r->host, r->device, message, sizeof message))
-        return tool_failed("run", "%s cannot load the device: %s", r->host.path, message);
+    if (!r->env && !host_program_accepts(&r->host, r->device, message, sizeof message)) {
+        tool_failed("run", "%s cannot load the device: %s", r->host.path, message);
+        if (!strncmp(message, "ggml ", 5))
+            tool_failed("run", "the device works with " HOST_VERSIONS "; " HOST_BUILDS);
+        return TOOL_FAILED;
+    }
     return TOOL_OK;
 }
 
@@ -292,16 +428,16 @@ int cmd_run(int argc, char **argv)
     static run r; /* large */
     int code = tool_parse(&command, argc, argv, &r);
     if (code >= 0) return code;
-    if (r.argc < 1) return tool_usage("run", "it needs a program; quire run --help");
+    if (r.argc < 1) return tool_usage("run", "it needs a program; quire run --help explains it");
     const char *kv = getenv("QUIRE_KV"), *profile = getenv("QUIRE_PROFILE");
-    if (!r.policy) r.policy = kv && *kv ? kv : "balanced";
+    if (!r.policy && kv && *kv) r.policy = kv;
     if (!r.profile_path && profile && *profile) r.profile_path = profile;
     code = prepare(&r);
     if (code == TOOL_OK) tell(&r);
-    quire_plan_destroy(r.plan);
+    model_plan_destroy(&r.plan);
     quire_profile_destroy(r.profile);
     if (code != TOOL_OK || r.env) return code;
     fflush(NULL);
     execv(r.host.path, r.argv);
-    return tool_failed("run", "%s: %s", r.host.path, strerror(errno));
+    return tool_failed("run", "%s cannot be started: %s", r.host.path, strerror(errno));
 }

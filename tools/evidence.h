@@ -3,6 +3,7 @@
 #ifndef QUIRE_TOOLS_EVIDENCE_H
 #define QUIRE_TOOLS_EVIDENCE_H
 
+/* policy: in canonical form, or "stock TYPE": llama.cpp's own type, which llama.cpp rotates and attends to by itself. */
 typedef struct evidence {
     const char *policy, *model;
     double kld;  /* mean KL divergence */
@@ -100,6 +101,13 @@ static const evidence evidence_rows[] = {
     {"r8/r8", "gemma3-270m", 0.000343, 99.07},
     {"r8/r8", "smollm2-135m", 0.000181, 99.31},
     {"r8/r8,window=r8/r8", "gemma3-270m", 0.000543, 98.92},
+    {"stock q4_0", "gemma3-270m", 0.1006, 83.8},
+    {"stock q4_0", "smollm2-135m", 0.04246, 88.9},
+    {"stock q5_1", "gemma3-270m", 0.01867, 93.23},
+    {"stock q5_1", "smollm2-135m", 0.007791, 94.9},
+    {"stock q8_0", "gemma3-270m", 0.000513, 98.75},
+    {"stock q8_0", "smollm2-135m", 0.000242, 99.21},
+    {"stock q8_0", "tinyllama-1.1b", 0.000188, 99.36},
     {"tq3/tq3", "gemma3-270m", 0.2789, 71.9},
     {"tq3/tq3", "smollm2-135m", 0.2236, 74.54},
     {"tq4/tq4", "gemma3-270m", 0.08395, 84.31},

@@ -5,6 +5,14 @@
 
 #include "place.h"
 
+/*
+ * The hosts that the device knows, as messages name them (docs/llama.cpp.md#hosts). llama-server --version prints version
+ * and build. A source tree without llama.cpp's history does not know its build number, which is so of the 0.5.0 and the
+ * 0.6.0 that were tested; b11063 is the last build of which it is known that its ggml is older (0.24.0).
+ */
+#define HOST_VERSIONS "ggml 0.25 to 0.27 (llama.cpp 0.5.0 to 0.7.0, where 0.7.0 is build b11669)"
+#define HOST_BUILDS "builds up to b11063 have an older ggml, and llama-server --version prints the build"
+
 enum { HOST_LIBRARIES = 8 };
 
 typedef enum host_kind {

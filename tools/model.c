@@ -13,8 +13,10 @@
 /* Metadata is a few megabytes, of vocabulary; nobody has to walk through the weights of a damaged file. */
 #define MAX_METADATA ((size_t)1 << 30)
 
-/* llama.cpp gives window layers so many cells more than the window, in steps. */
+/* llama.cpp makes cells in steps, and gives window layers a batch of them more than the window. */
 enum { BATCH_CELLS = 512, CELL_STEP = 256 };
+/* Up to so many cells the device knows window layers by their buffer alone (plugins/ggml/plan.c). */
+enum { SHORT_CONTEXT = 4096 };
 
 /* ------------------------------------------------------------------- windows */
 
@@ -91,10 +93,32 @@ static bool fill_layer(quire_layer *l, const gguf_facts *f, uint32_t layer, uint
     return l->d_k && l->d_v;
 }
 
+/* A factor of 1 and the type "none" change nothing. Files may give a factor without a type, which is linear then. */
+static void fill_rope(model *m, const gguf_facts *f)
+{
+    bool other = f->rope_scaling_original && f->rope_scaling_original != f->context_length;
+    if (!strcmp(f->rope_scaling_type, "none") || (f->rope_scaling_factor <= 1 && !other)) return;
+    snprintf(m->rope_type, sizeof m->rope_type, "%s",
+             f->rope_scaling_type[0] ? f->rope_scaling_type : "linear");
+    m->rope_factor = f->rope_scaling_factor;
+    m->rope_original = f->rope_scaling_original;
+}
+
+const char *model_rope_text(char *text, const model *m)
+{
+    int n = snprintf(text, MODEL_ROPE_SIZE, "%s", m->rope_type);
+    if (m->rope_factor > 0)
+        n += snprintf(text + n, MODEL_ROPE_SIZE - (size_t)n, ", factor %.4g", m->rope_factor);
+    if (m->rope_original)
+        snprintf(text + n, MODEL_ROPE_SIZE - (size_t)n, ", original context %u", m->rope_original);
+    return text;
+}
+
 bool model_from_facts(model *m, const gguf_facts *f, char *message, size_t size)
 {
     quire_layer some = {0};
     *m = (model){.context = f->context_length};
+    fill_rope(m, f);
     memcpy(m->arch, f->arch, sizeof m->arch);
     memcpy(m->name, f->name, sizeof m->name);
     if (f->block_count > f->nextn_predict_layers) m->n_layers = f->block_count - f->nextn_predict_layers;
@@ -106,10 +130,12 @@ bool model_from_facts(model *m, const gguf_facts *f, char *message, size_t size)
         if ((m->has_kv[i] = fill_layer(&m->layers[i], f, i, m->n_layers))) {
             some = m->layers[i];
             m->n_kv_layers++;
+            m->n_window_layers += some.window > 0;
         }
     for (uint32_t i = 0; i < m->n_layers; i++)
         if (!m->has_kv[i]) m->layers[i] = some;
-    if (!m->n_kv_layers) snprintf(message, size, "a model of architecture %s without a KV cache", m->arch);
+    if (!m->n_kv_layers)
+        snprintf(message, size, "it is a model of the architecture %s without a KV cache", m->arch);
     return m->n_kv_layers;
 }
 
@@ -144,7 +170,7 @@ bool model_open(model *m, const char *path, char *message, size_t size)
     static gguf_facts facts; /* large; one file at a time */
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &s) || !S_ISREG(s.st_mode)) {
-        snprintf(message, size, "%s: %s", path, fd < 0 ? strerror(errno) : "not a file");
+        snprintf(message, size, "%s: %s", path, fd < 0 ? strerror(errno) : "it is not a file");
         if (fd >= 0) close(fd);
         return false;
     }
@@ -169,6 +195,55 @@ bool model_profile_path(char *path, size_t size, const char *model_path)
     return snprintf(path, size, "%.*s.quire-profile", (int)n, model_path) < (int)size;
 }
 
+/* --------------------------------------------------------------------- plans */
+
+quire_status model_plan_create(model_plan *out, const model *m, const char *policy,
+                               const quire_profile *profile, char *why, size_t size)
+{
+    static quire_layer flat[GGUF_MAX_LAYERS]; /* large */
+    model_plan p = {NULL, NULL};
+    quire_geometry any = {
+        .version = QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 8, .n_kv_heads = 8, .d_k = 128, .d_v = 128};
+    quire_geometry geometry = m ? model_geometry(m) : any;
+    quire_plan_options o = {
+        .version = QUIRE_OPTIONS, .profile = profile, .message = why, .message_size = size};
+    quire_status status = quire_plan_create(&p.plan, &geometry, policy, &o);
+    if (!status && m && m->n_window_layers) {
+        memcpy(flat, m->layers, sizeof flat);
+        for (uint32_t i = 0; i < m->n_layers; i++) flat[i].window = 0;
+        geometry.layers = flat;
+        status = quire_plan_create(&p.flat, &geometry, policy, &o);
+    }
+    if (status)
+        model_plan_destroy(&p);
+    else
+        *out = p;
+    return status;
+}
+
+void model_plan_destroy(model_plan *p)
+{
+    quire_plan_destroy(p->plan);
+    quire_plan_destroy(p->flat);
+    *p = (model_plan){NULL, NULL};
+}
+
+bool model_profile_fits(const model *m, const quire_profile *profile)
+{
+    model_plan plan = {NULL, NULL};
+    quire_status status = model_plan_create(&plan, m, "c:r8/r8", profile, NULL, 0);
+    model_plan_destroy(&plan);
+    return status != QUIRE_EMISMATCH;
+}
+
+bool model_plan_is_calibrated(const model_plan *p)
+{
+    quire_plan_layer info;
+    for (uint32_t i = 0; !quire_plan_layer_info(p->plan, i, &info); i++)
+        if (!strncmp(info.k, "c:", 2)) return true;
+    return false;
+}
+
 /* --------------------------------------------------------------------- sizes */
 
 static double f16_bytes(const quire_layer *l)
@@ -183,35 +258,52 @@ static double token_bytes(const model *m, const quire_plan *plan, uint32_t layer
     return info.bytes_per_token;
 }
 
-/* Cells of a sequence in a window layer. */
-static uint64_t window_cells(uint32_t window, uint64_t tokens)
+static uint64_t in_steps(uint64_t cells)
 {
-    uint64_t cells = ((uint64_t)window + BATCH_CELLS + CELL_STEP - 1) / CELL_STEP * CELL_STEP;
-    return cells < tokens ? cells : tokens;
+    return (cells + CELL_STEP - 1) / CELL_STEP * CELL_STEP;
 }
 
-double model_kv_bytes(const model *m, const quire_plan *plan, const model_use *use)
+/* Cells of one cache in a layer, whatever the number of caches. */
+static uint64_t layer_cells(uint32_t window, const model_use *use)
+{
+    uint64_t all = in_steps(use->tokens);
+    if (!window || use->full_windows) return all;
+    uint64_t some =
+        (uint64_t)window * (use->is_shared ? use->sequences : 1) + (use->batch ? use->batch : BATCH_CELLS);
+    return some < all ? in_steps(some) : all;
+}
+
+/* Whether the device takes this layer for one without a window. */
+static bool looks_full(uint32_t window, const model_use *use)
+{
+    uint64_t all = in_steps(use->tokens);
+    return !window || (all > SHORT_CONTEXT && layer_cells(window, use) == all);
+}
+
+double model_kv_bytes(const model *m, const model_plan *p, const model_use *use)
 {
     double bytes = 0;
     for (uint32_t i = 0; i < m->n_layers; i++) {
         uint32_t window = m->layers[i].window;
-        uint64_t cells = window ? window_cells(window, use->tokens) : use->tokens;
-        if (m->has_kv[i]) bytes += token_bytes(m, plan, i) * (double)cells;
+        const quire_plan *plan = !p ? NULL : window && looks_full(window, use) ? p->flat : p->plan;
+        if (m->has_kv[i]) bytes += token_bytes(m, plan, i) * (double)layer_cells(window, use);
     }
-    return bytes * use->sequences;
+    return use->is_shared ? bytes : bytes * use->sequences;
 }
 
-uint64_t model_kv_tokens(const model *m, const quire_plan *plan, uint32_t sequences, double bytes)
+uint64_t model_kv_tokens(const model *m, const model_plan *p, const model_use *use, double bytes)
 {
-    uint64_t low = 0, high = UINT64_C(1) << 31;
+    model_use one = *use;
+    uint64_t low = 0, high = (UINT64_C(1) << 31) / CELL_STEP;
     while (low < high) {
         uint64_t middle = low + (high - low + 1) / 2;
-        if (model_kv_bytes(m, plan, &(model_use){middle, sequences}) <= bytes)
+        one.tokens = middle * CELL_STEP;
+        if (model_kv_bytes(m, p, &one) <= bytes)
             low = middle;
         else
             high = middle - 1;
     }
-    return low;
+    return low * CELL_STEP;
 }
 
 static bool has_growing(const model *m)
@@ -221,24 +313,21 @@ static bool has_growing(const model *m)
     return false;
 }
 
-double model_kv_token_bytes(const model *m, const quire_plan *plan)
+double model_kv_token_bytes(const model *m, const model_plan *p)
 {
     bool growing = has_growing(m);
     double bytes = 0;
     for (uint32_t i = 0; i < m->n_layers; i++)
-        if (m->has_kv[i] && growing == !m->layers[i].window) bytes += token_bytes(m, plan, i);
+        if (m->has_kv[i] && growing == !m->layers[i].window) bytes += token_bytes(m, p ? p->plan : NULL, i);
     return bytes;
 }
 
-double model_kv_bits(const model *m, const quire_plan *plan)
+double model_kv_bits(const model *m, const model_plan *p)
 {
-    return 16 * model_kv_token_bytes(m, plan) / model_kv_token_bytes(m, NULL);
+    return 16 * model_kv_token_bytes(m, p) / model_kv_token_bytes(m, NULL);
 }
 
-bool model_plan_is_calibrated(const quire_plan *plan)
+double model_kv_bits_all(const model *m, const model_plan *p, const model_use *use)
 {
-    quire_plan_layer info;
-    for (uint32_t i = 0; !quire_plan_layer_info(plan, i, &info); i++)
-        if (!strncmp(info.k, "c:", 2)) return true;
-    return false;
+    return 16 * model_kv_bytes(m, p, use) / model_kv_bytes(m, NULL, use);
 }

@@ -13,7 +13,12 @@ typedef struct model {
     char arch[64], name[128];
     uint64_t file_bytes; /* of all parts of a model in several files */
     uint32_t context;    /* the longest it was trained for; 0: the file does not say */
-    uint32_t n_layers, n_kv_layers;
+    /* RoPE scaling in the file, by which it reaches that context: rope_type is empty if there is none. Numbers that the
+     * file does not tell are 0. */
+    char rope_type[16];
+    double rope_factor;
+    uint32_t rope_original;
+    uint32_t n_layers, n_kv_layers, n_window_layers; /* the last two have a cache */
     quire_layer layers[GGUF_MAX_LAYERS];
     bool has_kv[GGUF_MAX_LAYERS]; /* others have the shape of one that has, so that a plan can be made */
 } model;
@@ -27,20 +32,50 @@ quire_geometry model_geometry(const model *m);
 /* MODEL.quire-profile beside MODEL.gguf, which `quire calibrate` writes. false: the name is too long. */
 bool model_profile_path(char *path, size_t size, const char *model_path);
 
-/* What a host holds: sequences of so many tokens each. */
+/* What the file says about RoPE scaling, as in "yarn, factor 4, original context 32768". */
+enum { MODEL_ROPE_SIZE = 80 };
+const char *model_rope_text(char *text, const model *m);
+
+/*
+ * What a host holds. llama.cpp makes a cache of `tokens` cells for each sequence, or one that all of them share; both in
+ * steps of 256. Window layers have cells for their window and for one batch in addition.
+ */
 typedef struct model_use {
-    uint64_t tokens;
+    uint64_t tokens; /* of each sequence, or of all together if they share the cache */
     uint32_t sequences;
+    bool is_shared;    /* -kvu, and llama-server without -np */
+    bool full_windows; /* --swa-full: window layers are as long as the others */
+    uint32_t batch;    /* -ub; 0: 512, llama.cpp's default */
 } model_use;
 
-/* Bytes of a full cache; plan NULL: in f16, as llama.cpp keeps it by itself. */
-double model_kv_bytes(const model *m, const quire_plan *plan, const model_use *use);
-/* Tokens of each sequence for which the cache takes at most so many bytes. */
-uint64_t model_kv_tokens(const model *m, const quire_plan *plan, uint32_t sequences, double bytes);
-/* Bytes of one more token, and bits per value, in the layers that grow with the context (in all, if none does). */
-double model_kv_token_bytes(const model *m, const quire_plan *plan);
-double model_kv_bits(const model *m, const quire_plan *plan);
+/*
+ * A policy for a model, planned as the device plans it. Where the window layers of a host are as long as the others and
+ * longer than 4096 cells, the device cannot tell them apart and gives them the codecs of the others (docs/llama.cpp.md).
+ */
+typedef struct model_plan {
+    quire_plan *plan;
+    quire_plan *flat; /* for that case: no layer has a window; NULL: none has one in `plan` either */
+} model_plan;
+
+/* m NULL: of any model, for checking the policy alone. Fails as quire_plan_create() does, and `why` has its sentence. */
+quire_status model_plan_create(model_plan *out, const model *m, const char *policy,
+                               const quire_profile *profile, char *why, size_t size);
+void model_plan_destroy(model_plan *p);
+/* Whether a profile was made for such a model. One of another model would also silence the warnings of its policies. */
+bool model_profile_fits(const model *m, const quire_profile *profile);
 /* Whether any codec of the plan takes something out of the profile. */
-bool model_plan_is_calibrated(const quire_plan *plan);
+bool model_plan_is_calibrated(const model_plan *p);
+
+/* The sizes of a cache. p NULL: in f16, as llama.cpp keeps it by itself. */
+
+/* Bytes of a full cache, window layers included. */
+double model_kv_bytes(const model *m, const model_plan *p, const model_use *use);
+/* The largest use->tokens for which the cache takes at most so many bytes: a multiple of 256, at most 2^31. */
+uint64_t model_kv_tokens(const model *m, const model_plan *p, const model_use *use, double bytes);
+/* Bytes of one more token, and bits per value, in the layers that grow with the context (in all, if none does). */
+double model_kv_token_bytes(const model *m, const model_plan *p);
+double model_kv_bits(const model *m, const model_plan *p);
+/* Bits per value of all rows that the host holds, window layers included. */
+double model_kv_bits_all(const model *m, const model_plan *p, const model_use *use);
 
 #endif

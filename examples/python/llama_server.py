@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("prompt", nargs="?", default="The capital of France is")
     parser.add_argument("--server", default="llama-server")
-    parser.add_argument("--kv", default="k8v4", metavar="POLICY")
+    parser.add_argument("--kv", default="safe", metavar="POLICY")
     parser.add_argument("--tokens", type=int, default=24)
     given = parser.parse_args()
 

@@ -34,7 +34,7 @@ def command(*arguments: _Path) -> str:
     return done.stdout
 
 
-def llama_env(policy: str = "k8v4", profile: Optional[_Path] = None, *, program: Optional[_Path] = None,
+def llama_env(policy: str = "safe", profile: Optional[_Path] = None, *, program: Optional[_Path] = None,
               arguments: Seq[str] = (), base: Optional[Dict[str, str]] = None) -> Dict[str, str]:
     """The environment for a child process in which an unmodified llama.cpp stores its KV cache with Quire.
 

@@ -154,28 +154,28 @@ LANES_FN void expand_floats(const quire_source *s, float *to, const quire_form f
     }
 }
 
-#define FLOAT_FAMILY(name, form)                                                                            \
-    LANES_CALL void score_##name(const quire_source *k, const quire_queries *q, uint32_t first, uint32_t n, \
-                                 uint32_t partial, float *scores, void *scratch)                            \
-    {                                                                                                       \
-        (void)scratch;                                                                                      \
-        (void)partial;                                                                                      \
-        score_rows(k, q, first, n, scores, form);                                                           \
-    }                                                                                                       \
-    LANES_CALL void mix_##name(const quire_source *v, uint32_t d_out, const float *p,                       \
-                               const uint64_t *visible, const float *factor, uint32_t n, float *acc,        \
-                               size_t stride, void *scratch)                                                \
-    {                                                                                                       \
-        (void)scratch;                                                                                      \
-        mix_rows(v, d_out, p, visible, factor, n, acc, stride, form);                                       \
-    }                                                                                                       \
-    LANES_CALL void turn_##name(const quire_source *s, void *to)                                            \
-    {                                                                                                       \
-        turn_floats(s, (float *)to, form);                                                                  \
-    }                                                                                                       \
-    LANES_CALL void expand_##name(const quire_source *s, void *to)                                          \
-    {                                                                                                       \
-        expand_floats(s, (float *)to, form);                                                                \
+#define FLOAT_FAMILY(name, form)                                                                           \
+    FLOAT_CALL void FLOAT_NAME(score, name)(const quire_source *k, const quire_queries *q, uint32_t first, \
+                                            uint32_t n, uint32_t partial, float *scores, void *scratch)    \
+    {                                                                                                      \
+        (void)scratch;                                                                                     \
+        (void)partial;                                                                                     \
+        score_rows(k, q, first, n, scores, form);                                                          \
+    }                                                                                                      \
+    FLOAT_CALL void FLOAT_NAME(mix, name)(const quire_source *v, uint32_t d_out, const float *p,           \
+                                          const uint64_t *visible, const float *factor, uint32_t n,        \
+                                          float *acc, size_t stride, void *scratch)                        \
+    {                                                                                                      \
+        (void)scratch;                                                                                     \
+        mix_rows(v, d_out, p, visible, factor, n, acc, stride, form);                                      \
+    }                                                                                                      \
+    FLOAT_CALL void FLOAT_NAME(turn, name)(const quire_source *s, void *to)                                \
+    {                                                                                                      \
+        turn_floats(s, (float *)to, form);                                                                 \
+    }                                                                                                      \
+    FLOAT_CALL void FLOAT_NAME(expand, name)(const quire_source *s, void *to)                              \
+    {                                                                                                      \
+        expand_floats(s, (float *)to, form);                                                               \
     }
 
 FLOAT_FAMILY(f32, QUIRE_F32)

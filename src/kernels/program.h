@@ -14,6 +14,12 @@
 #ifndef QUIRE_KERNELS_PROGRAM_H
 #define QUIRE_KERNELS_PROGRAM_H
 
+/* Names of the functions of float_program.h. */
+#ifndef FLOAT_NAME
+#define FLOAT_NAME(role, form) role##_##form
+#define FLOAT_CALL LANES_CALL
+#endif
+
 /* Called from soften() if it has more than four rows. */
 #ifndef ENGINE_SLEEPS
 LANES_FN void keep_engine_awake(void) {}
@@ -34,7 +40,7 @@ LANES_FN const group_scales *kept_scales(const quire_source *v, uint32_t group)
     return NULL;
 }
 
-LANES_FN bool has_shift(const quire_source *v, const uint32_t bits)
+LANES_FN bool has_shift(const quire_source *v, uint32_t bits)
 {
     (void)v;
     (void)bits;
@@ -161,8 +167,8 @@ LANES_FN uint32_t fine_rows(float most, const quire_queries *q, uint32_t first, 
 }
 
 LANES_FN void score_planes(const quire_source *k, const quire_queries *q, uint32_t first, uint32_t n,
-                           uint32_t partial, float *scores, void *scratch, const uint32_t bits,
-                           const bool table, const bool has_bias)
+                           uint32_t partial, float *scores, void *scratch, const code_loops *loops,
+                           const bool has_bias)
 {
     uint32_t part = quire_part_size(&k->format->coder), d = k->format->coder.d_pad;
     const key_scales *kept = kept_key_scales(k);
@@ -174,7 +180,7 @@ LANES_FN void score_planes(const quire_source *k, const quire_queries *q, uint32
         k_sink sink;
         if (!kept) load_key_scales(k, p, &own, has_bias);
         open_k(&sink, k, kept ? kept + p : &own, q, first, n, fine, p, scores, has_bias);
-        dot_k(k, p * part, to, q, first, n, &sink, scratch, bits, table);
+        loops->dot_k(k, p * part, to, q, first, n, &sink, scratch);
     }
     if (k->format->coder.codec->info.flags & QUIRE_CODEC_CALIBRATED)
         add_means(k, q->mean_score + (size_t)first * QUIRE_MEAN_SLOTS, n, scores);
@@ -324,7 +330,7 @@ LANES_FN void weigh_group(const quire_source *v, uint32_t group, const float *p,
 
 LANES_FN void mix_planes(const quire_source *v, uint32_t d_out, const float *p, const uint64_t *visible,
                          const float *factor, uint32_t n, float *acc, size_t stride, void *scratch,
-                         const uint32_t bits, const bool table, const bool has_bias)
+                         const code_loops *loops, const bool has_bias)
 {
     const quire_coder *coder = &v->format->coder;
     int8_t *plane = (int8_t *)scratch;
@@ -338,7 +344,7 @@ LANES_FN void mix_planes(const quire_source *v, uint32_t d_out, const float *p, 
             float *side = acc + coder->d_pad + (size_t)(first + g) * QUIRE_SIDE_LANES;
             sink[g].acc = acc;
             sink[g].stride = stride;
-            if (has_shift(v, bits))
+            if (has_shift(v, loops->bits))
                 weigh_group(v, first + g, p, visible, factor, n, plane + g * GROUP_PLANES, side, stride,
                             &sink[g], has_bias, true);
             else
@@ -348,7 +354,7 @@ LANES_FN void mix_planes(const quire_source *v, uint32_t d_out, const float *p, 
         for (uint32_t g = 0; g < some; g++) {
             uint32_t begin = (first + g) * coder->group,
                      end = begin + coder->group < d_out ? begin + coder->group : d_out;
-            dot_v(v, begin / 16, (end + 15) / 16, plane + g * GROUP_PLANES, n, &sink[g], memory, bits, table);
+            loops->dot_v(v, begin / 16, (end + 15) / 16, plane + g * GROUP_PLANES, n, &sink[g], memory);
         }
     }
 }
@@ -364,59 +370,84 @@ LANES_CALL void settle(const quire_format *f, float *acc)
     }
 }
 
-/* The functions of one integer family. */
-#define PROGRAM_FAMILY(name, bits, table)                                                                   \
-    LANES_CALL void score_##name(const quire_source *k, const quire_queries *q, uint32_t first, uint32_t n, \
-                                 uint32_t partial, float *scores, void *scratch)                            \
-    {                                                                                                       \
-        score_planes(k, q, first, n, partial, scores, scratch, bits, table, BIAS_##name);                   \
-    }                                                                                                       \
-    LANES_CALL void mix_##name(const quire_source *v, uint32_t d_out, const float *p,                       \
-                               const uint64_t *visible, const float *factor, uint32_t n, float *acc,        \
-                               size_t stride, void *scratch)                                                \
-    {                                                                                                       \
-        mix_planes(v, d_out, p, visible, factor, n, acc, stride, scratch, bits, table, BIAS_##name);        \
+/* What does not depend on how codes are packed is compiled twice: with biases and without. */
+#define PROGRAM_BODIES(kind, has_bias)                                                                       \
+    LANES_CALL void score_##kind(const quire_source *k, const quire_queries *q, uint32_t first, uint32_t n,  \
+                                 uint32_t partial, float *scores, void *scratch, const code_loops *loops)    \
+    {                                                                                                        \
+        score_planes(k, q, first, n, partial, scores, scratch, loops, has_bias);                             \
+    }                                                                                                        \
+    LANES_CALL void mix_##kind(const quire_source *v, uint32_t d_out, const float *p,                        \
+                               const uint64_t *visible, const float *factor, uint32_t n, float *acc,         \
+                               size_t stride, void *scratch, const code_loops *loops)                        \
+    {                                                                                                        \
+        mix_planes(v, d_out, p, visible, factor, n, acc, stride, scratch, loops, has_bias);                  \
     }
 
-#define PROGRAM_FAMILIES(X) \
-    X(a2, 2, false)         \
-    X(a3, 3, false)         \
-    X(a4, 4, false)         \
-    X(a5, 5, false)         \
-    X(a6, 6, false)         \
-    X(a8, 8, false)         \
-    X(z4, 4, false)         \
-    X(z5, 5, false)         \
-    X(z8, 8, false)         \
-    X(t2, 2, true)          \
-    X(t3, 3, true)          \
-    X(t4, 4, true)          \
-    X(t5, 5, true)          \
-    X(t6, 6, true)
+PROGRAM_BODIES(biased, true)
+PROGRAM_BODIES(plain, false)
 
-enum {
-    BIAS_a2 = true,
-    BIAS_a3 = true,
-    BIAS_a4 = true,
-    BIAS_a5 = true,
-    BIAS_a6 = true,
-    BIAS_a8 = true,
-    BIAS_z4 = false,
-    BIAS_z5 = false,
-    BIAS_z8 = false,
-    BIAS_t2 = false,
-    BIAS_t3 = false,
-    BIAS_t4 = false,
-    BIAS_t5 = false,
-    BIAS_t6 = false
-};
+/* The loops of one way of packing. */
+#define PROGRAM_LOOPS(name, bits, table)                                                                        \
+    LANES_CALL void dot_k_##name(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q,     \
+                                 uint32_t first, uint32_t n, const k_sink *sink, void *memory)                  \
+    {                                                                                                           \
+        dot_k(k, from, to, q, first, n, sink, memory, bits, table);                                             \
+    }                                                                                                           \
+    LANES_CALL void dot_v_##name(const quire_source *v, uint32_t from, uint32_t to, const int8_t *plane,        \
+                                 uint32_t n, const v_sink *sink, void *memory)                                  \
+    {                                                                                                           \
+        dot_v(v, from, to, plane, n, sink, memory, bits, table);                                                \
+    }
+/* For the table of all of them. */
+#define PROGRAM_LOOPS_SLOT(name, bits, table) [QUIRE_PACKING_##name] = {bits, dot_k_##name, dot_v_##name},
+#define PROGRAM_LOOPS_TABLE {CODE_PACKINGS(PROGRAM_LOOPS_SLOT)}
+
+/* The functions of one integer family. LOOPS is the table. */
+#define PROGRAM_FAMILY(name, packed, kind)                                                                      \
+    LANES_CALL void score_##name(const quire_source *k, const quire_queries *q, uint32_t first, uint32_t n,     \
+                                 uint32_t partial, float *scores, void *scratch)                                \
+    {                                                                                                           \
+        score_##kind(k, q, first, n, partial, scores, scratch, &LOOPS[QUIRE_PACKING_##packed]);                                \
+    }                                                                                                           \
+    LANES_CALL void mix_##name(const quire_source *v, uint32_t d_out, const float *p,                           \
+                               const uint64_t *visible, const float *factor, uint32_t n, float *acc,            \
+                               size_t stride, void *scratch)                                                    \
+    {                                                                                                           \
+        mix_##kind(v, d_out, p, visible, factor, n, acc, stride, scratch, &LOOPS[QUIRE_PACKING_##packed]);                     \
+    }
+
+/* Families, how they pack, and whether they have biases. */
+#define PROGRAM_FAMILIES(X) \
+    X(a2, l2, biased)       \
+    X(a3, l3, biased)       \
+    X(a4, l4, biased)       \
+    X(a5, l5, biased)       \
+    X(a6, l6, biased)       \
+    X(a8, l8, biased)       \
+    X(z4, l4, plain)        \
+    X(z5, l5, plain)        \
+    X(z8, l8, plain)        \
+    X(t2, t2, plain)        \
+    X(t3, t3, plain)        \
+    X(t4, t4, plain)        \
+    X(t5, t5, plain)        \
+    X(t6, t6, plain)
 
 /* Slots of all families in order. */
-#define PROGRAM_SLOTS(role)                                                                         \
-    {                                                                                               \
-        role##_f32, role##_f16, role##_bf16, role##_a2, role##_a3, role##_a4, role##_a5, role##_a6, \
-            role##_a8, role##_z4, role##_z5, role##_z8, role##_t2, role##_t3, role##_t4, role##_t5, \
-            role##_t6                                                                               \
+#define PROGRAM_SLOTS(role)                                                                                  \
+    {                                                                                                        \
+        FLOAT_NAME(role, f32), FLOAT_NAME(role, f16), FLOAT_NAME(role, bf16), role##_a2, role##_a3,          \
+            role##_a4, role##_a5, role##_a6, role##_a8, role##_z4, role##_z5, role##_z8, role##_t2,          \
+            role##_t3, role##_t4, role##_t5, role##_t6                                                       \
+    }
+
+/* The same for roles that differ by packing only. */
+#define PACKING_SLOTS(role)                                                                                  \
+    {                                                                                                        \
+        FLOAT_NAME(role, f32), FLOAT_NAME(role, f16), FLOAT_NAME(role, bf16), role##_l2, role##_l3,          \
+            role##_l4, role##_l5, role##_l6, role##_l8, role##_l4, role##_l5, role##_l8, role##_t2,          \
+            role##_t3, role##_t4, role##_t5, role##_t6                                                       \
     }
 
 /* For expand_from, which has one number for each family. */
@@ -426,6 +457,6 @@ _Static_assert(QUIRE_N_FAMILIES == 17, "expand_from has one number for each");
 /* What the tables of all instruction sets have in common. */
 #define PROGRAM_ROLES                                                                             \
     .soften = soften, .settle = settle, .score = PROGRAM_SLOTS(score), .mix = PROGRAM_SLOTS(mix), \
-    .expand = PROGRAM_SLOTS(expand), .turn = PROGRAM_SLOTS(turn)
+    .expand = PACKING_SLOTS(expand), .turn = PACKING_SLOTS(turn)
 
 #endif

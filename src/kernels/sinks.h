@@ -49,4 +49,16 @@ LANES_FN void take_v(const v_sink *to, uint32_t i, uint32_t block, vi dot)
     vf_store(at, vf_fma(vi_to_float(dot), vf_set1(to->unit[i]), vf_load(at)));
 }
 
+/*
+ * The loops of an engine for one way of packing codes. They are large and do not depend on what the codes mean, so the
+ * families that pack alike share them. memory: what the caller of score() or mix() gave.
+ */
+typedef struct code_loops {
+    uint32_t bits;
+    void (*dot_k)(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q, uint32_t first,
+                  uint32_t n, const k_sink *sink, void *memory);
+    void (*dot_v)(const quire_source *v, uint32_t from, uint32_t to, const int8_t *plane, uint32_t n,
+                  const v_sink *sink, void *memory);
+} code_loops;
+
 #endif

@@ -27,58 +27,46 @@ typedef struct sums {
 LANES_FN void multiply(const stream *s, const packing p, const planes *q, const uint32_t rows,
                        const bool fine, sums *out);
 
-/* Up to four queries. */
-LANES_FN void multiply_rows(const stream *s, const packing p, const planes *q, uint32_t rows, bool fine,
-                            sums *out)
-{
-    switch (rows * 2 + fine) {
-    case 2: multiply(s, p, q, 1, false, out); break;
-    case 3: multiply(s, p, q, 1, true, out); break;
-    case 4: multiply(s, p, q, 2, false, out); break;
-    case 5: multiply(s, p, q, 2, true, out); break;
-    case 6: multiply(s, p, q, 3, false, out); break;
-    case 7: multiply(s, p, q, 3, true, out); break;
-    case 8: multiply(s, p, q, 4, false, out); break;
-    default: multiply(s, p, q, 4, true, out); break;
-    }
-}
+/*
+ * These are large, so each is there once, for K and V: for expanded tiles and for each way of packing, by the number of
+ * rows, without and with r. A function of its own for each takes the compiler a third of the time of one for all.
+ */
+typedef void multiply_fn(const stream *s, const planes *q, sums *out);
 
-/* These are large, so each is there once, for K and V: one for expanded tiles and one for each way of packing. */
-typedef void multiply_fn(const stream *s, const planes *q, uint32_t rows, bool fine, sums *out);
-
-LANES_CALL void multiply_expanded(const stream *s, const planes *q, uint32_t rows, bool fine, sums *out)
-{
-    multiply_rows(s, (packing){.expanded = true}, q, rows, fine, out);
-}
-
-#define MULTIPLY(name, bits, table)                                                                        \
-    LANES_CALL void multiply_##name(const stream *s, const planes *q, uint32_t rows, bool fine, sums *out) \
-    {                                                                                                      \
-        multiply_rows(s, (packing){false, bits, table}, q, rows, fine, out);                               \
+#define MULTIPLY_ROWS(name, rows, which, with_fine, ...)                                         \
+    LANES_CALL void multiply_##name##_##rows##which(const stream *s, const planes *q, sums *out) \
+    {                                                                                            \
+        multiply(s, (packing){__VA_ARGS__}, q, rows, with_fine, out);                            \
     }
 
-MULTIPLY(l2, 2, false)
-MULTIPLY(l3, 3, false)
-MULTIPLY(l4, 4, false)
-MULTIPLY(l5, 5, false)
-MULTIPLY(l6, 6, false)
-MULTIPLY(l8, 8, false)
-MULTIPLY(t2, 2, true)
-MULTIPLY(t3, 3, true)
-MULTIPLY(t4, 4, true)
-MULTIPLY(t5, 5, true)
-MULTIPLY(t6, 6, true)
+#define MULTIPLY_ALL(name, ...)                                                               \
+    MULTIPLY_ROWS(name, 1, , false, __VA_ARGS__)                                              \
+    MULTIPLY_ROWS(name, 2, , false, __VA_ARGS__)                                              \
+    MULTIPLY_ROWS(name, 3, , false, __VA_ARGS__)                                              \
+    MULTIPLY_ROWS(name, 4, , false, __VA_ARGS__)                                              \
+    MULTIPLY_ROWS(name, 1, r, true, __VA_ARGS__)                                              \
+    MULTIPLY_ROWS(name, 2, r, true, __VA_ARGS__)                                              \
+    MULTIPLY_ROWS(name, 3, r, true, __VA_ARGS__)                                              \
+    MULTIPLY_ROWS(name, 4, r, true, __VA_ARGS__)                                              \
+    static multiply_fn *const multiply_##name[2][ROWS_AT_ONCE] = {                            \
+        {multiply_##name##_1, multiply_##name##_2, multiply_##name##_3, multiply_##name##_4}, \
+        {multiply_##name##_1r, multiply_##name##_2r, multiply_##name##_3r, multiply_##name##_4r}};
+#define MULTIPLY(name, bits, table) MULTIPLY_ALL(name, false, bits, table)
 
-LANES_FN multiply_fn *multiply_for(bool expanded, const uint32_t bits, const bool table)
+MULTIPLY_ALL(expanded, .expanded = true)
+CODE_PACKINGS(MULTIPLY)
+
+/* The functions for a tile, by the number of rows less 1. */
+LANES_FN multiply_fn *const *multiply_for(bool expanded, bool fine, const uint32_t bits, const bool table)
 {
-    if (expanded) return multiply_expanded;
+    if (expanded) return multiply_expanded[fine];
     switch (bits) {
-    case 2: return table ? multiply_t2 : multiply_l2;
-    case 3: return table ? multiply_t3 : multiply_l3;
-    case 4: return table ? multiply_t4 : multiply_l4;
-    case 5: return table ? multiply_t5 : multiply_l5;
-    case 6: return table ? multiply_t6 : multiply_l6;
-    default: return multiply_l8;
+    case 2: return table ? multiply_t2[fine] : multiply_l2[fine];
+    case 3: return table ? multiply_t3[fine] : multiply_l3[fine];
+    case 4: return table ? multiply_t4[fine] : multiply_l4[fine];
+    case 5: return table ? multiply_t5[fine] : multiply_l5[fine];
+    case 6: return table ? multiply_t6[fine] : multiply_l6[fine];
+    default: return multiply_l8[fine];
     }
 }
 

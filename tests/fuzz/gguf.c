@@ -65,13 +65,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!gguf_read(&facts, data, size, message, sizeof message) ||
         !model_from_facts(&m, &facts, message, sizeof message))
         return 0;
-    double bytes = model_kv_bytes(&m, NULL, &(model_use){4096, 3});
+    model_use use = {.tokens = 4096, .sequences = 3};
+    double bytes = model_kv_bytes(&m, NULL, &use);
     if (!isfinite(bytes) || bytes <= 0) abort();
-    if (model_kv_tokens(&m, NULL, 3, bytes) < 4096) abort();
-    quire_geometry g = model_geometry(&m);
-    quire_plan *plan = NULL;
-    if (m.n_layers > 64 || quire_plan_create(&plan, &g, "r5/r4", NULL)) return 0;
-    if (!(model_kv_bits(&m, plan) > 0)) abort();
-    quire_plan_destroy(plan);
+    if (model_kv_tokens(&m, NULL, &use, bytes) < 4096) abort();
+    char rope[MODEL_ROPE_SIZE];
+    model_rope_text(rope, &m);
+    model_plan plan;
+    if (m.n_layers > 64 || model_plan_create(&plan, &m, "r5/r4", NULL, message, sizeof message)) return 0;
+    if (!(model_kv_bits(&m, &plan) > 0)) abort();
+    model_plan_destroy(&plan);
     return 0;
 }

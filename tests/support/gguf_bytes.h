@@ -54,6 +54,14 @@ static inline void gguf_u32(gguf_bytes *b, const char *key, uint32_t value)
     gguf_number(b, value, 4);
 }
 
+static inline void gguf_f32(gguf_bytes *b, const char *key, float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    gguf_key(b, key, 6);
+    gguf_number(b, bits, 4);
+}
+
 /* type 5: i32, 7: flags */
 static inline void gguf_array(gguf_bytes *b, const char *key, uint32_t type, const uint32_t *values,
                               uint32_t n)

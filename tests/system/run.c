@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* quire run and quire plan as a user calls them: models made here, and hosts that cannot load the device. */
+/* quire run as a user calls it: models made here, and hosts that cannot load the device. */
 #define _POSIX_C_SOURCE 200809L
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,83 +8,141 @@
 
 #include <cmocka.h>
 
-#include "support/command_kit.h"
-#include "support/gguf_bytes.h"
-
-static char folder[] = "/tmp/quire-run-XXXXXX";
-
-/* 30 layers of 3 KV heads of 64: 23040 bytes per token in f16, 9000 in r8/r4. */
-static void write_model(const char *name, uint32_t layers)
-{
-    static gguf_bytes b;
-    char path[256];
-    gguf_begin(&b);
-    gguf_string(&b, "general.architecture", "llama");
-    gguf_u32(&b, "llama.block_count", layers);
-    gguf_u32(&b, "llama.context_length", 8192);
-    gguf_u32(&b, "llama.embedding_length", 576);
-    gguf_u32(&b, "llama.attention.head_count", 9);
-    gguf_u32(&b, "llama.attention.head_count_kv", 3);
-    gguf_end(&b);
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(b.data, 1, b.n, file), b.n);
-    fclose(file);
-}
+#include "support/model_files.h"
 
 static int set_up(void **state)
 {
-    if (find_command(state)) return -1;
-    if (!mkdtemp(folder)) return -1;
-    write_model("model.gguf", 30);
-    write_model("empty.gguf", 0);
+    model_shape empty = plain_model;
+    if (make_folder(state)) return -1;
+    write_model("model.gguf", &plain_model);
+    write_model("window.gguf", &window_model);
+    empty.layers = 0;
+    write_model("empty.gguf", &empty);
+    empty = plain_model;
+    empty.context = 0;
+    write_model("untrained.gguf", &empty);
     return 0;
-}
-
-static int tear_down(void **state)
-{
-    char line[256];
-    (void)state;
-    snprintf(line, sizeof line, "rm -r %s", folder);
-    return system(line);
-}
-
-/* %M is the folder of the models, %B that of the programs. */
-static result *run_in(const char *arguments)
-{
-    char line[2048], *to = line, bin[PATH_MAX];
-    snprintf(bin, sizeof bin, "%s", quire_path);
-    *strrchr(bin, '/') = 0;
-    for (const char *p = arguments; *p; p++)
-        if (*p == '%' && (p[1] == 'M' || p[1] == 'B'))
-            to += sprintf(to, "%s", *++p == 'M' ? folder : bin);
-        else
-            *to++ = *p;
-    *to = 0;
-    return run(line);
-}
-
-static void expect(const char *arguments, int code, const char *word)
-{
-    result *r = run_in(arguments);
-    if (r->code != code || !strstr(r->text, word))
-        fail_msg("quire %s: exit code %d, no \"%s\" in \"%s\"", arguments, r->code, word, r->text);
 }
 
 static void test_line(void **state)
 {
     (void)state;
     need_command();
-    expect("run --kv r8/r4 -- true -m %M/model.gguf -c 4096 2>&1", 0,
-           "quire run: r8/r4: KV cache of 4096 tokens 35.2 MiB instead of 90.0 MiB in f16, 54.8 MiB saved\n");
-    expect("run true -m %M/model.gguf 2>&1", 0, "balanced is r6/r4: KV cache of 8192 tokens");
+    expect(
+        "run --kv r8/r4 -- true -m %M/model.gguf -c 4096 2>&1", 0,
+        "quire run: r8/r4: the KV cache of 4096 tokens takes 35.2 MiB instead of 90.0 MiB in f16, 54.8 MiB saved\n");
+    expect("run --ram 16G true -m %M/model.gguf 2>&1", 0,
+           "quire run: safe is r8/r8: the KV cache of 8192 tokens takes 92.8");
     expect("run --json --kv r8/r4 -- true --model %M/model.gguf -c 8192 -np 2 2>&1", 0,
            "\"tokens\":4096,\"sequences\":2,\"f16_bytes\":188743680,\"bytes\":73728000,");
     expect("run --kv r4 -- true -m %M/model.gguf 2>&1", 0, "quire run: warning: K in r4");
     expect("run -- true -m %M/model.gguf -fa off 2>&1", 0, "nothing is saved, because -fa off");
     expect("run -- true -ngl 0 2>&1", 0, "-ngl 0");
     expect("run true 2>&1", 0, "name no model file");
+    expect("run true -m %M/untrained.gguf 2>&1", 0, "neither -c nor the model's file tells the context");
+    expect("run --kv safe true -m %M/model.gguf -c 4096 -np 3 2>&1", 0,
+           "the KV cache of 4096 tokens takes 52.2 MiB"); /* three of 1536 */
+}
+
+/* Without --kv it is what quire plan recommends, unless the user has to be asked. */
+static void test_default(void **state)
+{
+    char line[256];
+    (void)state;
+    need_command();
+    const char *const at =
+        value_of(run_in("plan --json --ctx 4096 --ram 1G %M/model.gguf")->text, "recommended");
+    snprintf(line, sizeof line, "QUIRE_KV=%.*s\n", (int)strcspn(at + 1, "\""), at + 1);
+    assert_string_equal(line, "QUIRE_KV=safe\n");
+    expect("run --env true -m %M/model.gguf -c 4096 2>/dev/null", 0, line);
+    expect("run --env true 2>/dev/null", 0, line);
+    /* 4096 tokens: safe needs 46.4 MiB, balanced 29.5, small 23.9 */
+    expect_not("run --ram 47M true -m %M/model.gguf -c 4096 2>&1", 0, "available");
+    static const char too_small[] = "run --ram 40M --env true -m %M/model.gguf -c 4096 2>&1";
+    expect(too_small, 0, line);
+    expect(
+        too_small, 0,
+        "quire run: safe needs 46.4 MiB for the KV cache and 40.0 MiB of memory is available beside the model; --kv "
+        "balanced would fit, with 29.5 MiB (--kv fit chooses it)\n");
+    expect("run --ram 10M true -m %M/model.gguf -c 4096 2>&1", 0,
+           "no preset fits, not even --kv small with 23.9 MiB, but -c 768 would fit with safe\n");
+    expect("run --ram 10M true -m %M/model.gguf -c 4096 -np 2 2>&1", 0, "but -c 512 would fit with safe\n");
+    expect("run --ram 1M sh -c 'exit 5' -m %M/model.gguf 2>&1", 5, "no preset fits");
+    expect_not("run --ram 1M true -m %M/model.gguf 2>&1", 0, " -c ");
+    /* Who chooses is not told what else there is. */
+    expect_not("run --ram 10M --kv safe true -m %M/model.gguf 2>&1", 0, "available");
+    expect_not("--version >/dev/null; QUIRE_KV=safe %B/quire run --ram 10M true -m %M/model.gguf 2>&1", 0,
+               "available");
+    expect("run --json --ram 40M true -m %M/model.gguf -c 4096 2>&1", 0,
+           "\"recommended\":\"balanced\",\"fits\":false,\"memory\":\"safe needs 46.4 MiB");
+    expect("run --help", 0, "The rule: safe is recommended");
+}
+
+/* --kv fit takes what quire plan recommends. */
+static void test_fit(void **state)
+{
+    static const char *const ram[] = {"100M", "47M", "40M", "25M", "10M", "1M"};
+    char line[256], word[64];
+    (void)state;
+    need_command();
+    for (size_t i = 0; i < sizeof ram / sizeof ram[0]; i++) {
+        snprintf(line, sizeof line, "plan --json --ctx 4096 --ram %s %%M/model.gguf", ram[i]);
+        const char *at = value_of(run_in(line)->text, "recommended");
+        snprintf(word, sizeof word, "QUIRE_KV=%.*s\n", (int)strcspn(at + 1, "\""), at + 1);
+        snprintf(line, sizeof line, "run --kv fit --env --ram %s true -m %%M/model.gguf -c 4096 2>/dev/null",
+                 ram[i]);
+        expect(line, 0, word);
+    }
+    expect(
+        "run --kv fit --ram 40M true -m %M/model.gguf -c 4096 2>&1", 0,
+        "quire run: balanced is r6/r4: the KV cache of 4096 tokens takes 29.5 MiB instead of 90.0 MiB in f16, 60.5 MiB "
+        "saved\nquire run: --kv fit chose balanced, because safe needs 46.4 MiB for the KV cache and 40.0 MiB of memory "
+        "is available beside the model\n");
+    expect("run --kv fit --ram 10M true -m %M/model.gguf -c 4096 2>&1", 0,
+           "--kv fit chose small, the smallest preset, but no preset fits: it needs 23.9 MiB");
+    expect_not("run --kv fit --ram 100M true -m %M/model.gguf -c 4096 2>&1", 0, "chose");
+    expect("run --kv fit true 2>&1", 0,
+           "--kv fit chose safe, because the arguments do not tell the size of the cache");
+    expect("run --kv fit true -m %M/untrained.gguf 2>&1", 0, "--kv fit chose safe");
+    expect(
+        "--version >/dev/null; QUIRE_KV=fit %B/quire run --env --ram 40M true -m %M/model.gguf -c 4096 2>/dev/null",
+        0, "QUIRE_KV=balanced\n");
+}
+
+/* The cells of window layers depend on more than -c. test_cells of unit_gguf has what llama.cpp makes. */
+static void test_window_layers(void **state)
+{
+    (void)state;
+    need_command();
+    expect("run --kv safe true -m %M/window.gguf -c 4096 2>&1", 0, "takes 21.0 MiB instead of 27.0 MiB");
+    expect("--version >/dev/null; ln -s /bin/true %M/llama-server; %B/quire run --kv safe %M/llama-server -m "
+           "%M/window.gguf -c 4096 2>&1",
+           0, "the KV cache of 4096 tokens takes 43.5 MiB instead of 49.5 MiB");
+    expect(
+        "--version >/dev/null; ln -s /bin/true %M/llama; %B/quire run --kv safe %M/llama serve -m %M/window.gguf -c "
+        "4096 2>&1",
+        0, "instead of 49.5 MiB");
+    expect("run --kv safe %M/llama-server -m %M/window.gguf -c 4096 -np 1 2>&1", 0, "instead of 27.0 MiB");
+    expect("run --kv safe %M/llama-server -m %M/window.gguf -c 4096 -np 2 2>&1", 0, "instead of 42.0 MiB");
+    expect("run --kv safe true -m %M/window.gguf -c 4096 -np 2 -kvu 2>&1", 0, "instead of 34.5 MiB");
+    expect("run --kv safe true -m %M/window.gguf -c 4096 -ub 1024 2>&1", 0, "instead of 34.5 MiB");
+    expect("run --kv safe true -m %M/window.gguf -c 8192 --swa-full 2>&1", 0,
+           "takes 72.6 MiB instead of 144 MiB");
+    expect("run --kv safe true -m %M/window.gguf -c 4096 -ctk q8_0 -ctv q8_0 2>&1", 0, "takes 13.6 MiB");
+}
+
+/* A policy that has no room in the declared types is refused by the device. */
+static void test_declared(void **state)
+{
+    (void)state;
+    need_command();
+    expect("run --kv safe true -m %M/model.gguf -c 4096 -ctk q8_0 -ctv q8_0 2>&1", 0, "takes 46.4 MiB");
+    expect("run --kv safe true -m %M/model.gguf -c 4096 -ctk q4_0 -ctv q4_0 2>&1", 0,
+           "the cache keeps the types of -ctk and -ctv, because q4_0 cannot hold r8");
+    expect("run --kv a8g64 true -m %M/model.gguf -c 4096 -ctk q8_0 2>&1", 0,
+           "because q8_0 cannot hold a8g64");
+    expect("run --kv r8/r4 true -m %M/model.gguf -c 4096 -ctk q8_0 -ctv q4_0 2>&1", 0, "takes 35.2 MiB");
+    expect_not("run --ram 10M true -m %M/model.gguf -c 4096 -ctk q4_0 -ctv q4_0 2>&1", 0, "available");
 }
 
 static void test_environment(void **state)
@@ -93,6 +151,13 @@ static void test_environment(void **state)
     need_command();
     expect("run --kv r5/r4 -- sh -c 'echo $QUIRE_KV $GGML_BACKEND_PATH' 2>/dev/null", 0, "r5/r4 /");
     expect("run --kv r5/r4 --env -- sh 2>/dev/null", 0, "QUIRE_KV=r5/r4\n");
+    expect("run --kv declared --env -- sh 2>/dev/null", 0, "GGML_BACKEND_PATH=");
+    expect_not("run --kv declared --env -- sh 2>/dev/null", 0, "QUIRE_KV");
+    expect("run --kv declared true -m %M/model.gguf 2>&1", 0,
+           "keeps the types of -ctk and -ctv and their bytes");
+    expect(
+        "--version >/dev/null; QUIRE_KV=r4 %B/quire run --kv declared -- sh -c 'echo \"<$QUIRE_KV>\"' 2>/dev/null",
+        0, "<>\n");
     expect("run -- sh -c 'exit 7' 2>/dev/null", 7, "");
     expect("run -- sh -c 'echo $0 $*' --help --json 2>/dev/null", 0, "--help --json");
     expect("--version >/dev/null; GGML_BACKEND_PATH=/x/other.so %B/quire run --env sh 2>/dev/null", 0,
@@ -106,11 +171,11 @@ static void test_refusals(void **state)
     need_command();
     expect("run 2>&1", 2, "it needs a program");
     expect("run --nonsense sh 2>&1", 2, "--nonsense");
-    expect("run -- /nowhere/llama-server 2>&1", 1, "there is no program /nowhere/llama-server");
+    expect("run -- /nowhere/llama-server 2>&1", 1, "the program /nowhere/llama-server does not exist");
     expect("run --kv x9 -- sh 2>&1", 1, "\"x9\" is not a preset or a codec");
     expect("run --kv c:r4/r4 -- sh -m %M/model.gguf 2>&1", 1,
-           "needs a profile; this makes one: quire calibrate");
-    expect("run --profile /nowhere -- sh 2>&1", 1, "profile /nowhere");
+           "needs a profile; you can make one with: quire calibrate /tmp/");
+    expect("run --profile /nowhere -- sh 2>&1", 1, "the profile /nowhere cannot be used");
     expect("run -- sh -m /nowhere.gguf 2>&1", 1, "/nowhere.gguf: No such file");
     expect("run -- sh -m %M/empty.gguf 2>&1", 1, "0 layers");
     expect("run -- sh -m %B/quire 2>&1", 1, "not a GGUF file");
@@ -123,6 +188,9 @@ static void test_hosts(void **state)
     need_command();
     expect("run -- %B/fake_static_host 2>&1", 1, "has ggml built in, so it cannot load the device");
     expect("run -- %B/fake_shared_host 2>&1", 1, "cannot load the device: ggml 0.99.0 is not supported");
+    expect("run -- %B/fake_shared_host 2>&1", 1, "llama.cpp 0.5.0 to 0.7.0, where 0.7.0 is build b11669");
+    expect("run -- %B/fake_static_host 2>&1", 1, "b11669");
+    expect("run --help", 0, "b11669");
 }
 
 static void test_profile_beside(void **state)
@@ -135,31 +203,12 @@ static void test_profile_beside(void **state)
         0, "the profile beside the model cannot be read");
 }
 
-static void test_plan(void **state)
-{
-    (void)state;
-    need_command();
-    expect("plan %M/model.gguf", 0, "recommended: safe");
-    expect("plan --ram 100M %M/model.gguf", 0, "quire run --kv safe -- llama-server -m /tmp/quire-run-");
-    expect("plan --ram 60M %M/model.gguf", 0, "recommended: balanced");
-    expect("plan --ram 10M %M/model.gguf", 0, "at that length nothing fits");
-    expect("plan --parallel 2 --ctx 1K %M/model.gguf", 0, "-c 2048 -np 2\n");
-    result *r = run_in("plan --json --ctx 4096 %M/model.gguf");
-    assert_int_equal(r->code, 0);
-    assert_non_null(
-        strstr(r->text, "\"policy\":\"r8/r4\",\"canonical\":\"r8/r4\",\"bits\":6.25,\"bytes_per_token\":9000,"
-                        "\"kv_bytes\":36864000,\"fits\":true"));
-    assert_int_equal(each_line(r->text, NULL), 1);
-    expect("plan 2>&1", 2, "needs a model");
-    expect("plan --ram lots %M/model.gguf 2>&1", 2, "--ram expects bytes");
-    expect("plan %M/empty.gguf 2>&1", 1, "0 layers");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_line),  cmocka_unit_test(test_environment),    cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_hosts), cmocka_unit_test(test_profile_beside), cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_hosts), cmocka_unit_test(test_profile_beside), cmocka_unit_test(test_default),
+        cmocka_unit_test(test_fit),   cmocka_unit_test(test_window_layers),  cmocka_unit_test(test_declared),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

@@ -5,10 +5,11 @@
  */
 #include "files/gguf.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { TYPE_BOOL = 7, TYPE_STRING = 8, TYPE_ARRAY = 9, N_TYPES = 13 };
+enum { TYPE_F32 = 6, TYPE_BOOL = 7, TYPE_STRING = 8, TYPE_ARRAY = 9, TYPE_F64 = 12, N_TYPES = 13 };
 
 /* Bytes of a value; 0: it tells its own length. */
 static const uint8_t type_bytes[N_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
@@ -109,7 +110,8 @@ static bool next_value(entry *e, uint32_t *out)
     static const bool is_signed[N_TYPES] = {[1] = true, [3] = true, [5] = true, [11] = true};
     uint64_t value = 0;
     uint32_t bytes = type_bytes[e->type];
-    if (e->type == 6 || e->type == 12 || !bytes || !take_number(&e->values, bytes, &value)) return false;
+    if (e->type == TYPE_F32 || e->type == TYPE_F64 || !bytes || !take_number(&e->values, bytes, &value))
+        return false;
     if (is_signed[e->type] && value >> (8 * bytes - 1)) return false;
     if (value > INT32_MAX) return false;
     *out = e->type == TYPE_BOOL ? value != 0 : (uint32_t)value;
@@ -133,6 +135,39 @@ static bool read_number(uint32_t *out, entry *e)
         if (!next_value(e, &value) || value != first) return false;
     *out = first;
     return true;
+}
+
+/* The factor by which RoPE is stretched; what is not a number above 0 is left out. */
+static void read_factor(double *out, entry *e)
+{
+    uint64_t bits;
+    float narrow;
+    double wide = 0;
+    uint32_t whole;
+    if (e->is_array) return;
+    if (e->type == TYPE_F32 && take_number(&e->values, 4, &bits)) {
+        memcpy(&narrow, &(uint32_t){(uint32_t)bits}, sizeof narrow);
+        wide = narrow;
+    } else if (e->type == TYPE_F64 && take_number(&e->values, 8, &bits)) {
+        memcpy(&wide, &bits, sizeof wide);
+    } else if (next_value(e, &whole)) {
+        wide = whole;
+    }
+    if (isfinite(wide) && wide > 0) *out = wide;
+}
+
+static void read_rope(gguf_facts *f, const char *prefix, entry *e)
+{
+    text t;
+    if (key_is(e, prefix, "rope.scaling.type") && e->type == TYPE_STRING && !e->is_array &&
+        take_text(&e->values, &t))
+        copy_text(f->rope_scaling_type, sizeof f->rope_scaling_type, &t);
+    if (key_is(e, prefix, "rope.scaling.factor")) read_factor(&f->rope_scaling_factor, e);
+    /* The older name. */
+    if (key_is(e, prefix, "rope.scale_linear") && f->rope_scaling_factor <= 0)
+        read_factor(&f->rope_scaling_factor, e);
+    if (key_is(e, prefix, "rope.scaling.original_context_length") && !e->is_array)
+        next_value(e, &f->rope_scaling_original);
 }
 
 #define NUMBERS(X)                                        \
@@ -165,6 +200,7 @@ static const char *read_fact(gguf_facts *f, const char *prefix, entry *e)
     if (key_is(e, prefix, text_)) return read_list(&f->member, e) ? NULL : text_;
     LISTS(X)
 #undef X
+    read_rope(f, prefix, e);
     return NULL;
 }
 

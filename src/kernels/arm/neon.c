@@ -103,7 +103,7 @@ LANES_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const qui
                     uint32_t n, const k_sink *sink, void *memory, const uint32_t bits, const bool table)
 {
     (void)memory;
-    multiply_fn *multiply_k = multiply_for(k->expanded, bits, table);
+    multiply_fn *const *multiply_k = multiply_for(k->expanded, sink->fine, bits, table);
     const lookup entries = table_bytes(k->format->coder.codec, bits, table);
     const size_t stride = q->plane_stride;
     const uint32_t part = from / quire_part_size(&k->format->coder);
@@ -114,7 +114,7 @@ LANES_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const qui
             uint32_t rows = n - i < ROWS_AT_ONCE ? n - i : ROWS_AT_ONCE, at = first + i;
             planes p = {q->plane + 2 * at * stride + from, q->fine + at * stride + from, stride};
             sums dots;
-            multiply_k(&s, &p, rows, sink->fine, &dots);
+            multiply_k[rows - 1](&s, &p, &dots);
             for (uint32_t r = 0; r < rows; r++) {
                 const int32_t *sum = q->sum + ((size_t)(at + r) * q->n_parts + part) * 2;
                 vi z = vi_add(vi_load(dots.of[r][0]), lacking(sum[0], bits, table));
@@ -144,7 +144,7 @@ LANES_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int
                     const v_sink *sink, void *memory, const uint32_t bits, const bool table)
 {
     (void)memory;
-    multiply_fn *multiply_v = multiply_for(v->expanded, bits, table);
+    multiply_fn *const *multiply_v = multiply_for(v->expanded, false, bits, table);
     const lookup entries = table_bytes(v->format->coder.codec, bits, table);
     int32_t sum[QUIRE_STRIP_ROWS];
     for (uint32_t i = 0; i < n; i++) sum[i] = is_less(bits, table) ? sum_of_planes(plane + i * 128) : 0;
@@ -154,7 +154,7 @@ LANES_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int
             uint32_t rows = n - i < ROWS_AT_ONCE ? n - i : ROWS_AT_ONCE;
             planes p = {plane + (size_t)i * 128, plane, 64};
             sums dots;
-            multiply_v(&s, &p, rows, false, &dots);
+            multiply_v[rows - 1](&s, &p, &dots);
             for (uint32_t r = 0; r < rows; r++)
                 take_v(sink, i + r, b, vi_add(vi_load(dots.of[r][0]), lacking(sum[i + r], bits, table)));
         }
@@ -167,8 +167,11 @@ LANES_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int
 #define FLOAT_VECTORS 1u
 #include "kernels/float_program.h"
 
+CODE_PACKINGS(PROGRAM_LOOPS)
+static const code_loops loops[] = PROGRAM_LOOPS_TABLE;
+#define LOOPS loops
+CODE_PACKINGS(UNPACK_PACKING)
 PROGRAM_FAMILIES(PROGRAM_FAMILY)
-PROGRAM_FAMILIES(UNPACK_FAMILY)
 
 const quire_kernels quire_kernels_neon = {
     .load = load_queries,

@@ -96,8 +96,8 @@ LANES_FN void turn_codes(const quire_source *s, int8_t *to, const uint32_t bits,
     }
 }
 
-/* The functions of one integer family. */
-#define UNPACK_FAMILY(name, bits, table)                           \
+/* The functions of one way of packing. */
+#define UNPACK_PACKING(name, bits, table)                          \
     LANES_CALL void expand_##name(const quire_source *s, void *to) \
     {                                                              \
         expand_codes(s, (int8_t *)to, bits, table);                \

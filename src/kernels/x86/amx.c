@@ -170,33 +170,34 @@ LANES_FN void tile_runs(const quire_source *s, const uint8_t *codes, size_t apar
     take_run(to, n - 1, memory + ((n - 1) & mask) * ints);
 }
 
-LANES_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q, uint32_t first,
-                    uint32_t n, const k_sink *sink, void *memory, const uint32_t bits, const bool table)
+/* Many rows, or expanded codes. */
+LANES_CALL void tiles_k(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q,
+                        uint32_t first, uint32_t n, const k_sink *sink, void *memory)
 {
-    size_t stride = (size_t)q->copies * q->plane_stride,
-           copy = q->copies == 2 ? from / 32 % 2 * q->plane_stride : 0;
-    const int8_t *plane = q->plane + 2 * first * stride + copy, *rest = q->fine + first * stride + copy;
-    if (n <= FEW_ROWS && !k->expanded) {
-        planes p = {plane + from, rest + from, stride};
-        if (sink->fine)
-            vnni_k(k, from, to, &p, n, 3, (packing){false, bits, table}, sink);
-        else
-            vnni_k(k, from, to, &p, n, 2, (packing){false, bits, table}, sink);
-        return;
-    }
     uint32_t begin = from / 64 * 64, chunks = (to - begin + 63) / 64;
+    planes p = planes_at(q, first, from);
+    const int8_t *plane = p.main - (from - begin), *rest = p.fine - (from - begin);
     size_t apart = (size_t)k->format->coder.d_pad * 16;
     const uint8_t *codes = codes_of(k) + begin * 16;
     int32_t *sums = (int32_t *)memory, *fine = sums + 1024;
     if (sink->fine) {
         tile_target r = {.is_fine = true};
-        tile_runs(k, codes, apart, 4, chunks, rest + begin, stride, fine, &r, false, false);
+        tile_runs(k, codes, apart, 4, chunks, rest, p.stride, fine, &r, false, false);
     }
     tile_target z = {.k = sink, .n = n, .fine = sink->fine ? fine : NULL};
     if (n > 8)
-        tile_runs(k, codes, apart, 4, chunks, plane + begin, stride, sums, &z, true, false);
+        tile_runs(k, codes, apart, 4, chunks, plane, p.stride, sums, &z, true, false);
     else
-        tile_runs(k, codes, apart, 4, chunks, plane + begin, stride, sums, &z, false, false);
+        tile_runs(k, codes, apart, 4, chunks, plane, p.stride, sums, &z, false, false);
+}
+
+LANES_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q, uint32_t first,
+                    uint32_t n, const k_sink *sink, void *memory, const quire_packing packed)
+{
+    if (n <= FEW_ROWS && !k->expanded)
+        quire_loops_avx512[packed].dot_k(k, from, to, q, first, n, sink, memory);
+    else
+        tiles_k(k, from, to, q, first, n, sink, memory);
 }
 
 #define ENGINE_SLEEPS
@@ -226,79 +227,94 @@ LANES_FN const group_scales *kept_scales(const quire_source *v, uint32_t group)
 }
 
 /* Codes of 8 bits have no room for a sign. */
-LANES_FN bool has_shift(const quire_source *v, const uint32_t bits)
+LANES_FN bool has_shift(const quire_source *v, uint32_t bits)
 {
     return v->expanded && bits != 8;
 }
 
-LANES_FN void runs_v(const quire_source *v, uint32_t from, uint32_t to, const int8_t *plane, uint32_t n,
-                     const v_sink *sink, int32_t *sums, const bool sign)
+LANES_CALL void tiles_v(const quire_source *v, uint32_t from, uint32_t to, const int8_t *plane, uint32_t n,
+                        const v_sink *sink, int32_t *sums, bool sign)
 {
     const uint8_t *codes = codes_of(v) + (size_t)from * 1024;
     tile_target z = {.v = sink, .n = n, .first = from};
-    if (n > 8)
-        tile_runs(v, codes, 1024, to - from, 1, plane, 64, sums, &z, true, sign);
+    if (n > 8 && sign)
+        tile_runs(v, codes, 1024, to - from, 1, plane, 64, sums, &z, true, true);
+    else if (n > 8)
+        tile_runs(v, codes, 1024, to - from, 1, plane, 64, sums, &z, true, false);
+    else if (sign)
+        tile_runs(v, codes, 1024, to - from, 1, plane, 64, sums, &z, false, true);
     else
-        tile_runs(v, codes, 1024, to - from, 1, plane, 64, sums, &z, false, sign);
+        tile_runs(v, codes, 1024, to - from, 1, plane, 64, sums, &z, false, false);
 }
 
 LANES_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int8_t *plane, uint32_t n,
-                    const v_sink *sink, void *memory, const uint32_t bits, const bool table)
+                    const v_sink *sink, void *memory, const quire_packing packed)
 {
     if (n <= FEW_ROWS && !v->expanded)
-        vnni_v(v, from, to, plane, n, (packing){false, bits, table}, sink);
-    else if (bits == 8)
-        runs_v(v, from, to, plane, n, sink, (int32_t *)memory, false);
+        quire_loops_avx512[packed].dot_v(v, from, to, plane, n, sink, memory);
     else
-        runs_v(v, from, to, plane, n, sink, (int32_t *)memory, true);
+        tiles_v(v, from, to, plane, n, sink, (int32_t *)memory, packed != QUIRE_PACKING_l8);
 }
 
 #include "kernels/program.h"
 
-#include "kernels/float_program.h"
+#define TILE_LOOPS(name, bits, table)                                                                       \
+    LANES_CALL void dot_k_##name(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q, \
+                                 uint32_t first, uint32_t n, const k_sink *sink, void *memory)              \
+    {                                                                                                       \
+        dot_k(k, from, to, q, first, n, sink, memory, QUIRE_PACKING_##name);                                \
+    }                                                                                                       \
+    LANES_CALL void dot_v_##name(const quire_source *v, uint32_t from, uint32_t to, const int8_t *plane,    \
+                                 uint32_t n, const v_sink *sink, void *memory)                              \
+    {                                                                                                       \
+        dot_v(v, from, to, plane, n, sink, memory, QUIRE_PACKING_##name);                                   \
+    }
 
+CODE_PACKINGS(TILE_LOOPS)
+static const code_loops loops[] = PROGRAM_LOOPS_TABLE;
+#define LOOPS loops
 PROGRAM_FAMILIES(PROGRAM_FAMILY)
 
 /* ---------------------------------------------------------- expanded tiles */
 
 /* Scales of all groups, and their shifts as bytes. */
-LANES_FN void keep_scales(const quire_source *v, void *expanded, int8_t *shift, const bool has_bias)
+LANES_CALL void keep_scales(const quire_source *v, void *expanded, int8_t *shift)
 {
     group_scales *s = (group_scales *)behind_codes(v->format, expanded);
+    bool has_bias = v->format->coder.codec->has_bias;
     for (uint32_t g = 0; g < v->format->coder.n_groups; g++) {
         load_scales(v, g, ~(uint64_t)0, &s[g], has_bias);
         vi_store_bytes(s[g].shift, shift + (size_t)g * QUIRE_TILE_ROWS);
     }
 }
 
-LANES_FN void keep_key_scales(const quire_source *k, void *expanded, const bool has_bias)
+LANES_CALL void keep_key_scales(const quire_source *k, void *expanded)
 {
+    bool has_bias = k->format->coder.codec->has_bias;
     key_scales *s = (key_scales *)behind_codes(k->format, expanded);
     for (uint32_t p = 0; p < quire_n_parts(&k->format->coder); p++) load_key_scales(k, p, &s[p], has_bias);
     s->most = largest_value(k);
 }
 
-LANES_FN void expand_tile(const quire_source *s, uint8_t *to, const uint32_t bits, const bool table,
-                          const bool has_bias)
+LANES_FN void expand_tile(const quire_source *s, uint8_t *to, const uint32_t bits, const bool table)
 {
     int8_t shift[QUIRE_MAX_GROUPS * QUIRE_TILE_ROWS];
     if (s->format->coder.side == QUIRE_K) {
-        keep_key_scales(s, to, has_bias);
+        keep_key_scales(s, to);
         expand_codes(s, NULL, to, bits, table, false);
         return;
     }
-    keep_scales(s, to, shift, has_bias);
+    keep_scales(s, to, shift);
     expand_codes(s, shift, to, bits, table, bits != 8);
 }
 
 /* K as V: through a copy that lies behind it. */
-LANES_FN void turn_tile(const quire_source *s, uint8_t *to, const uint32_t bits, const bool table,
-                        const bool has_bias)
+LANES_FN void turn_tile(const quire_source *s, uint8_t *to, const uint32_t bits, const bool table)
 {
     const quire_coder *coder = &s->format->coder;
     uint8_t *k = to + (size_t)QUIRE_TILE_ROWS * coder->d_pad;
     int8_t shift[QUIRE_MAX_GROUPS * QUIRE_TILE_ROWS];
-    keep_scales(s, to, shift, has_bias);
+    keep_scales(s, to, shift);
     expand_codes(s, NULL, k, bits, table, false);
     turn_codes(coder, k, to);
     for (uint32_t u = 0; u < coder->d_pad && bits != 8; u++) {
@@ -307,17 +323,17 @@ LANES_FN void turn_tile(const quire_source *s, uint8_t *to, const uint32_t bits,
     }
 }
 
-#define TILE_FAMILY(name, bits, table)                             \
+#define TILE_PACKING(name, bits, table)                            \
     LANES_CALL void expand_##name(const quire_source *s, void *to) \
     {                                                              \
-        expand_tile(s, (uint8_t *)to, bits, table, BIAS_##name);   \
+        expand_tile(s, (uint8_t *)to, bits, table);                \
     }                                                              \
     LANES_CALL void turn_##name(const quire_source *s, void *to)   \
     {                                                              \
-        turn_tile(s, (uint8_t *)to, bits, table, BIAS_##name);     \
+        turn_tile(s, (uint8_t *)to, bits, table);                  \
     }
 
-PROGRAM_FAMILIES(TILE_FAMILY)
+CODE_PACKINGS(TILE_PACKING)
 
 /* Tiles are 64 channels wide. For groups of 32 each plane row is there twice, once without the odd groups and once
  * without the even ones. */

@@ -155,8 +155,11 @@ LANES_FN uint32_t vectors_at_once(const uint32_t rows, const bool fine)
 #define FLOAT_VECTORS 1u
 #include "kernels/float_program.h"
 
+CODE_PACKINGS(PROGRAM_LOOPS)
+static const code_loops loops[] = PROGRAM_LOOPS_TABLE;
+#define LOOPS loops
+CODE_PACKINGS(UNPACK_PACKING)
 PROGRAM_FAMILIES(PROGRAM_FAMILY)
-PROGRAM_FAMILIES(UNPACK_FAMILY)
 
 const quire_kernels quire_kernels_avxvnni = {
     .load = load_queries,

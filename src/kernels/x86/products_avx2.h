@@ -88,7 +88,7 @@ LANES_FN planes planes_from(const planes *q, uint32_t i)
 LANES_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q, uint32_t first,
                     uint32_t n, const k_sink *sink, void *memory, const uint32_t bits, const bool table)
 {
-    multiply_fn *multiply_k = multiply_for(k->expanded, bits, table);
+    multiply_fn *const *multiply_k = multiply_for(k->expanded, sink->fine, bits, table);
     const lookup entries = table_bytes(k->format->coder.codec, bits, table);
     size_t stride = q->plane_stride;
     planes all = {q->plane + 2 * first * stride + from, q->fine, stride, 0};
@@ -100,7 +100,7 @@ LANES_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const qui
             uint32_t rows = n - i < ROWS_AT_ONCE ? n - i : ROWS_AT_ONCE;
             planes p = planes_from(&all, i);
             sums dots;
-            multiply_k(&s, &p, rows, sink->fine, &dots);
+            multiply_k[rows - 1](&s, &p, &dots);
             for (uint32_t r = 0; r < rows && !sink->fine; r++)
                 take_k(sink, i + r, sub, vi_load(dots.of[r][0]), vi_set1(0), false);
             for (uint32_t r = 0; r < rows && sink->fine; r++)
@@ -113,7 +113,7 @@ LANES_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int
                     const v_sink *sink, void *memory, const uint32_t bits, const bool table)
 {
     (void)memory;
-    multiply_fn *multiply_v = multiply_for(v->expanded, bits, table);
+    multiply_fn *const *multiply_v = multiply_for(v->expanded, false, bits, table);
     const lookup entries = table_bytes(v->format->coder.codec, bits, table);
     planes all = {plane, plane, 64, 0};
     for (uint32_t b = from; b < to; b++) {
@@ -122,7 +122,7 @@ LANES_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int
             uint32_t rows = n - i < ROWS_AT_ONCE ? n - i : ROWS_AT_ONCE;
             planes p = planes_from(&all, i);
             sums dots;
-            multiply_v(&s, &p, rows, false, &dots);
+            multiply_v[rows - 1](&s, &p, &dots);
             for (uint32_t r = 0; r < rows; r++) take_v(sink, i + r, b, vi_load(dots.of[r][0]));
         }
     }

@@ -108,8 +108,8 @@ LANES_FN void turn_codes(const quire_coder *coder, const uint8_t *from, uint8_t 
     }
 }
 
-/* The functions of one integer family. turn() uses the second half of the memory for the tile as it is. */
-#define UNPACK_FAMILY(name, bits, table)                                               \
+/* The functions of one way of packing. turn() uses the second half of the memory for the tile as it is. */
+#define UNPACK_PACKING(name, bits, table)                                              \
     LANES_CALL void expand_##name(const quire_source *s, void *to)                     \
     {                                                                                  \
         expand_codes(s, NULL, (uint8_t *)to, bits, table, false);                      \

@@ -8,6 +8,15 @@
 #include "kernels/packing.h"
 #include "kernels/sinks.h"
 
+/* What avx512.c lends to amx.c: the loops for packed codes, which few rows use, and everything for floats. */
+extern const code_loops quire_loops_avx512[QUIRE_N_PACKINGS];
+#define FLOAT_CALL __attribute__((noinline, target(LANES_TARGET)))
+#define FLOAT_NAME(role, form) quire_##role##_##form##_avx512
+quire_score_fn FLOAT_NAME(score, f32), FLOAT_NAME(score, f16), FLOAT_NAME(score, bf16);
+quire_mix_fn FLOAT_NAME(mix, f32), FLOAT_NAME(mix, f16), FLOAT_NAME(mix, bf16);
+quire_expand_fn FLOAT_NAME(expand, f32), FLOAT_NAME(expand, f16), FLOAT_NAME(expand, bf16);
+quire_expand_fn FLOAT_NAME(turn, f32), FLOAT_NAME(turn, f16), FLOAT_NAME(turn, bf16);
+
 /* Plane rows of queries: two for each, and a third if it is wanted. */
 typedef struct planes {
     const int8_t *main, *fine; /* first of the first query */
@@ -89,30 +98,24 @@ LANES_FN void multiply(const streams *s, const packing p, const planes *q, uint3
     }
 }
 
-/* Any number of rows, four at a time. */
-LANES_FN void multiply_rows(const streams *s, const packing p, const planes *q, uint32_t n,
-                            const uint32_t used, const bool k, const target *to)
-{
-    for (uint32_t i = 0; i < n; i += 4) {
-        planes at = {q->main + 2 * i * q->stride, q->fine + i * q->stride, q->stride};
-        switch (n - i) {
-        case 1: multiply(s, p, &at, i, 1, used, k, to); break;
-        case 2: multiply(s, p, &at, i, 2, used, k, to); break;
-        case 3: multiply(s, p, &at, i, 3, used, k, to); break;
-        default: multiply(s, p, &at, i, 4, used, k, to); break;
-        }
-    }
-}
-
 /* Vectors from number u on. */
 LANES_FN const uint8_t *vector_at(const quire_source *s, uint32_t u, const packing p)
 {
     return p.expanded ? (const uint8_t *)s->expanded + (size_t)u * 64 : s->tile + (size_t)u * 8 * p.bits;
 }
 
-/* Channels [from, to) of K with n queries. */
-LANES_FN void vnni_k(const quire_source *k, uint32_t from, uint32_t to, const planes *q, uint32_t n,
-                     const uint32_t used, const packing p, const k_sink *sink)
+/* The planes of the queries from `first` on, at channel `from`. Where there are two copies of a row, one has the even
+ * groups of 32 channels and the other the odd ones. */
+LANES_FN planes planes_at(const quire_queries *q, uint32_t first, uint32_t from)
+{
+    size_t stride = (size_t)q->copies * q->plane_stride,
+           at = from + (q->copies == 2 ? from / 32 % 2 * q->plane_stride : 0);
+    return (planes){q->plane + 2 * first * stride + at, q->fine + first * stride + at, stride};
+}
+
+/* Channels [from, to) of K with `rows` queries from number `first` of the sink on, whose planes q are. */
+LANES_FN void vnni_k(const quire_source *k, uint32_t from, uint32_t to, const planes *q, uint32_t first,
+                     const k_sink *sink, const uint32_t rows, const uint32_t used, const packing p)
 {
     uint32_t per_sub = k->format->coder.d_pad / 4;
     for (uint32_t sub = 0; sub < 4; sub += 2) {
@@ -122,15 +125,14 @@ LANES_FN void vnni_k(const quire_source *k, uint32_t from, uint32_t to, const pl
                      .n = (to - from) / 4,
                      .lut = table_bytes(k->format->coder.codec, p.bits, p.table)};
         target t = {.k = sink, .a = sub, .b = sub + 1};
-        multiply_rows(&s, p, q, n, used, true, &t);
+        multiply(&s, p, q, first, rows, used, true, &t);
     }
 }
 
-/* Blocks [from, to) of 16 channels of V with n rows of weights. */
-LANES_FN void vnni_v(const quire_source *v, uint32_t from, uint32_t to, const int8_t *plane, uint32_t n,
-                     const packing p, const v_sink *sink)
+/* Blocks [from, to) of 16 channels of V with `rows` rows of weights. */
+LANES_FN void vnni_v(const quire_source *v, uint32_t from, uint32_t to, const planes *q, uint32_t first,
+                     const v_sink *sink, const uint32_t rows, const packing p)
 {
-    planes q = {plane, plane, 64};
     for (uint32_t b = from; b < to; b += 2) {
         target t = {.v = sink, .a = b, .b = b + 1, .one = b + 1 == to};
         streams s = {.a = vector_at(v, b * 16, p),
@@ -138,7 +140,63 @@ LANES_FN void vnni_v(const quire_source *v, uint32_t from, uint32_t to, const in
                      .next = v->next ? v->next - v->tile : 0,
                      .n = 16,
                      .lut = table_bytes(v->format->coder.codec, p.bits, p.table)};
-        multiply_rows(&s, p, &q, n, 2, false, &t);
+        multiply(&s, p, q, first, rows, 2, false, &t);
+    }
+}
+
+/* One way of packing: functions by the number of rows; for K without and with r. A function of its own for each takes the
+ * compiler a third of the time of one for all. */
+typedef void k_rows_fn(const quire_source *k, uint32_t from, uint32_t to, const planes *q, uint32_t first,
+                       const k_sink *sink);
+typedef void v_rows_fn(const quire_source *v, uint32_t from, uint32_t to, const planes *q, uint32_t first,
+                       const v_sink *sink);
+
+#define VNNI_K_ROWS(name, rows, used, ...)                                                          \
+    LANES_CALL void k_##name##_##rows##_##used(const quire_source *k, uint32_t from, uint32_t to,   \
+                                               const planes *q, uint32_t first, const k_sink *sink) \
+    {                                                                                               \
+        vnni_k(k, from, to, q, first, sink, rows, used, (packing){__VA_ARGS__});                    \
+    }
+#define VNNI_V_ROWS(name, rows, ...)                                                                      \
+    LANES_CALL void v_##name##_##rows(const quire_source *v, uint32_t from, uint32_t to, const planes *q, \
+                                      uint32_t first, const v_sink *sink)                                 \
+    {                                                                                                     \
+        vnni_v(v, from, to, q, first, sink, rows, (packing){__VA_ARGS__});                                \
+    }
+#define VNNI_ALL(name, ...)                                                \
+    VNNI_K_ROWS(name, 1, 2, __VA_ARGS__)                                   \
+    VNNI_K_ROWS(name, 2, 2, __VA_ARGS__)                                   \
+    VNNI_K_ROWS(name, 3, 2, __VA_ARGS__)                                   \
+    VNNI_K_ROWS(name, 4, 2, __VA_ARGS__)                                   \
+    VNNI_K_ROWS(name, 1, 3, __VA_ARGS__)                                   \
+    VNNI_K_ROWS(name, 2, 3, __VA_ARGS__)                                   \
+    VNNI_K_ROWS(name, 3, 3, __VA_ARGS__)                                   \
+    VNNI_K_ROWS(name, 4, 3, __VA_ARGS__)                                   \
+    VNNI_V_ROWS(name, 1, __VA_ARGS__)                                      \
+    VNNI_V_ROWS(name, 2, __VA_ARGS__)                                      \
+    VNNI_V_ROWS(name, 3, __VA_ARGS__)                                      \
+    VNNI_V_ROWS(name, 4, __VA_ARGS__)                                      \
+    static k_rows_fn *const k_##name[2][4] = {                             \
+        {k_##name##_1_2, k_##name##_2_2, k_##name##_3_2, k_##name##_4_2},  \
+        {k_##name##_1_3, k_##name##_2_3, k_##name##_3_3, k_##name##_4_3}}; \
+    static v_rows_fn *const v_##name[4] = {v_##name##_1, v_##name##_2, v_##name##_3, v_##name##_4};
+
+/* Any number of rows, four at a time. */
+LANES_FN void dot_k_rows(k_rows_fn *const by_rows[2][4], const quire_source *k, uint32_t from, uint32_t to,
+                         const quire_queries *q, uint32_t first, uint32_t n, const k_sink *sink)
+{
+    for (uint32_t i = 0; i < n; i += 4) {
+        planes p = planes_at(q, first + i, from);
+        by_rows[sink->fine != 0][n - i < 4 ? n - i - 1 : 3](k, from, to, &p, i, sink);
+    }
+}
+
+LANES_FN void dot_v_rows(v_rows_fn *const by_rows[4], const quire_source *v, uint32_t from, uint32_t to,
+                         const int8_t *plane, uint32_t n, const v_sink *sink)
+{
+    for (uint32_t i = 0; i < n; i += 4) {
+        planes p = {plane + (size_t)i * 128, plane, 64};
+        by_rows[n - i < 4 ? n - i - 1 : 3](v, from, to, &p, i, sink);
     }
 }
 
