@@ -23,6 +23,8 @@ from svg import Plot
 DOC = llama.ROOT / "docs" / "fidelity.md"
 PICTURES = llama.ROOT / "docs" / "fidelity"
 NAMES = {SMOL: "SmolLM2-135M", GEMMA: "Gemma3-270M", TINY: "TinyLlama-1.1B", QWEN: "Qwen2.5-Coder-1.5B"}
+# Only those of which there are results.
+NAMES = {m: name for m, name in NAMES.items() if (llama.HERE / "results" / f"{m.partition('+')[0]}.jsonl").exists()}
 OTHERS = ("llama.cpp", "MLX")
 NOT_MEASURED = "not measured"
 
@@ -166,7 +168,7 @@ def headline_small(e):
 
 
 def headline_large(e):
-    return headline(e, LARGE, caches.LARGE)
+    return headline(e, [m for m in LARGE if m in NAMES], caches.LARGE)
 
 
 WINDOW_LAYERS, WINDOW, FULL_LAYERS = 15, 512, measure.MODELS["gemma3-270m"][1]  # of Gemma3
