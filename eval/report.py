@@ -88,6 +88,7 @@ def without(job, *keys):
 def number(x, digits=3):
     if x is None:
         return ""
+    x = x or 0.0  # llama-perplexity prints -0 for an f16 cache
     return f"{x:.{digits}g}" if abs(x) < 1 else f"{x:.{digits}f}".rstrip("0").rstrip(".")
 
 
