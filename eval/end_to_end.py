@@ -31,6 +31,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "eval"))
 import llama  # noqa: E402
+import measure as measured  # noqa: E402
 import svg  # noqa: E402
 
 # name in the tables: (with the device, declared type, policy, needs a profile)
@@ -48,11 +49,7 @@ TITLES = {"smollm2-135m": "SmolLM2-135M", "made": "made model"}
 
 
 def scratch():
-    base = os.environ.get("QUIRE_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "quire")
-    path = Path(base) / "end-to-end"
-    path.mkdir(parents=True, exist_ok=True)
-    return path
+    return measured.scratch("end-to-end")
 
 
 def model_path(name):

@@ -21,11 +21,11 @@ MODELS = {"smollm2-135m": (64, 30, 8192), "gemma3-270m": (256, 3, 32768), "tinyl
           "qwen2.5-coder-1.5b": (128, 28, 32768)}
 
 
-def scratch():
-    """Models with wide weights: made when absent."""
+def scratch(name="eval"):
+    """A folder below the cache for what is made when absent: models with wide weights, slots."""
     base = os.environ.get("QUIRE_CACHE") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "quire")
-    path = Path(base) / "eval"
+    path = Path(base) / name
     path.mkdir(parents=True, exist_ok=True)
     return path
 
