@@ -111,12 +111,7 @@ def filled(path, depth, spare):
 def kv_bytes(s, tokens, cells):
     """What holds K and V of this server. Stock allocates and fills all its cells: those of the prompt count."""
     if s.with_plugin:
-        total = 0
-        for entry in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path(f"/proc/{s.process.pid}/smaps").read_text()):
-            flags = re.search(r"^VmFlags:(.*)$", entry, re.M)
-            if flags and " dd" in flags[1]:  # only the device leaves its memory out of core dumps
-                total += int(re.search(r"^Rss:\s+(\d+) kB", entry, re.M)[1]) * 1024
-        return total
+        return s.resident_kv()
     allocated = sum(float(x) for x in re.findall(r"KV buffer size =\s+([\d.]+) MiB", s.log())) * (1 << 20)
     return round(allocated * max(tokens, 256) / cells)
 

@@ -317,6 +317,15 @@ class Server:
         rollup = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text()
         return int(re.search(r"^Rss:\s+(\d+) kB", rollup, re.M)[1]) * 1024
 
+    def resident_kv(self):
+        """Resident bytes of the device's pages: only the device leaves its memory out of core dumps (flag dd)."""
+        total = 0
+        for entry in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path(f"/proc/{self.process.pid}/smaps").read_text()):
+            flags = re.search(r"^VmFlags:(.*)$", entry, re.M)
+            if flags and " dd" in flags[1]:
+                total += int(re.search(r"^Rss:\s+(\d+) kB", entry, re.M)[1]) * 1024
+        return total
+
     def stop(self):
         """Exit status."""
         if self.process.poll() is None:
