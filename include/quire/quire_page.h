@@ -17,6 +17,7 @@ typedef struct quire_page quire_page;
 
 /* A page of one group of a plan. Page index 0 holds the tokens 0 to 63. */
 typedef struct quire_page_info {
+    size_t size;
     size_t bytes;         /* size in memory */
     uint64_t fingerprint; /* of codecs, shapes and offsets */
 } quire_page_info;
@@ -26,8 +27,6 @@ QUIRE_API quire_status quire_plan_page_info(const quire_plan *plan, uint32_t gro
                                             quire_page_info *out);
 /* Adds an owner of the plan; quire_plan_destroy() removes one. Any thread may call it. */
 QUIRE_API quire_plan *quire_plan_hold(const quire_plan *plan);
-/* The shape of a layer, as given when the plan was created. EINVAL: the plan has no such layer. */
-QUIRE_API quire_status quire_plan_shape(const quire_plan *plan, uint32_t layer, quire_layer *out);
 
 /*
  * Which pages of a group a sequence with n_pages full pages must hold to continue: pages 0 to *kept - 1, and pages *first

@@ -3,49 +3,50 @@
 #ifndef QUIRE_ATTEND_ATTEND_H
 #define QUIRE_ATTEND_ATTEND_H
 
+#include "attend/tile_list.h"
 #include "core/float_mode.h"
 #include "kernels/kernels.h"
 
 #include <stdatomic.h>
 
-/* Formats of one side that the tiles of a job may have. A plan brings two (ordinary and sink pages). */
-#define QUIRE_MAX_FORMATS 16u
-
-/*
- * Tokens whose tiles make one partial result. Partial results are always cut at multiples of this position and
- * always folded in order, so that the result is the same whoever computes which part.
- */
-#define QUIRE_SPLIT_TOKENS 1024u
-
-/* Tiles [begin, end) of a job. */
-typedef struct quire_split {
-    uint32_t begin, end;
-} quire_split;
+/* A layout of tiles as one job sees it. */
+typedef struct quire_job_layout {
+    const quire_list_layer *layer;
+    uint32_t k_index, v_index; /* of its formats, in the job's lists */
+} quire_job_layout;
 
 /* A job after checking. Query row r of a KV head is query r / n_per_kv, query head kv * n_per_kv + r % n_per_kv. */
-typedef struct quire_checked_job {
-    const quire_attend_job *job;
+typedef struct quire_job {
+    quire_attend_job spec; /* what the caller said, strides filled in */
+    quire_mask mask;       /* n_keys 0: none */
+    const quire_tile_list *list;
+    const quire_list_seq *seq;
+    const quire_list_tile *tile; /* of the sequence */
+    const quire_split *split;
+    uint32_t n_tiles, n_splits, n_layouts;
+    quire_job_layout *layout;
     uint32_t n_per_kv;
     uint32_t n_rows;          /* query rows of one KV head */
     uint32_t blocks_per_head; /* of at most QUIRE_MAX_QUERY_ROWS rows */
     uint64_t first_block;     /* number of blocks of all jobs before it */
-    uint64_t first_part;      /* number of splits of all blocks before it */
-    uint32_t n_splits;
-    quire_split *split;
+    uint64_t first_partial;   /* number of splits of all blocks before it */
     uint32_t n_k, n_v;
     const quire_format *k[QUIRE_MAX_FORMATS]; /* distinct formats, in order of their fingerprints */
     const quire_format *v[QUIRE_MAX_FORMATS];
     uint32_t v_stride; /* floats of one accumulator: the most that any of v[] needs, then QUIRE_MEAN_SLOTS */
-    size_t q_stride, q_head_stride, out_stride, out_head_stride;
     float scale;
     const quire_kernels *kernels;
-} quire_checked_job;
+} quire_job;
+
+/* job.c: checks a job whose list is known, and everything that does not need memory; then its layouts. */
+quire_status quire_job_read(quire_job *job, const quire_attend_job *spec, const quire_attend_options *options);
+void quire_job_fill_layouts(quire_job *job);
 
 #define QUIRE_TILES_AT_ONCE 8u /* at most, that a strip of rows goes over before the next one does */
 
 /* A block of query rows of one KV head. */
 typedef struct quire_block {
-    const quire_checked_job *job;
+    const quire_job *job;
     uint32_t head, first_row, n_rows;
 } quire_block;
 
@@ -68,14 +69,14 @@ typedef struct quire_scratch {
     size_t expanded_bytes;
     uint32_t n_tiles;    /* that are expanded before the first strip of rows sees them */
     void *kernel;        /* quire_kernel_scratch() */
-    float *row;          /* one row of values */
-    float *part, *total; /* memory of two states */
+    float *row, *sum_row;   /* one row of values each */
+    float *partial, *total; /* memory of two states */
     quire_workspace_stats stats;
 } quire_scratch;
 
 /* Floats that a state of n_rows rows needs, and a state laid out at `at`. */
-size_t quire_state_floats(const quire_checked_job *job, uint32_t n_rows);
-quire_state quire_state_at(const quire_checked_job *job, uint32_t n_rows, float *at);
+size_t quire_state_floats(const quire_job *job, uint32_t n_rows);
+quire_state quire_state_at(const quire_job *job, uint32_t n_rows, float *at);
 
 /*
  * What accumulators are multiplied with at the end: 1 / sum, with one more term 2^sink in the sum; -inf: none. Units of
@@ -88,14 +89,45 @@ static inline float quire_final_factor(float max, float sum, float sink)
     return shrink / (sum * shrink + 1.0f);
 }
 
+/* The query, its head and its values for row i of a block. */
+static inline const uint8_t *quire_query_of(const quire_block *b, uint32_t i, uint32_t *query, uint32_t *q_head)
+{
+    const quire_job *job = b->job;
+    uint32_t row = b->first_row + i;
+    *query = row / job->n_per_kv;
+    *q_head = b->head * job->n_per_kv + row % job->n_per_kv;
+    return (const uint8_t *)job->spec.q + *query * job->spec.q_token_stride +
+           *q_head * job->spec.q_head_stride;
+}
+
+/* Floats of the accumulators of one query row. */
+static inline size_t quire_acc_stride(const quire_job *job)
+{
+    return (size_t)job->n_v * job->v_stride;
+}
+
+#define QUIRE_SUM_LANES 16u
+
+/* block.c */
 QUIRE_APART void quire_block_prepare(const quire_block *block, quire_scratch *s);
 /* The partial result of one split, from nothing. */
 QUIRE_APART void quire_block_split(const quire_block *block, const quire_attend_options *options,
-                                   const quire_split *split, quire_scratch *s, quire_state *part);
+                                   const quire_split *split, quire_scratch *s, quire_state *partial);
+
+/* partial.c */
 void quire_state_clear(const quire_block *block, quire_state *state);
-QUIRE_APART void quire_state_fold(const quire_block *block, quire_state *total, const quire_state *part);
+/* The lanes of a finished split become sums and values. */
+QUIRE_APART void quire_state_add_lanes(const quire_block *block, quire_state *partial);
+QUIRE_APART void quire_state_fold(const quire_block *block, quire_state *total, const quire_state *partial);
 /* Write outputs. */
 QUIRE_APART void quire_block_finish(const quire_block *block, const quire_attend_options *options,
                                     const quire_state *total, quire_scratch *s);
+
+/*
+ * visibility.c: which rows of a tile each row of a block sees: bit t of visible[i], by position and then by the mask. Bit i of
+ * mask_adds: the mask adds something other than 0 to scores of row i. False: no row sees anything.
+ */
+QUIRE_APART bool quire_visibility(const quire_block *block, uint32_t flags, const quire_list_tile *tile,
+                                  uint64_t *visible, uint64_t *mask_adds);
 
 #endif

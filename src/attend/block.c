@@ -1,56 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* attend: the one program every query row goes through, tile after tile. */
+/* attend: a block of query rows over the tiles of a split: scores, softmax, values. */
 #include "attend/attend.h"
 
-#include <assert.h>
 #include <math.h>
 
-#define LANES 16u
-
-static size_t whole_lanes(size_t n)
+/* The query of row i as floats; other forms are converted into `row`. */
+static const float *query_values(const quire_block *b, uint32_t i, float *row)
 {
-    return (n + LANES - 1) / LANES * LANES;
-}
-
-static size_t acc_stride(const quire_checked_job *job)
-{
-    return (size_t)job->n_v * job->v_stride;
-}
-
-size_t quire_state_floats(const quire_checked_job *job, uint32_t n_rows)
-{
-    return 2 * whole_lanes(n_rows) + (size_t)n_rows * (LANES + acc_stride(job));
-}
-
-quire_state quire_state_at(const quire_checked_job *job, uint32_t n_rows, float *at)
-{
-    (void)job;
-    quire_state s = {.max = at, .sum = at + whole_lanes(n_rows)};
-    s.lanes = s.sum + whole_lanes(n_rows);
-    s.acc = s.lanes + (size_t)n_rows * LANES;
-    return s;
-}
-
-void quire_state_clear(const quire_block *b, quire_state *s)
-{
-    memset(s->sum, 0, sizeof(float) * b->n_rows);
-    memset(s->lanes, 0, sizeof(float) * b->n_rows * (LANES + acc_stride(b->job)));
-    for (uint32_t i = 0; i < b->n_rows; i++) s->max[i] = -INFINITY;
-}
-
-static const float *query_of(const quire_block *b, uint32_t i, uint32_t *query, uint32_t *q_head)
-{
-    const quire_checked_job *job = b->job;
-    uint32_t row = b->first_row + i;
-    *query = row / job->n_per_kv;
-    *q_head = b->head * job->n_per_kv + row % job->n_per_kv;
-    return job->job->q + *query * job->q_stride + *q_head * job->q_head_stride;
+    const quire_attend_job *spec = &b->job->spec;
+    uint32_t query, q_head;
+    const uint8_t *q = quire_query_of(b, i, &query, &q_head);
+    if (spec->q_form == QUIRE_F32) return (const float *)(const void *)q;
+    for (uint32_t c = 0; c < spec->d_k; c++) row[c] = quire_load_value(spec->q_form, q, c);
+    return row;
 }
 
 void quire_block_prepare(const quire_block *b, quire_scratch *s)
 {
-    const quire_checked_job *job = b->job;
-    uint32_t d = job->job->d_k, query, q_head;
+    const quire_job *job = b->job;
+    uint32_t d = job->spec.d_k;
     for (uint32_t f = 0; f < job->n_k; f++) {
         const quire_format *format = job->k[f];
         quire_calibration cal = quire_format_head(format, b->head);
@@ -61,8 +29,7 @@ void quire_block_prepare(const quire_block *b, quire_scratch *s)
         q->n_parts = quire_n_parts(&format->coder);
         q->copies = 1;
         for (uint32_t i = 0; i < b->n_rows; i++) {
-            const float *x = query_of(b, i, &query, &q_head);
-            quire_prepare_query(&format->coder, &cal, x, q->row + (size_t)i * d,
+            quire_prepare_query(&format->coder, &cal, query_values(b, i, s->row), q->row + (size_t)i * d,
                                 q->mean_score + (size_t)i * QUIRE_MEAN_SLOTS);
         }
         job->kernels->load(format, q);
@@ -73,28 +40,6 @@ void quire_block_prepare(const quire_block *b, quire_scratch *s)
             q->coarse[i] = QUIRE_COARSE_ERROR / (worst * q->unit[i]);
         }
     }
-}
-
-/* Bits of the rows of a tile at positions [from, to). */
-static uint64_t rows_between(const quire_tile_ref *tile, int64_t from, int64_t to)
-{
-    int64_t lo = from - tile->first, hi = to - tile->first;
-    if (lo < 0) lo = 0;
-    if (hi > tile->n_rows) hi = tile->n_rows;
-    if (lo >= hi) return 0;
-    uint64_t below_hi = hi == 64 ? ~(uint64_t)0 : ((uint64_t)1 << hi) - 1;
-    return below_hi & ~(((uint64_t)1 << lo) - 1);
-}
-
-/* Rows that the query at position p sees by position alone. */
-static uint64_t rows_in_sight(const quire_attend_job *job, const quire_tile_ref *tile, int64_t p, bool causal)
-{
-    int64_t end = causal ? p + 1 : INT64_MAX / 2;
-    int64_t begin = job->window ? p - job->window + 1 : 0;
-    if (!job->ring_tokens) return rows_between(tile, begin, end);
-    int64_t ring_begin = p - (job->ring_tokens - job->ring_sinks) + 1;
-    uint64_t kept = rows_between(tile, begin, job->ring_sinks < end ? job->ring_sinks : end);
-    return kept | rows_between(tile, ring_begin > begin ? ring_begin : begin, end);
 }
 
 /* tanh(x) from the same exponential as everything else. */
@@ -108,12 +53,12 @@ static float soft_tanh(float x)
 typedef struct row_terms {
     float unit, scale, softcap, alibi, mask_slope;
     int64_t p;
-    const quire_mask *mask;
-    size_t mask_row;
+    const quire_mask *mask; /* n_keys 0: none */
+    const uint8_t *mask_row;
 } row_terms;
 
 /* Final scores of one row in units of log 2. */
-static void finish_scores(const row_terms *r, const quire_tile_ref *tile, uint64_t visible, float *score)
+static void finish_scores(const row_terms *r, const quire_list_tile *tile, uint64_t visible, float *score)
 {
     for (uint32_t t = 0; t < tile->n_rows; t++) {
         if (!(visible >> t & 1)) continue;
@@ -121,191 +66,89 @@ static void finish_scores(const row_terms *r, const quire_tile_ref *tile, uint64
         if (r->softcap > 0) x = r->softcap * soft_tanh(x / r->softcap);
         int64_t j = (int64_t)tile->first + t;
         if (r->alibi != 0) x += r->alibi * (float)(j - r->p);
-        if (r->mask && j >= r->mask->first && j < (int64_t)r->mask->first + r->mask->n_keys)
+        if (j >= r->mask->first && j < (int64_t)r->mask->first + r->mask->n_keys)
             x += r->mask_slope *
-                 quire_load_value(r->mask->form, r->mask->data, r->mask_row + (size_t)(j - r->mask->first));
+                 quire_load_value(r->mask->form, r->mask_row, (size_t)(j - r->mask->first));
         if (x > QUIRE_LARGEST_SCORE) x = QUIRE_LARGEST_SCORE;
         if (x < -QUIRE_LARGEST_SCORE) x = -QUIRE_LARGEST_SCORE;
         score[t] = x * QUIRE_LOG2_E;
     }
 }
 
-static uint32_t index_of(const quire_format *const *list, uint32_t n, const quire_format *format)
-{
-    uint32_t i = 0;
-    while (list[i]->fingerprint != format->fingerprint) i++;
-    assert(i < n);
-    (void)n;
-    return i;
-}
-
-static const uint8_t *head_tile(const void *first, size_t stride, const quire_format *format, uint32_t head)
-{
-    return (const uint8_t *)first + head * (stride ? stride : format->tile_bytes);
-}
-
-static const quire_format *v_format_of(const quire_tile_ref *tile)
-{
-    return tile->v ? tile->v_format : tile->k_format;
-}
-
 /* One tile of a block on its way through the kernels. */
-typedef struct visit {
+typedef struct tile_pass {
     const quire_block *block;
     const quire_attend_options *options;
-    const quire_tile_ref *tile, *next; /* NULL: none */
+    const quire_list_tile *tile, *next; /* next NULL: none */
+    const quire_job_layout *layout;
     quire_scratch *s;
     uint8_t *k_memory, *v_memory; /* for expanded tiles; the same if one strip is all */
     uint64_t *visible;            /* [rows] */
     quire_source k, v;
-    uint32_t k_index, v_index;
     quire_score_fn *score;
-    quire_mix_fn *mix;                        /* NULL: V is not open yet */
-    uint64_t adds[QUIRE_MAX_QUERY_ROWS / 64]; /* bit i: the mask adds something to scores of row i */
-    bool plain; /* scores need their scale, perhaps the mask, and nothing else */
+    quire_mix_fn *mix;                             /* NULL: V is not open yet */
+    uint64_t mask_adds[QUIRE_MAX_QUERY_ROWS / 64]; /* bit i: the mask adds something to scores of row i */
+    bool scale_only;                               /* besides the mask, scores need nothing but their scale */
     bool weighs_means;
     bool is_integer; /* the codes of K */
-} visit;
+} tile_pass;
 
-/* Rows that each query sees by position; false: none sees any. */
-static bool look(const visit *v)
+static const uint8_t *k_tile(const quire_list_layer *l, const quire_list_tile *tile, uint32_t head)
 {
-    uint64_t *visible = v->visible;
-    const quire_checked_job *checked = v->block->job;
-    const quire_attend_job *job = checked->job;
-    bool causal = !(v->options->flags & QUIRE_ATTEND_BIDIRECTIONAL);
-    uint32_t first = v->block->first_row, n = v->block->n_rows, per_kv = checked->n_per_kv;
-    int64_t p = (int64_t)job->first_query + first / per_kv;
-    if (v->tile->n_rows == QUIRE_TILE_ROWS && !job->window && !job->ring_tokens &&
-        (!causal || (int64_t)v->tile->first + QUIRE_TILE_ROWS <= p + 1)) {
-        for (uint32_t i = 0; i < n; i++) visible[i] = ~(uint64_t)0;
-        return true;
-    }
-    uint64_t any = 0;
-    for (uint32_t i = 0; i < n; p++) {
-        uint64_t seen = rows_in_sight(job, v->tile, p, causal);
-        uint32_t end = (first + i) / per_kv * per_kv + per_kv - first; /* of this query's rows */
-        for (; i < end && i < n; i++) visible[i] = seen;
-        any |= seen;
-    }
-    return any;
+    return (const uint8_t *)(l->k + tile->k + head * l->k_head_stride);
 }
 
-static bool mask_touches(const quire_mask *m, const quire_tile_ref *tile)
+static const uint8_t *v_tile(const quire_list_layer *l, const quire_list_tile *tile, uint32_t head)
 {
-    return m && m->n_keys && m->first < (uint64_t)tile->first + tile->n_rows &&
-           (uint64_t)m->first + m->n_keys > tile->first;
+    return (const uint8_t *)(l->v + tile->v + head * l->v_head_stride);
 }
 
-/* What the mask says of the four keys whose values are one word: all 0, all hidden, or neither. */
-typedef enum mask_word { WORD_ZERO, WORD_HIDDEN, WORD_MIXED } mask_word;
-
-static mask_word read_four(quire_form form, const void *data, size_t at)
+/* The layer of the next tile, if it will be read and its tiles are as large. */
+static const quire_list_layer *next_layer(const tile_pass *p)
 {
-    uint64_t x[2] = {0, 0}, hidden;
-    const uint8_t *p = (const uint8_t *)data;
-    if (form == QUIRE_F32) {
-        memcpy(x, p + at * 4, sizeof x);
-        hidden = 0xff800000ff800000u;
-        return x[0] == hidden && x[1] == hidden ? WORD_HIDDEN : x[0] | x[1] ? WORD_MIXED : WORD_ZERO;
-    }
-    memcpy(x, p + at * 2, sizeof *x);
-    hidden = form == QUIRE_F16 ? 0xfc00fc00fc00fc00u : 0xff80ff80ff80ff80u;
-    return x[0] == hidden ? WORD_HIDDEN : x[0] ? WORD_MIXED : WORD_ZERO;
-}
-
-/* Takes the rows that one row of a mask hides out of `seen`; true: it adds something to the score of another one. */
-static bool apply_mask(const quire_mask *m, size_t mask_row, const quire_tile_ref *tile, uint64_t *seen)
-{
-    int64_t from = (int64_t)m->first - tile->first, to = from + m->n_keys;
-    if (to > tile->n_rows) to = tile->n_rows;
-    size_t row = mask_row - (size_t)from; /* of the tile's first row, which may lie before it */
-    bool adds = false;
-    for (int64_t t = from > 0 ? from : 0; t < to;) {
-        mask_word four = t + 4 <= to ? read_four(m->form, m->data, row + (size_t)t) : WORD_MIXED;
-        if (four != WORD_MIXED) {
-            if (four == WORD_HIDDEN) *seen &= ~((uint64_t)15 << t);
-            t += 4;
-            continue;
-        }
-        float bias = quire_load_value(m->form, m->data, row + (size_t)t);
-        if (!(bias > -INFINITY))
-            *seen &= ~((uint64_t)1 << t);
-        else if (bias != 0)
-            adds = true;
-        t++;
-    }
-    return adds;
-}
-
-/* The same for all query rows; false: none sees any row of the tile. */
-static bool look_through_mask(visit *v)
-{
-    const quire_block *b = v->block;
-    const quire_mask *m = b->job->job->mask;
-    uint64_t any = 0, last_before = 0, last_after = 0, adds = 0;
-    size_t last = SIZE_MAX;
-    for (uint32_t i = 0; i < b->n_rows; i++) {
-        uint32_t query, h;
-        query_of(b, i, &query, &h);
-        size_t row = query * m->query_stride + h * m->head_stride;
-        if (row != last || v->visible[i] != last_before) { /* heads often share a row */
-            last = row;
-            last_before = last_after = v->visible[i];
-            adds = apply_mask(m, row, v->tile, &last_after);
-        }
-        v->visible[i] = last_after;
-        v->adds[i / 64] |= adds << i % 64;
-        any |= last_after;
-    }
-    return any;
+    return p->next ? p->block->job->layout[p->next->layout].layer : NULL;
 }
 
 /* The kernels' view of a tile's K and of the next one, and the expanded form if enough rows share it. */
-static void open_keys(visit *v)
+static void open_keys(tile_pass *p)
 {
-    const quire_tile_ref *next = v->next;
-    const quire_block *b = v->block;
+    const quire_block *b = p->block;
     const quire_kernels *kernels = b->job->kernels;
-    const quire_tile_ref *tile = v->tile;
-    const quire_format *format = tile->k_format;
+    const quire_list_layer *layer = p->layout->layer, *next = next_layer(p);
+    const quire_format *format = layer->k_format;
     quire_family family = quire_family_of(format->coder.codec);
-    v->k_index = index_of(b->job->k, b->job->n_k, format);
-    v->score = kernels->score[family];
-    v->is_integer = !quire_family_is_float(family);
-    v->k = (quire_source){.format = format, .tile = head_tile(tile->k, tile->k_head_stride, format, b->head)};
-    if (next && next->k_format->tile_bytes == format->tile_bytes)
-        v->k.next = head_tile(next->k, next->k_head_stride, format, b->head);
+    p->score = kernels->score[family];
+    p->is_integer = !quire_family_is_float(family);
+    p->k = (quire_source){.format = format, .tile = k_tile(layer, p->tile, b->head)};
+    if (next && next->k_format->tile_bytes == format->tile_bytes) p->k.next = k_tile(next, p->next, b->head);
     if (!quire_must_expand(kernels, format, b->n_rows)) return;
-    kernels->expand[family](&v->k, v->k_memory);
-    v->k.expanded = v->k_memory;
+    kernels->expand[family](&p->k, p->k_memory);
+    p->k.expanded = p->k_memory;
 }
 
 /* The same for V, which may be a part of K. */
-static void open_values(visit *v)
+static void open_values(tile_pass *p)
 {
-    const quire_tile_ref *next = v->next;
-    const quire_block *b = v->block;
+    const quire_block *b = p->block;
     const quire_kernels *kernels = b->job->kernels;
-    const quire_tile_ref *tile = v->tile;
-    const quire_format *format = v_format_of(tile);
+    const quire_list_layer *layer = p->layout->layer, *next = next_layer(p);
+    const quire_format *format = quire_list_value_format(layer);
     quire_family family = quire_family_of(format->coder.codec);
-    v->v_index = index_of(b->job->v, b->job->n_v, format);
-    v->mix = kernels->mix[family];
-    if (!tile->v) {
-        v->v = (quire_source){.format = format, .tile = v->k.tile};
+    p->mix = kernels->mix[family];
+    if (!layer->v_format) {
+        p->v = (quire_source){.format = format, .tile = p->k.tile};
         if (kernels->turn[family]) {
-            kernels->turn[family](&v->v, v->v_memory);
-            v->v.expanded = v->v_memory;
+            kernels->turn[family](&p->v, p->v_memory);
+            p->v.expanded = p->v_memory;
         }
         return;
     }
-    v->v = (quire_source){.format = format, .tile = head_tile(tile->v, tile->v_head_stride, format, b->head)};
-    if (next && next->v && next->v_format->tile_bytes == format->tile_bytes)
-        v->v.next = head_tile(next->v, next->v_head_stride, format, b->head);
+    p->v = (quire_source){.format = format, .tile = v_tile(layer, p->tile, b->head)};
+    if (next && next->v_format && next->v_format->tile_bytes == format->tile_bytes)
+        p->v.next = v_tile(next, p->next, b->head);
     if (!quire_must_expand(kernels, format, b->n_rows)) return;
-    kernels->expand[family](&v->v, v->v_memory);
-    v->v.expanded = v->v_memory;
+    kernels->expand[family](&p->v, p->v_memory);
+    p->v.expanded = p->v_memory;
 }
 
 /* Some rows of a block on a tile. */
@@ -317,206 +160,146 @@ typedef struct strip {
 } strip;
 
 /* Soft cap, slopes and masks of a strip's rows that have any; unit[i] becomes 1. */
-static void add_terms(const visit *v, strip *st)
+static void add_terms(const tile_pass *p, strip *st)
 {
-    const quire_attend_options *o = v->options;
-    const quire_checked_job *checked = v->block->job;
-    const quire_mask *mask = checked->job->mask;
+    const quire_attend_options *o = p->options;
+    const quire_job *job = p->block->job;
+    const quire_mask *mask = &job->mask;
     for (uint32_t i = 0; i < st->n; i++) {
         uint32_t query, h, row = st->first + i;
-        if (v->plain && !(v->adds[row / 64] >> row % 64 & 1)) continue;
-        query_of(v->block, row, &query, &h);
+        if (p->scale_only && !(p->mask_adds[row / 64] >> row % 64 & 1)) continue;
+        quire_query_of(p->block, row, &query, &h);
         row_terms r = {
-            .unit = v->s->queries[v->k_index].unit[row],
-            .scale = checked->scale,
+            .unit = p->s->queries[p->layout->k_index].unit[row],
+            .scale = job->scale,
             .softcap = o->softcap,
             .alibi = o->alibi ? o->alibi[h] : 0,
             .mask_slope = o->mask_slopes ? o->mask_slopes[h] : 1,
-            .p = (int64_t)checked->job->first_query + query,
+            .p = (int64_t)job->spec.first_query + query,
             .mask = mask,
-            .mask_row = mask ? query * mask->query_stride + h * mask->head_stride : 0,
+            .mask_row = (const uint8_t *)mask->data + query * mask->query_stride + h * mask->head_stride,
         };
-        finish_scores(&r, v->tile, st->visible[i], st->scores + (size_t)i * QUIRE_TILE_ROWS);
+        finish_scores(&r, p->tile, st->visible[i], st->scores + (size_t)i * QUIRE_TILE_ROWS);
         st->unit[i] = 1;
     }
 }
 
 /* V in K: the weights of the rows by the mean that was taken out of them. */
-static void weigh_means(const visit *v, const strip *st, float *acc)
+static void weigh_means(const tile_pass *p, const strip *st, float *acc)
 {
-    const quire_format *f = v->k.format;
-    const quire_checked_job *job = v->block->job;
+    const quire_format *f = p->k.format;
+    const quire_job *job = p->block->job;
     for (uint32_t t = 0; t < QUIRE_TILE_ROWS; t++) {
-        uint32_t mean = quire_load16(v->k.tile + f->code_bytes + t * 2) & QUIRE_MEAN_BITS;
+        uint32_t mean = quire_load16(p->k.tile + f->code_bytes + t * 2) & QUIRE_MEAN_BITS;
         for (uint32_t i = 0; mean && i < st->n; i++)
             if (st->visible[i] >> t & 1)
-                acc[i * acc_stride(job) + job->v_stride - QUIRE_MEAN_SLOTS + mean] +=
+                acc[i * quire_acc_stride(job) + job->v_stride - QUIRE_MEAN_SLOTS + mean] +=
                     st->factor[i] * st->scores[i * QUIRE_TILE_ROWS + t];
     }
 }
 
 /* Scores of a strip; false: none of its rows sees the tile. */
-static bool score_strip(const visit *v, strip *st)
+static bool score_strip(const tile_pass *p, strip *st)
 {
-    const quire_scratch *s = v->s;
+    const quire_scratch *s = p->s;
     uint64_t any = 0;
-    uint32_t partial = 0;
+    uint32_t incomplete = 0; /* rows that do not see the whole tile */
     for (uint32_t i = 0; i < st->n; i++) {
         any |= st->visible[i];
-        if (st->visible[i] != ~(uint64_t)0) partial |= 1u << i;
+        if (st->visible[i] != ~(uint64_t)0) incomplete |= 1u << i;
     }
     if (!any) return false;
-    v->score(&v->k, &s->queries[v->k_index], st->first, st->n, partial, st->scores, s->kernel);
-    memcpy(st->unit, s->log_unit + (size_t)v->k_index * v->block->n_rows + st->first,
+    p->score(&p->k, &s->queries[p->layout->k_index], st->first, st->n, incomplete, st->scores, s->kernel);
+    memcpy(st->unit, s->log_unit + (size_t)p->layout->k_index * p->block->n_rows + st->first,
            st->n * sizeof *st->unit);
-    add_terms(v, st);
+    add_terms(p, st);
     return true;
 }
 
-static void soften_strip(const visit *v, strip *st, quire_state *part)
+static void softmax_strip(const tile_pass *p, strip *st, quire_state *partial)
 {
-    const quire_checked_job *job = v->block->job;
-    quire_softmax softmax = {.max = part->max + st->first,
-                             .sum = part->lanes + (size_t)st->first * LANES,
-                             .acc = part->acc + st->first * acc_stride(job),
-                             .stride = acc_stride(job),
-                             .between = v->is_integer};
+    const quire_job *job = p->block->job;
+    quire_softmax softmax = {.max = partial->max + st->first,
+                             .sum = partial->lanes + (size_t)st->first * QUIRE_SUM_LANES,
+                             .acc = partial->acc + st->first * quire_acc_stride(job),
+                             .stride = quire_acc_stride(job),
+                             .between = p->is_integer};
     job->kernels->soften(st->scores, st->visible, st->unit, st->n, &softmax, st->factor);
 }
 
-static void mix_strip(visit *v, const strip *st, quire_state *part)
+static void mix_strip(tile_pass *p, const strip *st, quire_state *partial)
 {
-    const quire_checked_job *job = v->block->job;
-    if (!v->mix) open_values(v);
-    float *acc = part->acc + st->first * acc_stride(job) + (size_t)v->v_index * job->v_stride;
-    v->mix(&v->v, job->job->d_v, st->scores, st->visible, st->factor, st->n, acc, acc_stride(job),
-           v->s->kernel);
-    if (v->weighs_means) weigh_means(v, st, acc);
+    const quire_job *job = p->block->job;
+    if (!p->mix) open_values(p);
+    float *acc = partial->acc + st->first * quire_acc_stride(job) + (size_t)p->layout->v_index * job->v_stride;
+    p->mix(&p->v, job->spec.d_v, st->scores, st->visible, st->factor, st->n, acc, quire_acc_stride(job),
+           p->s->kernel);
+    if (p->weighs_means) weigh_means(p, st, acc);
 }
 
 /*
  * All rows of a block on some tiles. The scores of a strip and a tile are made before the values of the one before: where
  * tiles of the processor do the products, they are idle for less time.
  */
-static void run_strips(visit *visits, uint32_t n_visits, quire_state *part)
+static void run_strips(tile_pass *passes, uint32_t n_passes, quire_state *partial)
 {
-    uint32_t n_rows = visits->block->n_rows, k = 0;
+    uint32_t n_rows = passes->block->n_rows, k = 0;
     strip two[2], *held = NULL;
-    visit *held_by = NULL;
+    tile_pass *held_by = NULL;
     for (uint32_t first = 0; first < n_rows; first += QUIRE_STRIP_ROWS) {
-        for (uint32_t t = 0; t < n_visits; t++, k ^= 1) {
-            visit *v = &visits[t];
+        for (uint32_t t = 0; t < n_passes; t++, k ^= 1) {
+            tile_pass *p = &passes[t];
             strip *st = &two[k];
             st->first = first;
             st->n = n_rows - first < QUIRE_STRIP_ROWS ? n_rows - first : QUIRE_STRIP_ROWS;
-            st->visible = v->visible + first;
-            st->scores = v->s->scores + (size_t)k * QUIRE_STRIP_ROWS * QUIRE_TILE_ROWS;
-            bool seen = score_strip(v, st);
-            if (held) mix_strip(held_by, held, part);
+            st->visible = p->visible + first;
+            st->scores = p->s->scores + (size_t)k * QUIRE_STRIP_ROWS * QUIRE_TILE_ROWS;
+            bool seen = score_strip(p, st);
+            if (held) mix_strip(held_by, held, partial);
             held = seen ? st : NULL;
-            held_by = v;
-            if (held) soften_strip(v, held, part);
+            held_by = p;
+            if (held) softmax_strip(p, held, partial);
         }
     }
-    if (held) mix_strip(held_by, held, part);
-}
-
-/* The lanes of a finished split become sums and values. */
-static void settle_state(const quire_block *b, quire_state *part)
-{
-    const quire_checked_job *job = b->job;
-    for (uint32_t i = 0; i < b->n_rows; i++) {
-        float *lane = part->lanes + (size_t)i * LANES;
-        for (uint32_t half = LANES / 2; half; half /= 2)
-            for (uint32_t l = 0; l < half; l++) lane[l] += lane[l + half];
-        part->sum[i] = lane[0];
-        for (uint32_t f = 0; f < job->n_v; f++)
-            job->kernels->settle(job->v[f], part->acc + ((size_t)i * job->n_v + f) * job->v_stride);
-    }
+    if (held) mix_strip(held_by, held, partial);
 }
 
 /* Whether any row of the block sees the tile; if so it is ready for run_strips(). */
-static bool open_tile(visit *v, uint32_t at, uint32_t place)
+static bool start_pass(tile_pass *p, uint32_t at, uint32_t place)
 {
-    const quire_checked_job *checked = v->block->job;
-    const quire_attend_job *job = checked->job;
-    quire_scratch *s = v->s;
-    v->tile = &job->tiles[at];
-    v->visible = s->visible + (size_t)place * v->block->n_rows;
-    if (!look(v)) return false;
-    v->next = at + 1 < job->n_tiles ? &job->tiles[at + 1] : NULL;
-    v->k_memory = s->k + place * s->expanded_bytes;
-    v->v_memory = v->block->n_rows > QUIRE_STRIP_ROWS ? s->v + place * s->expanded_bytes : v->k_memory;
-    if (mask_touches(job->mask, v->tile) && !look_through_mask(v)) return false;
-    v->plain = v->options->softcap == 0 && !v->options->alibi && checked->scale > 0;
-    v->weighs_means = !v->tile->v && v->tile->k_format->profile;
-    open_keys(v);
-    if (v->k_memory != v->v_memory) open_values(v);
+    const quire_job *job = p->block->job;
+    quire_scratch *s = p->s;
+    p->tile = &job->tile[at];
+    p->visible = s->visible + (size_t)place * p->block->n_rows;
+    if (!quire_visibility(p->block, p->options->flags, p->tile, p->visible, p->mask_adds)) return false;
+    p->next = at + 1 < job->n_tiles ? &job->tile[at + 1] : NULL;
+    p->layout = &job->layout[p->tile->layout];
+    p->k_memory = s->k + place * s->expanded_bytes;
+    p->v_memory = p->block->n_rows > QUIRE_STRIP_ROWS ? s->v + place * s->expanded_bytes : p->k_memory;
+    p->scale_only = p->options->softcap == 0 && !p->options->alibi && job->scale > 0;
+    p->weighs_means = !p->layout->layer->v_format && p->layout->layer->k_format->profile;
+    open_keys(p);
+    if (p->k_memory != p->v_memory) open_values(p);
     return true;
 }
 
 void quire_block_split(const quire_block *b, const quire_attend_options *o, const quire_split *split,
-                       quire_scratch *s, quire_state *part)
+                       quire_scratch *s, quire_state *partial)
 {
-    quire_state_clear(b, part);
+    quire_state_clear(b, partial);
     uint32_t at = split->begin, at_once = b->n_rows > QUIRE_STRIP_ROWS ? s->n_tiles : 1;
     while (at < split->end) {
-        visit visits[QUIRE_TILES_AT_ONCE];
+        tile_pass passes[QUIRE_TILES_AT_ONCE];
         uint32_t n = 0;
         for (; at < split->end && n < at_once; at++) {
-            visits[n] = (visit){.block = b, .options = o, .s = s};
-            bool seen = open_tile(&visits[n], at, n);
+            passes[n] = (tile_pass){.block = b, .options = o, .s = s};
+            bool seen = start_pass(&passes[n], at, n);
             s->stats.tiles_read += seen;
             s->stats.tiles_skipped += !seen;
             n += seen;
         }
-        if (n) run_strips(visits, n, part);
+        if (n) run_strips(passes, n, partial);
     }
-    settle_state(b, part);
+    quire_state_add_lanes(b, partial);
 }
 
-void quire_state_fold(const quire_block *b, quire_state *total, const quire_state *part)
-{
-    size_t n_acc = acc_stride(b->job);
-    for (uint32_t i = 0; i < b->n_rows; i++) {
-        if (part->sum[i] == 0) continue;
-        float top = total->max[i] > part->max[i] ? total->max[i] : part->max[i];
-        float a = total->sum[i] == 0 ? 0 : quire_exp2(total->max[i] - top),
-              c = quire_exp2(part->max[i] - top);
-        total->max[i] = top;
-        total->sum[i] = total->sum[i] * a + part->sum[i] * c;
-        for (size_t x = i * n_acc; x < (i + 1) * n_acc; x++)
-            total->acc[x] = total->acc[x] * a + part->acc[x] * c;
-    }
-}
-
-void quire_block_finish(const quire_block *b, const quire_attend_options *o, const quire_state *total,
-                        quire_scratch *s)
-{
-    const quire_checked_job *job = b->job;
-    uint32_t d_v = job->job->d_v;
-    for (uint32_t i = 0; i < b->n_rows; i++) {
-        uint32_t query, q_head;
-        query_of(b, i, &query, &q_head);
-        float *out = job->job->out + query * job->out_stride + q_head * job->out_head_stride;
-        bool empty = total->sum[i] == 0;
-        memset(out, 0, sizeof(float) * d_v);
-        for (uint32_t f = 0; f < job->n_v && !empty; f++) {
-            float sink = o->sink_logits ? o->sink_logits[q_head] * QUIRE_LOG2_E : -INFINITY;
-            bool partial = o->flags & QUIRE_ATTEND_PARTIAL;
-            float factor = partial ? 1.0f : quire_final_factor(total->max[i], total->sum[i], sink);
-            const float *acc = total->acc + ((size_t)i * job->n_v + f) * job->v_stride;
-            const quire_coder *coder = &job->v[f]->coder;
-            float mean_sum[QUIRE_MEAN_SLOTS];
-            for (uint32_t c = 0; c < coder->d; c++) s->row[c] = acc[c] * factor;
-            for (uint32_t m = 0; m < QUIRE_MEAN_SLOTS; m++)
-                mean_sum[m] = acc[job->v_stride - QUIRE_MEAN_SLOTS + m] * factor;
-            quire_calibration cal = quire_format_head(job->v[f], b->head);
-            quire_finish_value(coder, &cal, s->row, mean_sum);
-            for (uint32_t c = 0; c < d_v; c++) out[c] += s->row[c];
-        }
-        size_t at = (size_t)query * job->job->n_q_heads + q_head;
-        if (job->job->max) job->job->max[at] = empty ? -INFINITY : total->max[i] * QUIRE_LN_2;
-        if (job->job->sum) job->job->sum[at] = total->sum[i];
-    }
-}

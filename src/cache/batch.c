@@ -130,17 +130,28 @@ static quire_rows seq_rows(const quire_format *f, uint32_t n_heads, const quire_
     return quire_rows_at(&dense, seq, padding, 0);
 }
 
+/* The caller's blocks of K and V, one per layer each. */
+typedef struct layer_blocks {
+    const uint8_t *k, *v;
+    size_t stride;
+} layer_blocks;
+
 static quire_status import_rows(quire_step *step, const quire_plan *plan, uint32_t n_seqs, uint32_t n_columns,
-                                const uint32_t *left_padding, const quire_rows *k, const quire_rows *v)
+                                const uint32_t *left_padding, const layer_blocks *blocks)
 {
     for (uint32_t layer = 0; layer < plan->n_layers; layer++) {
         const quire_planned_layer *l = &plan->layer[layer];
         uint32_t heads = l->shape.n_kv_heads;
-        if (!k[layer].data || (!l->shape.v_in_k && !v[layer].data)) return QUIRE_EINVAL;
+        bool has_v = !l->shape.v_in_k;
+        quire_rows k, v = {0};
+        quire_status status = quire_read_sized(&k, sizeof k, blocks->k + layer * blocks->stride);
+        if (!status && has_v) status = quire_read_sized(&v, sizeof v, blocks->v + layer * blocks->stride);
+        if (status) return status;
+        if (!k.data || (has_v && !v.data)) return QUIRE_EINVAL;
         for (uint32_t i = 0; i < n_seqs; i++) {
-            quire_rows one_k = seq_rows(&l->k, heads, &k[layer], i, n_columns, left_padding[i]), one_v = {0};
-            if (!l->shape.v_in_k) one_v = seq_rows(&l->v, heads, &v[layer], i, n_columns, left_padding[i]);
-            quire_status status = quire_step_append_rows(step, layer, i, &one_k, &one_v);
+            quire_rows one_k = seq_rows(&l->k, heads, &k, i, n_columns, left_padding[i]), one_v = {0};
+            if (has_v) one_v = seq_rows(&l->v, heads, &v, i, n_columns, left_padding[i]);
+            status = quire_step_append_rows(step, layer, i, &one_k, &one_v);
             if (status) return status;
         }
     }
@@ -148,9 +159,11 @@ static quire_status import_rows(quire_step *step, const quire_plan *plan, uint32
 }
 
 quire_status quire_batch_import(quire_batch **out, quire_pool *pool, uint32_t n_seqs, uint32_t n_columns,
-                                const uint32_t *left_padding, const quire_rows *k, const quire_rows *v)
+                                const uint32_t *left_padding, const quire_rows *k, const quire_rows *v,
+                                size_t rows_stride)
 {
-    if (!out || !pool || !k || (n_seqs && !left_padding)) return QUIRE_EINVAL;
+    if (!out || !pool || !k || (n_seqs && !left_padding) || rows_stride < sizeof(size_t)) return QUIRE_EINVAL;
+    layer_blocks blocks = {(const uint8_t *)k, (const uint8_t *)v, rows_stride};
     const quire_plan *plan = pool->main_plan;
     for (uint32_t layer = 0; layer < plan->n_layers; layer++)
         if (!v && !plan->layer[layer].shape.v_in_k) return QUIRE_EINVAL;
@@ -169,7 +182,7 @@ quire_status quire_batch_import(quire_batch **out, quire_pool *pool, uint32_t n_
     }
     status = quire_step_begin(&step, pool, batch->seq, n_tokens, n_seqs);
     if (status) goto fail;
-    status = import_rows(step, plan, n_seqs, n_columns, left_padding, k, v);
+    status = import_rows(step, plan, n_seqs, n_columns, left_padding, &blocks);
     if (status) {
         quire_step_abort(step);
         goto fail;
@@ -214,7 +227,11 @@ static bool same_codec(const quire_batch *batch, uint32_t layer, quire_side side
 quire_status quire_batch_export(const quire_batch *batch, uint32_t layer, quire_side side, uint32_t n_columns,
                                 uint32_t *left_padding, const quire_rows_out *rows)
 {
-    if (!batch || !left_padding || !rows || layer >= batch->pool->main_plan->n_layers) return QUIRE_EINVAL;
+    quire_rows_out own;
+    if (!batch || !left_padding || layer >= batch->pool->main_plan->n_layers) return QUIRE_EINVAL;
+    quire_status read = quire_read_sized(&own, sizeof own, rows);
+    if (read) return read;
+    rows = &own;
     if (!quire_form_is_float(rows->form) && !same_codec(batch, layer, side)) return QUIRE_EUNSUPPORTED;
     quire_rows dense = quire_rows_of(rows);
     for (uint32_t i = 0; i < batch->n; i++) {

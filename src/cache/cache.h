@@ -3,6 +3,7 @@
 #ifndef QUIRE_CACHE_CACHE_H
 #define QUIRE_CACHE_CACHE_H
 
+#include "attend/tile_list.h"
 #include "cache/plan.h"
 
 #define QUIRE_MAX_TOKENS ((uint32_t)INT32_MAX)
@@ -77,10 +78,12 @@ bool quire_seq_can_trim(const quire_seq *seq, uint32_t length);
 
 /* seq.c */
 quire_seq *quire_seq_alloc(quire_pool *pool, const quire_plan *plan, const quire_seq_options *ring);
-/* Tiles of a layer, rows up to `length`. Returns how many; writes at most cap. */
-uint32_t quire_seq_tiles_to(const quire_seq *seq, uint32_t layer, uint32_t length, quire_tile_ref *tiles,
-                            uint32_t cap);
+/* Adds the pages of a group, rows up to `length`, to a list. */
+quire_status quire_seq_list_tiles(quire_tile_list *list, const quire_seq *seq, uint32_t group,
+                                  uint32_t length);
 bool quire_ring_is_valid(const quire_seq_options *ring);
+/* The caller's options, checked; NULL: no ring. */
+quire_status quire_ring_read(quire_seq_options *out, const quire_seq_options *options);
 /* Whether these rows can be exported, to blocks of n_columns tokens per sequence; fills in the strides. */
 quire_status quire_seq_check_export(const quire_seq *seq, uint32_t layer, quire_side side, uint32_t first,
                                     uint32_t n, uint32_t n_columns, quire_rows *rows);

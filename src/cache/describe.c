@@ -39,18 +39,24 @@ quire_status quire_plan_layer_info(const quire_plan *plan, uint32_t layer, quire
     const quire_planned_layer *l = &plan->layer[layer];
     uint32_t n_sink_pages = plan->group[l->group].n_sink_pages;
     bool has_v = !l->shape.v_in_k;
-    *out = (quire_plan_layer){
+    quire_plan_layer info = {
         .k = l->k.coder.codec->info.name,
         .v = has_v ? l->v.coder.codec->info.name : NULL,
         .sink_k = n_sink_pages ? l->sink_k.coder.codec->info.name : NULL,
         .sink_v = n_sink_pages && has_v ? l->sink_v.coder.codec->info.name : NULL,
         .sink_tokens = n_sink_pages * QUIRE_PAGE_TOKENS,
         .group = l->group,
+        .group_index = l->index,
         .window = l->shape.window,
+        .n_q_heads = l->shape.n_q_heads,
+        .n_kv_heads = l->shape.n_kv_heads,
+        .d_k = l->shape.d_k,
+        .d_v = l->shape.d_v,
+        .v_in_k = l->shape.v_in_k,
         .bytes_per_token = (double)quire_planned_bytes(l),
         .reason = l->reason,
     };
-    return QUIRE_OK;
+    return quire_write_sized(out, &info, sizeof info);
 }
 
 /* ---------------------------------------------------------------- describe */

@@ -9,15 +9,8 @@ quire_status quire_plan_page_info(const quire_plan *plan, uint32_t group, uint32
 {
     if (!plan || !out || group >= plan->n_groups) return QUIRE_EINVAL;
     const quire_page_layout *layout = quire_plan_layout(plan, group, page_index);
-    *out = (quire_page_info){.bytes = layout->bytes, .fingerprint = layout->fingerprint};
-    return QUIRE_OK;
-}
-
-quire_status quire_plan_shape(const quire_plan *plan, uint32_t layer, quire_layer *out)
-{
-    if (!plan || !out || layer >= plan->n_layers) return QUIRE_EINVAL;
-    *out = plan->layer[layer].shape;
-    return QUIRE_OK;
+    quire_page_info info = {.bytes = layout->bytes, .fingerprint = layout->fingerprint};
+    return quire_write_sized(out, &info, sizeof info);
 }
 
 void quire_plan_page_range(const quire_plan *plan, const quire_seq_options *options, uint32_t group,

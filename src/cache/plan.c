@@ -331,27 +331,29 @@ static quire_status build(const draft *d, quire_plan *plan, uint32_t n_layers)
 quire_status quire_plan_create(quire_plan **out, const quire_geometry *geometry, const char *policy,
                                const quire_plan_options *options)
 {
-    draft d = {.geometry = geometry};
+    quire_plan_options o = {0};
+    quire_geometry model;
+    quire_allocator a;
     const char *why;
     quire_plan *plan = NULL;
-    if (!out || (options && !quire_options_are_known(options->version))) return QUIRE_EINVAL;
-    if (options) {
-        d.profile = options->profile;
-        d.message = options->message;
-        d.message_size = options->message ? options->message_size : 0;
-        if (d.message_size) d.message[0] = 0;
-    }
-    uint32_t n_layers = quire_geometry_check(geometry, &why);
-    if (!n_layers) return complain(&d, QUIRE_EINVAL, "%s", why);
-    quire_status status = quire_policy_parse(&d.policy, policy, d.profile, d.message, d.message_size);
+    quire_status status = !out ? QUIRE_EINVAL : options ? quire_read_sized(&o, sizeof o, options) : QUIRE_OK;
+    if (!status) status = quire_allocator_read(&a, o.allocator);
+    if (status) return status;
+    draft d = {.geometry = &model,
+               .profile = o.profile,
+               .message = o.message,
+               .message_size = o.message ? o.message_size : 0};
+    if (d.message_size) d.message[0] = 0;
+    status = quire_geometry_read(&model, geometry, &why);
+    if (status) return complain(&d, status, "%s", why);
+    status = quire_policy_parse(&d.policy, policy, d.profile, d.message, d.message_size);
     if (status) return status;
 
-    quire_allocator a = quire_allocator_or_default(options ? options->allocator : NULL);
     plan = quire_alloc(&a, sizeof *plan);
     if (!plan) return no_memory(&d);
     atomic_init(&plan->refs, 1);
     plan->allocator = a;
-    status = build(&d, plan, n_layers);
+    status = build(&d, plan, model.n_layers);
     if (status) goto fail;
     quire_plan_warn(plan, d.profile);
     *out = plan;

@@ -25,13 +25,13 @@ typedef struct parser {
  * better codecs in a later version; the canonical form names what they stand for now. docs/fidelity.md has the evidence.
  * The sizes are those of layers with full attention: layers with a sliding window stay f16 unless window= is given. */
 static const quire_preset presets[] = {
-    {"k8v4", "a8g64/a4g64", "a8g64/a4g64", "MLX's 8-bit K and 4-bit V; never changes"},
-    {"k4v4", "a4g64/a4g64", "a4g64/a4g64", "MLX's 4-bit K and V; never changes"},
-    {"safe", "r8/r8", "c:r8/r8",
+    {sizeof(quire_preset), "k8v4", "a8g64/a4g64", "a8g64/a4g64", "MLX's 8-bit K and 4-bit V; never changes"},
+    {sizeof(quire_preset), "k4v4", "a4g64/a4g64", "a4g64/a4g64", "MLX's 4-bit K and V; never changes"},
+    {sizeof(quire_preset), "safe", "r8/r8", "c:r8/r8",
      "approximates f16 in about half the size; some measured greedy texts differ within 100 tokens"},
-    {"balanced", "r6/r4", "c:r5/r4",
+    {sizeof(quire_preset), "balanced", "r6/r4", "c:r5/r4",
      "approximates f16 in about a third of the size; most measured greedy texts differ within 100 tokens"},
-    {"small", "r5/r3", "c:r4/r3",
+    {sizeof(quire_preset), "small", "r5/r3", "c:r4/r3",
      "approximates f16 in about a quarter of the size; most measured greedy texts differ within 100 tokens"},
 };
 #define N_PRESETS ((uint32_t)(sizeof presets / sizeof *presets))

@@ -16,14 +16,20 @@ static size_t one_page_each(const quire_plan *plan)
 
 quire_status quire_pool_create(quire_pool **out, const quire_plan *plan, const quire_pool_options *options)
 {
-    if (!out || !plan || !options || !quire_options_are_known(options->version)) return QUIRE_EINVAL;
-    if (options->budget_bytes < one_page_each(plan)) return QUIRE_EINVAL;
-    quire_allocator a = quire_allocator_or_default(options->allocator);
+    quire_pool_options o;
+    quire_allocator a;
+    quire_executor executor;
+    if (!out || !plan) return QUIRE_EINVAL;
+    quire_status status = quire_read_sized(&o, sizeof o, options);
+    if (!status) status = quire_allocator_read(&a, o.allocator);
+    if (!status) status = quire_executor_read(&executor, o.executor);
+    if (status) return status;
+    if (o.budget_bytes < one_page_each(plan)) return QUIRE_EINVAL;
     quire_pool *pool = (quire_pool *)quire_alloc(&a, sizeof *pool);
     if (!pool) return QUIRE_ENOMEM;
     pool->allocator = a;
-    if (options->executor) pool->executor = *options->executor;
-    quire_status status = quire_pages_init(&pool->pages, &a, options->budget_bytes);
+    pool->executor = executor;
+    status = quire_pages_init(&pool->pages, &a, o.budget_bytes);
     if (status) {
         quire_free(&a, pool, sizeof *pool);
         return status;
@@ -102,11 +108,12 @@ void quire_pool_count(quire_pool *pool, const quire_counts *counts)
     if (counts->recoded) atomic_fetch_add_explicit(&pool->recoded, counts->recoded, memory_order_relaxed);
 }
 
-void quire_pool_stats_get(quire_pool *pool, quire_pool_stats *out)
+quire_status quire_pool_stats_get(quire_pool *pool, quire_pool_stats *out)
 {
+    if (!pool) return QUIRE_EINVAL;
     quire_pages *pages = &pool->pages;
     pthread_mutex_lock(&pages->lock);
-    *out = (quire_pool_stats){
+    quire_pool_stats stats = {
         .budget_bytes = pages->budget,
         .used_bytes = pages->used,
         .resident_bytes = pages->resident,
@@ -115,9 +122,10 @@ void quire_pool_stats_get(quire_pool *pool, quire_pool_stats *out)
         .n_copies = pages->n_copies,
     };
     pthread_mutex_unlock(&pages->lock);
-    out->counts.nan = atomic_load_explicit(&pool->nan, memory_order_relaxed);
-    out->counts.saturated = atomic_load_explicit(&pool->saturated, memory_order_relaxed);
-    out->counts.recoded = atomic_load_explicit(&pool->recoded, memory_order_relaxed);
+    stats.nan = atomic_load_explicit(&pool->nan, memory_order_relaxed);
+    stats.saturated = atomic_load_explicit(&pool->saturated, memory_order_relaxed);
+    stats.recoded = atomic_load_explicit(&pool->recoded, memory_order_relaxed);
+    return quire_write_sized(out, &stats, sizeof stats);
 }
 
 /* Room in the list is made when a workspace leaves, so that giving it back cannot fail. */

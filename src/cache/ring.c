@@ -9,6 +9,16 @@ bool quire_ring_is_valid(const quire_seq_options *ring)
     return ring->max_tokens ? ring->sinks < ring->max_tokens : !ring->sinks;
 }
 
+quire_status quire_ring_read(quire_seq_options *out, const quire_seq_options *options)
+{
+    quire_seq_options ring = {.size = sizeof ring};
+    quire_status status = options ? quire_read_sized(&ring, sizeof ring, options) : QUIRE_OK;
+    if (status) return status;
+    if (ring.reserved || !quire_ring_is_valid(&ring)) return QUIRE_EINVAL;
+    *out = ring;
+    return QUIRE_OK;
+}
+
 /* Rows back from the query, itself included, that layers of a window see; 0: all. */
 static uint32_t reach_of(uint32_t window, const quire_seq_options *ring)
 {
@@ -50,9 +60,9 @@ uint32_t quire_group_kept(const quire_seq *seq, uint32_t group)
 size_t quire_plan_bytes(const quire_plan *plan, const quire_seq_options *options, uint32_t n_tokens,
                         uint32_t step_tokens)
 {
-    quire_seq_options ring = options ? *options : (quire_seq_options){0};
+    quire_seq_options ring;
     size_t bytes = 0;
-    if (!plan || !quire_ring_is_valid(&ring) || n_tokens > QUIRE_MAX_TOKENS) return 0;
+    if (!plan || quire_ring_read(&ring, options) || n_tokens > QUIRE_MAX_TOKENS) return 0;
     for (uint32_t g = 0; g < plan->n_groups; g++) {
         const quire_group *group = &plan->group[g];
         uint64_t n = quire_pages_for(n_tokens), back = reach_of(group->window, &ring);

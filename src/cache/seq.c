@@ -16,16 +16,17 @@ quire_seq *quire_seq_alloc(quire_pool *pool, const quire_plan *plan, const quire
     seq->pool = pool;
     seq->plan = plan;
     if (ring) seq->ring = *ring;
-    seq->ring.version = QUIRE_OPTIONS;
+    seq->ring.size = sizeof seq->ring;
     return seq;
 }
 
 quire_status quire_seq_create(quire_seq **out, quire_pool *pool, const quire_seq_options *options)
 {
     if (!out || !pool) return QUIRE_EINVAL;
-    if (options && (!quire_options_are_known(options->version) || !quire_ring_is_valid(options)))
-        return QUIRE_EINVAL;
-    quire_seq *seq = quire_seq_alloc(pool, pool->main_plan, options);
+    quire_seq_options ring;
+    quire_status status = quire_ring_read(&ring, options);
+    if (status) return status;
+    quire_seq *seq = quire_seq_alloc(pool, pool->main_plan, &ring);
     if (!seq) return QUIRE_ENOMEM;
     *out = seq;
     return QUIRE_OK;
@@ -49,9 +50,9 @@ uint32_t quire_seq_length(const quire_seq *seq)
     return seq->length;
 }
 
-quire_seq_options quire_seq_ring(const quire_seq *seq)
+quire_status quire_seq_ring(const quire_seq *seq, quire_seq_options *out)
 {
-    return seq->ring;
+    return seq ? quire_write_sized(out, &seq->ring, sizeof seq->ring) : QUIRE_EINVAL;
 }
 
 const quire_plan *quire_seq_plan(const quire_seq *seq)
@@ -102,16 +103,26 @@ quire_status quire_seq_trim(quire_seq *seq, uint32_t length)
     return QUIRE_OK;
 }
 
-uint32_t quire_seq_tiles_to(const quire_seq *seq, uint32_t layer, uint32_t length, quire_tile_ref *tiles,
-                            uint32_t cap)
+/* Pages that hold rows below `length`: an open step may have added others. */
+static uint32_t pages_below(const quire_table *t, uint32_t length)
 {
+    uint32_t n = t->n;
+    while (n && quire_table_index(t, n - 1) >= quire_pages_for(length)) n--;
+    return n;
+}
+
+uint32_t quire_seq_tiles(const quire_seq *seq, uint32_t layer, quire_tile_ref *tiles, uint32_t cap,
+                         size_t stride)
+{
+    if (!seq || layer >= seq->plan->n_layers || (cap && (!tiles || !stride))) return 0;
     const quire_planned_layer *l = &seq->plan->layer[layer];
     const quire_table *t = &seq->table[l->group];
-    for (uint32_t i = 0; i < t->n && i < cap; i++) {
+    uint32_t n = pages_below(t, seq->length);
+    for (uint32_t i = 0; i < n && i < cap; i++) {
         const quire_page *page = t->page[i];
         const quire_page_layer *p = &page->layout->layer[l->index];
-        uint32_t first = quire_table_index(t, i) * QUIRE_PAGE_TOKENS, left = length - first;
-        tiles[i] = (quire_tile_ref){
+        uint32_t first = quire_table_index(t, i) * QUIRE_PAGE_TOKENS, left = seq->length - first;
+        quire_tile_ref tile = {
             .k = quire_page_tile(page, l->index, QUIRE_K, 0),
             .v = p->v ? quire_page_tile(page, l->index, QUIRE_V, 0) : NULL,
             .k_head_stride = p->head_stride,
@@ -121,19 +132,55 @@ uint32_t quire_seq_tiles_to(const quire_seq *seq, uint32_t layer, uint32_t lengt
             .first = first,
             .n_rows = left < QUIRE_PAGE_TOKENS ? left : QUIRE_PAGE_TOKENS,
         };
+        uint8_t *to = (uint8_t *)tiles + (size_t)i * stride;
+        if (stride > sizeof tile) memset(to, 0, stride);
+        memcpy(to, &tile, stride < sizeof tile ? stride : sizeof tile);
     }
-    return t->n;
+    return n;
 }
 
-uint32_t quire_seq_tiles(const quire_seq *seq, uint32_t layer, quire_tile_ref *tiles, uint32_t cap)
+static void fill_from_page(const void *ctx, quire_list_layer *layer)
 {
-    if (!seq || layer >= seq->plan->n_layers) return 0;
-    /* An open step may have added pages that hold no committed row yet. */
-    const quire_table *t = &seq->table[seq->plan->layer[layer].group];
-    uint32_t n = t->n;
-    while (n && quire_table_index(t, n - 1) >= quire_pages_for(seq->length)) n--;
-    quire_seq_tiles_to(seq, layer, seq->length, tiles, n < cap ? n : cap);
-    return n;
+    const quire_page_layout *layout = (const quire_page_layout *)ctx;
+    for (uint32_t i = 0; i < layout->n_layers; i++) {
+        const quire_page_layer *p = &layout->layer[i];
+        layer[i] = (quire_list_layer){
+            .k = p->offset,
+            .v = p->v ? p->offset + p->k->tile_bytes : 0,
+            .k_head_stride = p->head_stride,
+            .v_head_stride = p->head_stride,
+            .k_format = p->k,
+            .v_format = p->v,
+            .n_heads = p->n_heads,
+        };
+    }
+}
+
+quire_status quire_seq_list_tiles(quire_tile_list *list, const quire_seq *seq, uint32_t group,
+                                  uint32_t length)
+{
+    const quire_table *t = &seq->table[group];
+    uint32_t n = pages_below(t, length);
+    quire_status status = quire_tile_list_begin(list, seq->plan->group[group].pages.n_layers, n);
+    for (uint32_t i = 0; i < n && !status; i++) {
+        const quire_page *page = t->page[i];
+        uint32_t first = quire_table_index(t, i) * QUIRE_PAGE_TOKENS, left = length - first;
+        quire_list_tile tile = {
+            .k = (uintptr_t)page->data,
+            .v = (uintptr_t)page->data,
+            .first = first,
+            .n_rows = (uint16_t)(left < QUIRE_PAGE_TOKENS ? left : QUIRE_PAGE_TOKENS),
+        };
+        quire_layout_key key = {{(uintptr_t)page->layout, 0, 0, 0, QUIRE_KEY_PAGE}};
+        status = quire_tile_list_push(list, &tile, key, fill_from_page, page->layout);
+    }
+    return quire_tile_list_end(list, status);
+}
+
+quire_status quire_tile_list_add_seq(quire_tile_list *list, const quire_seq *seq, uint32_t group)
+{
+    if (!list || !seq || group >= seq->plan->n_groups) return QUIRE_EINVAL;
+    return quire_seq_list_tiles(list, seq, group, seq->length);
 }
 
 /* ------------------------------------------------------------------ export */
@@ -145,7 +192,7 @@ QUIRE_APART static void decode_prefix(const quire_format *k, uint32_t head, cons
     float x[QUIRE_MAX_D];
     quire_rows_out one = {.form = QUIRE_F32, .data = x};
     for (uint32_t i = 0; i < n; i++) {
-        (void)quire_tile_decode(k, head, tile, row + i, 1, &one);
+        (void)quire_tile_read(k, head, tile, row + i, 1, &one);
         for (uint32_t c = 0; c < k->coder.d_v; c++)
             quire_store_finite(rows->form, (uint8_t *)rows->data + i * rows->token_stride, c, x[c]);
     }
@@ -180,9 +227,12 @@ quire_status quire_seq_check_export(const quire_seq *seq, uint32_t layer, quire_
 quire_status quire_seq_export(const quire_seq *seq, uint32_t layer, quire_side side, uint32_t first,
                               uint32_t n, const quire_rows_out *rows)
 {
-    if (!rows) return QUIRE_EINVAL;
+    quire_rows_out own;
+    quire_status status = quire_read_sized(&own, sizeof own, rows);
+    if (status) return status;
+    rows = &own;
     quire_rows dense = quire_rows_of(rows);
-    quire_status status = quire_seq_check_export(seq, layer, side, first, n, n, &dense);
+    status = quire_seq_check_export(seq, layer, side, first, n, n, &dense);
     if (status) return status;
     const quire_planned_layer *l = &seq->plan->layer[layer];
     const quire_table *t = &seq->table[l->group];
@@ -200,7 +250,7 @@ quire_status quire_seq_export(const quire_seq *seq, uint32_t layer, quire_side s
             if (prefix)
                 decode_prefix(held, h, tile, row, run, &one);
             else
-                status = quire_tile_decode(held, h, tile, row, run, &one);
+                status = quire_tile_read(held, h, tile, row, run, &one);
         }
     }
     quire_float_mode_leave(mode);

@@ -159,8 +159,7 @@ quire_status quire_snapshot_read_info(quire_snapshot_info *out, quire_read_fn re
     reader r = {.read = read, .ctx = ctx};
     snapshot_head h;
     quire_status status = read_header(&r, &h);
-    if (!status) *out = h.info;
-    return status;
+    return status ? status : quire_write_sized(out, &h.info, sizeof h.info);
 }
 
 /* Whether a table of this shape holds exactly the pages it must. */
@@ -241,7 +240,7 @@ quire_status quire_seq_load(quire_seq **out, quire_pool *pool, quire_read_fn rea
     const quire_plan *plan = quire_pool_find_plan(pool, h.info.plan_fingerprint);
     if (!plan || plan->geometry_fingerprint != h.geometry_fingerprint) return QUIRE_EMISMATCH;
     quire_seq_options ring = {
-        .version = QUIRE_OPTIONS,
+        .size = sizeof(quire_seq_options),
         .max_tokens = h.info.max_tokens,
         .sinks = h.info.sinks,
         .spare_tokens = h.info.spare_tokens,

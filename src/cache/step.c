@@ -14,7 +14,7 @@ typedef struct replaced_page {
 struct quire_step {
     quire_pool *pool;
     quire_workspace *workspace;
-    uint32_t n_seqs, n_groups, n_layers, cap_tiles;
+    uint32_t n_seqs, n_groups, n_layers;
     uint64_t n_tokens;
     quire_seq **seq;
     uint32_t *tokens;        /* per sequence */
@@ -22,7 +22,7 @@ struct quire_step {
     uint8_t *appended;       /* [n_layers][n_seqs] */
     replaced_page *replaced; /* [n_seqs][n_groups] */
     quire_attend_job *job;   /* of sequences that have tokens */
-    quire_tile_ref *tile;    /* cap_tiles */
+    quire_tile_list **list;  /* per group, of sequences that have tokens; NULL until a layer of the group attends */
     size_t bytes;            /* of this block, arrays included */
 };
 
@@ -41,9 +41,11 @@ static quire_step *step_alloc(quire_pool *pool, uint32_t n_seqs)
         {quire_bytes(plan->n_layers, n_seqs), 1},
         {quire_bytes(plan->n_groups, n_seqs), sizeof(replaced_page)},
         {n_seqs, sizeof(quire_attend_job)},
+        {plan->n_groups, sizeof(quire_tile_list *)},
     };
-    size_t at[7], bytes = 0;
-    for (int i = 0; i < 7; i++) {
+    enum { N_PARTS = sizeof part / sizeof *part };
+    size_t at[N_PARTS], bytes = 0;
+    for (int i = 0; i < N_PARTS; i++) {
         at[i] = bytes;
         size_t more = quire_bytes(part[i].n, part[i].size);
         if (more > SIZE_MAX / 4) return NULL;
@@ -63,6 +65,7 @@ static quire_step *step_alloc(quire_pool *pool, uint32_t n_seqs)
     step->appended = memory + at[4];
     step->replaced = (replaced_page *)(void *)(memory + at[5]);
     step->job = (quire_attend_job *)(void *)(memory + at[6]);
+    step->list = (quire_tile_list **)(void *)(memory + at[7]);
     return step;
 }
 
@@ -72,7 +75,7 @@ static void step_free(quire_step *step)
     for (uint32_t i = 0; i < step->n_seqs; i++)
         if (step->seq[i]) step->seq[i]->step = NULL;
     quire_pool_return(step->pool, step->workspace);
-    quire_free(&a, step->tile, sizeof *step->tile * step->cap_tiles);
+    for (uint32_t g = 0; g < step->n_groups; g++) quire_tile_list_destroy(step->list[g]);
     quire_free(&a, step, step->bytes);
 }
 
@@ -130,21 +133,6 @@ static quire_status check_begin(const quire_pool *pool, quire_seq *const *seqs, 
     return QUIRE_OK;
 }
 
-static quire_status make_room_for_tiles(quire_step *step)
-{
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < step->n_seqs; i++) {
-        uint32_t most = 0;
-        for (uint32_t g = 0; g < step->n_groups; g++)
-            if (step->seq[i]->table[g].n > most) most = step->seq[i]->table[g].n;
-        n += most;
-    }
-    if (n > UINT32_MAX) return QUIRE_EINVAL;
-    bool fits =
-        quire_grow(&step->pool->allocator, &step->tile, &step->cap_tiles, 0, (uint32_t)n, sizeof *step->tile);
-    return fits ? QUIRE_OK : QUIRE_ENOMEM;
-}
-
 quire_status quire_step_begin(quire_step **out, quire_pool *pool, quire_seq *const *seqs,
                               const uint32_t *n_tokens, uint32_t n_seqs)
 {
@@ -171,7 +159,6 @@ quire_status quire_step_begin(quire_step **out, quire_pool *pool, quire_seq *con
             if (!status) n_done++;
         }
     }
-    if (!status) status = make_room_for_tiles(step);
     if (!status) {
         *out = step;
         return QUIRE_OK;
@@ -236,7 +223,7 @@ static void append_head(void *arg, uint32_t head)
             quire_side side = s ? QUIRE_V : QUIRE_K;
             quire_rows one = quire_rows_at(&w->rows[s], 0, p - seq->length, head);
             quire_status status =
-                quire_tile_encode(quire_page_format(page, l->index, side), head,
+                quire_tile_write(quire_page_format(page, l->index, side), head,
                                   quire_page_tile(page, l->index, side, head), row, run, &one, &counts);
             if (status) {
                 atomic_store_explicit(&w->status, (uint32_t)status, memory_order_relaxed);
@@ -273,10 +260,9 @@ quire_status quire_step_append_rows(quire_step *step, uint32_t layer, uint32_t s
     if (!l->shape.v_in_k && !v) return QUIRE_EINVAL;
     append_work w = {
         .step = step, .layer = layer, .seq_index = seq_index, .n_sides = l->shape.v_in_k ? 1 : 2};
-    w.rows[0] = *k;
-    if (w.n_sides == 2) w.rows[1] = *v;
-    for (uint32_t s = 0; s < w.n_sides && n_tokens; s++) {
-        quire_status status = check_rows(seq, l, s ? QUIRE_V : QUIRE_K, n_tokens, &w.rows[s]);
+    for (uint32_t s = 0; s < w.n_sides; s++) {
+        quire_status status = quire_rows_read(&w.rows[s], s ? v : k);
+        if (!status && n_tokens) status = check_rows(seq, l, s ? QUIRE_V : QUIRE_K, n_tokens, &w.rows[s]);
         if (status) return status;
     }
     const quire_executor *e = &step->pool->executor;
@@ -298,8 +284,8 @@ quire_status quire_step_append(quire_step *step, uint32_t layer, const float *k,
     for (uint32_t i = 0; i < step->n_seqs; i++) {
         if (!step->tokens[i]) continue;
         size_t at = (size_t)step->first_token[i] * shape->n_kv_heads;
-        quire_rows k_rows = {.form = QUIRE_F32, .data = k + at * shape->d_k};
-        quire_rows v_rows = {.form = QUIRE_F32, .data = shape->v_in_k ? NULL : v + at * shape->d_v};
+        quire_rows k_rows = {.size = sizeof k_rows, .form = QUIRE_F32, .data = k + at * shape->d_k};
+        quire_rows v_rows = {.size = sizeof v_rows, .form = QUIRE_F32, .data = shape->v_in_k ? NULL : v + at * shape->d_v};
         quire_status status = quire_step_append_rows(step, layer, i, &k_rows, &v_rows);
         if (status) return status;
     }
@@ -308,22 +294,57 @@ quire_status quire_step_append(quire_step *step, uint32_t layer, const float *k,
 
 /* ------------------------------------------------------------------ attend */
 
-quire_status quire_step_attend_with(quire_step *step, uint32_t layer, const float *q, float *out, float *max,
-                                    float *sum, const quire_attend_options *options, const quire_mask *masks)
+/* The tiles of a group, prepared when its first layer attends; the other layers of the step use them again. */
+static quire_status prepare_list(quire_step *step, uint32_t group)
 {
-    if (!step || layer >= step->n_layers || (step->n_tokens && (!q || !out))) return QUIRE_EINVAL;
-    uint32_t n_tiles = 0, n_jobs = 0;
+    if (step->list[group]) return QUIRE_OK;
+    quire_tile_list *list;
+    quire_status status = quire_tile_list_create(&list, &step->pool->allocator);
+    if (status) return status;
+    for (uint32_t i = 0; i < step->n_seqs && !status; i++) {
+        const quire_seq *seq = step->seq[i];
+        if (step->tokens[i]) status = quire_seq_list_tiles(list, seq, group, seq->length + step->tokens[i]);
+    }
+    if (status)
+        quire_tile_list_destroy(list);
+    else
+        step->list[group] = list;
+    return status;
+}
+
+/* Strides that are 0 become dense, as the tokens of all sequences follow each other. */
+static void fill_strides(size_t *token_stride, size_t *head_stride, quire_form form, uint32_t n_heads, uint32_t d)
+{
+    size_t row = d * quire_value_bytes(form);
+    if (!*head_stride) *head_stride = row;
+    if (!*token_stride) *token_stride = n_heads * row;
+}
+
+quire_status quire_step_attend_with(quire_step *step, uint32_t layer, const quire_step_queries *queries)
+{
+    quire_step_queries q;
+    if (!step || layer >= step->n_layers) return QUIRE_EINVAL;
+    quire_status status = quire_read_sized(&q, sizeof q, queries);
+    if (status) return status;
+    if ((step->n_tokens && (!q.q || !q.out)) || (q.masks && q.mask_stride < sizeof(size_t)))
+        return QUIRE_EINVAL;
+    const quire_planned_layer *l = &step->pool->main_plan->layer[layer];
+    const quire_layer *shape = &l->shape;
+    for (uint32_t i = 0; i < step->n_seqs; i++)
+        if (step->tokens[i] && !step->appended[(size_t)layer * step->n_seqs + i]) return QUIRE_EINVAL;
+    status = prepare_list(step, l->group);
+    if (status) return status;
+    fill_strides(&q.q_token_stride, &q.q_head_stride, q.q_form, shape->n_q_heads, shape->d_k);
+    fill_strides(&q.out_token_stride, &q.out_head_stride, q.out_form, shape->n_q_heads, shape->d_v);
+    uint32_t n_jobs = 0;
     for (uint32_t i = 0; i < step->n_seqs; i++) {
         const quire_seq *seq = step->seq[i];
-        const quire_layer *shape = &seq->plan->layer[layer].shape;
         if (!step->tokens[i]) continue;
-        if (!step->appended[(size_t)layer * step->n_seqs + i]) return QUIRE_EINVAL;
-        uint32_t end = seq->length + step->tokens[i];
-        uint32_t n = quire_seq_tiles_to(seq, layer, end, step->tile + n_tiles, step->cap_tiles - n_tiles);
-        size_t row = (size_t)step->first_token[i] * shape->n_q_heads;
-        step->job[n_jobs++] = (quire_attend_job){
-            .tiles = step->tile + n_tiles,
-            .n_tiles = n,
+        size_t token = (size_t)step->first_token[i], row = token * shape->n_q_heads;
+        step->job[n_jobs] = (quire_attend_job){
+            .list = step->list[l->group],
+            .list_seq = n_jobs,
+            .list_layer = l->index,
             .n_q_heads = shape->n_q_heads,
             .n_kv_heads = shape->n_kv_heads,
             .d_k = shape->d_k,
@@ -333,18 +354,26 @@ quire_status quire_step_attend_with(quire_step *step, uint32_t layer, const floa
             .window = shape->window,
             .ring_tokens = seq->ring.max_tokens,
             .ring_sinks = seq->ring.sinks,
-            .q = q + row * shape->d_k,
-            .out = out + row * shape->d_v,
-            .max = max ? max + row : NULL,
-            .sum = sum ? sum + row : NULL,
-            .mask = masks ? &masks[i] : NULL,
+            .q_form = q.q_form,
+            .out_form = q.out_form,
+            .q = (const uint8_t *)q.q + token * q.q_token_stride,
+            .q_token_stride = q.q_token_stride,
+            .q_head_stride = q.q_head_stride,
+            .out = (uint8_t *)q.out + token * q.out_token_stride,
+            .out_token_stride = q.out_token_stride,
+            .out_head_stride = q.out_head_stride,
+            .max = q.max ? q.max + row : NULL,
+            .sum = q.sum ? q.sum + row : NULL,
+            .mask = q.masks ? (const quire_mask *)(const void *)((const uint8_t *)q.masks + i * q.mask_stride)
+                            : NULL,
         };
-        n_tiles += n;
+        n_jobs++;
     }
-    return quire_attend(step->workspace, options, step->job, n_jobs);
+    return quire_attend(step->workspace, q.options, step->job, n_jobs, sizeof *step->job);
 }
 
 quire_status quire_step_attend(quire_step *step, uint32_t layer, const float *q, float *out)
 {
-    return quire_step_attend_with(step, layer, q, out, NULL, NULL, NULL, NULL);
+    quire_step_queries queries = {.size = sizeof queries, .q = q, .out = out};
+    return quire_step_attend_with(step, layer, &queries);
 }

@@ -12,7 +12,7 @@
 
 quire_profile *quire_profile_new(uint32_t n_layers, const quire_allocator *allocator)
 {
-    quire_allocator a = quire_allocator_or_default(allocator);
+    quire_allocator a = *allocator;
     quire_profile *p = quire_alloc(&a, sizeof *p);
     if (!p) return NULL;
     atomic_init(&p->refs, 1);
@@ -58,19 +58,24 @@ static bool add_vectors(quire_profile *p, quire_profile_layer *l)
 quire_status quire_profile_create(quire_profile **out, const quire_geometry *geometry,
                                   const quire_allocator *allocator)
 {
-    uint32_t n_layers = quire_geometry_check(geometry, NULL);
-    if (!out || !n_layers) return QUIRE_EINVAL;
+    quire_geometry model;
+    quire_allocator a;
+    if (!out) return QUIRE_EINVAL;
+    quire_status status = quire_geometry_read(&model, geometry, NULL);
+    if (!status) status = quire_allocator_read(&a, allocator);
+    if (status) return status;
+    uint32_t n_layers = model.n_layers;
     uint64_t floats = 0;
     for (uint32_t i = 0; i < n_layers; i++) {
-        quire_layer shape = quire_geometry_layer(geometry, i);
+        quire_layer shape = quire_geometry_layer(&model, i);
         floats += (uint64_t)shape.n_kv_heads * shape.d_k * (QUIRE_MAX_MEANS + 2);
     }
     if (floats > QUIRE_PROFILE_MAX_FLOATS) return QUIRE_EINVAL;
 
-    quire_profile *p = quire_profile_new(n_layers, allocator);
+    quire_profile *p = quire_profile_new(n_layers, &a);
     if (!p) return QUIRE_ENOMEM;
     for (uint32_t i = 0; i < n_layers; i++) {
-        quire_layer shape = quire_geometry_layer(geometry, i);
+        quire_layer shape = quire_geometry_layer(&model, i);
         quire_profile_layer *l = &p->layers[i];
         l->n_q_heads = shape.n_q_heads;
         l->n_kv_heads = shape.n_kv_heads;
@@ -108,13 +113,16 @@ quire_status quire_profile_set_length(quire_profile *profile, uint32_t n_tokens)
 
 quire_status quire_profile_set_rope(quire_profile *profile, uint32_t layer, const quire_rope *rope)
 {
-    if (!profile || profile->finished || layer >= profile->n_layers || !rope) return QUIRE_EINVAL;
+    quire_rope r;
+    if (!profile || profile->finished || layer >= profile->n_layers) return QUIRE_EINVAL;
+    quire_status status = quire_read_sized(&r, sizeof r, rope);
+    if (status) return status;
     quire_profile_layer *l = &profile->layers[layer];
-    if (rope->n_pairs > l->d_k / 2 || (rope->n_pairs && !rope->frequencies)) return QUIRE_EINVAL;
+    if (r.n_pairs > l->d_k / 2 || (r.n_pairs && !r.frequencies)) return QUIRE_EINVAL;
     if (saw_anything(l)) return QUIRE_EBUSY;
-    for (uint32_t i = 0; i < rope->n_pairs; i++) l->frequencies[i] = rope->frequencies[i];
-    l->n_pairs = rope->n_pairs;
-    l->interleaved = rope->interleaved != 0;
+    for (uint32_t i = 0; i < r.n_pairs; i++) l->frequencies[i] = r.frequencies[i];
+    l->n_pairs = r.n_pairs;
+    l->interleaved = r.interleaved != 0;
     return QUIRE_OK;
 }
 

@@ -167,11 +167,14 @@ static quire_status get_tail(source *s, uint64_t *digest)
 quire_status quire_profile_load(quire_profile **out, quire_read_fn read, void *ctx,
                                 const quire_allocator *allocator)
 {
+    quire_allocator a;
     if (!out || !read) return QUIRE_EINVAL;
+    quire_status status = quire_allocator_read(&a, allocator);
+    if (status != QUIRE_OK) return status;
     source s = {.read = read, .ctx = ctx};
     uint8_t head[16];
     quire_hash_begin(&s.hash);
-    quire_status status = get(&s, head, sizeof head);
+    status = get(&s, head, sizeof head);
     if (status != QUIRE_OK) return status;
     if (memcmp(head, magic, sizeof magic)) return QUIRE_EFORMAT;
     s.version = quire_load32(head + 8);
@@ -179,7 +182,7 @@ quire_status quire_profile_load(quire_profile **out, quire_read_fn read, void *c
     uint32_t n_layers = quire_load32(head + 12);
     if (n_layers < 1 || n_layers > QUIRE_MAX_LAYERS) return QUIRE_EFORMAT;
 
-    quire_profile *p = quire_profile_new(n_layers, allocator);
+    quire_profile *p = quire_profile_new(n_layers, &a);
     if (!p) return QUIRE_ENOMEM;
     uint64_t floats = 0;
     for (uint32_t i = 0; i < n_layers && status == QUIRE_OK; i++)

@@ -46,9 +46,11 @@ static void default_discard(void *ctx, void *ptr, size_t bytes)
     (void)madvise(ptr, bytes, MADV_DONTNEED);
 }
 
-quire_allocator quire_allocator_or_default(const quire_allocator *allocator)
+quire_status quire_allocator_read(quire_allocator *out, const quire_allocator *allocator)
 {
-    quire_allocator a = allocator ? *allocator : (quire_allocator){0};
+    quire_allocator a = {.size = sizeof a};
+    quire_status status = allocator ? quire_read_sized(&a, sizeof a, allocator) : QUIRE_OK;
+    if (status) return status;
     if (!a.alloc || !a.free) {
         a.alloc = default_alloc;
         a.free = default_free;
@@ -58,7 +60,13 @@ quire_allocator quire_allocator_or_default(const quire_allocator *allocator)
         a.release = default_release;
         a.discard = default_discard;
     }
-    return a;
+    *out = a;
+    return QUIRE_OK;
+}
+
+bool quire_reserves_by_default(const quire_allocator *allocator)
+{
+    return allocator->reserve == default_reserve;
 }
 
 void *quire_alloc(const quire_allocator *a, size_t bytes)

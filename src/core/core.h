@@ -5,6 +5,8 @@
 
 #include "quire/quire.h"
 
+#include "core/sized.h"
+
 #include <stdbool.h>
 #include <string.h>
 
@@ -15,16 +17,14 @@
 #error "tiles hold little-endian values in place: a little-endian machine is needed"
 #endif
 
-/* Whether a structure of options begins with a version that this library can read: newer ones only append members. */
-static inline bool quire_options_are_known(uint32_t version)
-{
-    return version >= 100; /* 0.1, the first */
-}
-
 /* ------------------------------------------------------------------ memory */
 
-/* The caller's allocator with every slot filled. */
-quire_allocator quire_allocator_or_default(const quire_allocator *allocator);
+/* The caller's allocator, or ours if it is NULL, with every slot filled. */
+quire_status quire_allocator_read(quire_allocator *out, const quire_allocator *allocator);
+/* Whether address space of this allocator comes from us, not from the caller. */
+bool quire_reserves_by_default(const quire_allocator *allocator);
+/* The caller's executor; NULL or without run: one thread. */
+quire_status quire_executor_read(quire_executor *out, const quire_executor *executor);
 
 /* 64-byte aligned, zeroed. NULL if bytes overflowed (see quire_bytes) or memory is out. */
 void *quire_alloc(const quire_allocator *a, size_t bytes);

@@ -119,13 +119,11 @@ static bool isa_of(const char *name, uint32_t *out)
 
 static atomic_uint in_use; /* isa + 1; 0: not chosen yet */
 
-/* A name that the environment gives and nobody knows is no reason to fail: it means what no name means. */
+static atomic_uint best_wanted = QUIRE_N_ISAS - 1; /* of the environment, if the program asked for it */
+
 static quire_isa choose(void)
 {
-    uint32_t most = QUIRE_N_ISAS - 1;
-    const char *wish = getenv("QUIRE_ISA");
-    if (wish) isa_of(wish, &most);
-    return best_up_to(most);
+    return best_up_to(atomic_load_explicit(&best_wanted, memory_order_relaxed));
 }
 
 quire_isa quire_isa_now(void)
@@ -159,4 +157,14 @@ quire_status quire_isa_use(const char *name)
     if (!(isas_found() >> isa & 1)) return QUIRE_EUNSUPPORTED;
     atomic_store_explicit(&in_use, isa + 1u, memory_order_relaxed);
     return QUIRE_OK;
+}
+
+quire_status quire_isa_use_environment(void)
+{
+    uint32_t most;
+    const char *name = getenv("QUIRE_ISA");
+    if (!name) return QUIRE_OK;
+    if (!isa_of(name, &most)) return QUIRE_EINVAL;
+    atomic_store_explicit(&best_wanted, most, memory_order_relaxed);
+    return quire_isa_use(NULL);
 }

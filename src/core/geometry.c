@@ -4,7 +4,11 @@
 
 quire_layer quire_geometry_layer(const quire_geometry *geometry, uint32_t layer)
 {
-    if (geometry->layers) return geometry->layers[layer];
+    if (geometry->layers) {
+        quire_layer own;
+        (void)quire_read_element(&own, sizeof own, geometry->layers, geometry->layer_stride, layer);
+        return own;
+    }
     return (quire_layer){
         .n_q_heads = geometry->n_q_heads,
         .n_kv_heads = geometry->n_kv_heads,
@@ -30,19 +34,30 @@ static const char *layer_fault(const quire_layer *l)
     return NULL;
 }
 
-uint32_t quire_geometry_check(const quire_geometry *geometry, const char **why)
+quire_status quire_geometry_read(quire_geometry *out, const quire_geometry *geometry, const char **why)
 {
     const char *fault = NULL;
-    if (!geometry || !quire_options_are_known(geometry->version))
-        fault = "the geometry is NULL, or its version is not QUIRE_OPTIONS";
-    else if (geometry->n_layers < 1 || geometry->n_layers > QUIRE_MAX_LAYERS)
+    quire_status status = quire_read_sized(out, sizeof *out, geometry);
+    if (status == QUIRE_EINVAL)
+        fault = "the geometry is NULL, or its size is not set";
+    else if (status)
+        fault = "the geometry has members that this version of the library does not know";
+    else if (out->n_layers < 1 || out->n_layers > QUIRE_MAX_LAYERS)
         fault = "the number of layers must be 1 to 4096";
-    else if (geometry->layers && geometry->windows)
+    else if (out->layers && out->windows)
         fault = "give either windows or layers, not both";
-    for (uint32_t i = 0; !fault && i < geometry->n_layers; i++) {
-        quire_layer l = quire_geometry_layer(geometry, i);
-        fault = layer_fault(&l);
+    else if (out->layers && (out->layer_stride < sizeof(uint32_t) || out->layer_stride % sizeof(uint32_t)))
+        fault = "layer_stride must be sizeof(quire_layer)";
+    for (uint32_t i = 0; !fault && i < out->n_layers; i++) {
+        quire_layer l;
+        if (out->layers) status = quire_read_element(&l, sizeof l, out->layers, out->layer_stride, i);
+        if (status)
+            fault = "a layer has members that this version of the library does not know";
+        else {
+            l = quire_geometry_layer(out, i);
+            fault = layer_fault(&l);
+        }
     }
     if (why) *why = fault;
-    return fault ? 0 : geometry->n_layers;
+    return !fault ? QUIRE_OK : status ? status : QUIRE_EINVAL;
 }

@@ -9,8 +9,8 @@
 #define QUIRE_MAX_HEADS 65535u
 #define QUIRE_MAX_D 1024u
 
-/* Number of layers after checking everything, or 0 if the geometry is not valid. *why gets one sentence. */
-uint32_t quire_geometry_check(const quire_geometry *geometry, const char **why);
+/* The caller's geometry after checking everything. *why gets one sentence if it is not valid. */
+quire_status quire_geometry_read(quire_geometry *out, const quire_geometry *geometry, const char **why);
 /* Layer `layer` of a checked geometry. */
 quire_layer quire_geometry_layer(const quire_geometry *geometry, uint32_t layer);
 

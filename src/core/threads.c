@@ -136,8 +136,21 @@ quire_status quire_threads_create(quire_threads **out, uint32_t n_threads)
     return QUIRE_OK;
 }
 
-quire_executor quire_threads_executor(quire_threads *t)
+quire_status quire_threads_executor(quire_threads *t, quire_executor *out)
 {
-    if (!t) return (quire_executor){0};
-    return (quire_executor){.ctx = t, .run = run, .n_threads = t->n_workers + 1};
+    if (!t) return QUIRE_EINVAL;
+    quire_executor executor = {.ctx = t, .run = run, .n_threads = t->n_workers + 1};
+    return quire_write_sized(out, &executor, sizeof executor);
+}
+
+quire_status quire_executor_read(quire_executor *out, const quire_executor *executor)
+{
+    quire_executor e = {.size = sizeof e};
+    quire_status status = executor ? quire_read_sized(&e, sizeof e, executor) : QUIRE_OK;
+    if (status) return status;
+    if (e.reserved) return QUIRE_EINVAL;
+    if (!e.run) e = (quire_executor){.size = sizeof e};
+    if (!e.n_threads) e.n_threads = 1;
+    *out = e;
+    return QUIRE_OK;
 }

@@ -196,7 +196,7 @@ static void populate_range(const quire_pages *pages, uint8_t *begin, uint8_t *en
 void quire_pages_populate(const quire_pages *pages, quire_page *const *page, uint32_t n)
 {
     quire_page *sorted[QUIRE_POPULATE];
-    bool may_be_huge = pages->allocator.reserve == quire_allocator_or_default(NULL).reserve;
+    bool may_be_huge = quire_reserves_by_default(&pages->allocator);
     assert(n <= QUIRE_POPULATE);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t at = i;

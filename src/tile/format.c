@@ -41,14 +41,16 @@ quire_status quire_format_init(quire_format *format, const quire_codec *codec, q
 
 quire_status quire_format_create(quire_format **out, const char *codec, const quire_format_options *options)
 {
-    if (!out || !codec || !options || !quire_options_are_known(options->version)) return QUIRE_EINVAL;
+    quire_format_options o;
+    if (!out || !codec) return QUIRE_EINVAL;
+    quire_status status = quire_read_sized(&o, sizeof o, options);
+    if (status) return status;
     const quire_codec *found = quire_codec_get(codec);
     if (!found) return QUIRE_EINVAL;
     quire_format f;
-    quire_status status = quire_format_init(&f, found, options->side, options->d, options->d_v,
-                                            options->profile, options->layer);
+    status = quire_format_init(&f, found, o.side, o.d, o.d_v, o.profile, o.layer);
+    if (!status) status = quire_allocator_read(&f.allocator, o.allocator);
     if (status) return status;
-    f.allocator = quire_allocator_or_default(options->allocator);
     quire_format *format = (quire_format *)quire_alloc(&f.allocator, sizeof *format);
     if (!format) return QUIRE_ENOMEM;
     if (f.profile) f.owned_profile = quire_profile_hold(f.profile);

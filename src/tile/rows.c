@@ -63,9 +63,15 @@ quire_status quire_rows_check(const quire_format *f, uint32_t n_heads, uint32_t 
     return apart ? QUIRE_OK : QUIRE_EINVAL;
 }
 
+quire_status quire_rows_read(quire_rows *own, const quire_rows *rows)
+{
+    return quire_read_sized(own, sizeof *own, rows);
+}
+
 quire_rows quire_rows_of(const quire_rows_out *out)
 {
     return (quire_rows){
+        .size = sizeof(quire_rows),
         .form = out->form,
         .scale_form = out->scale_form,
         .data = out->data,
@@ -104,6 +110,7 @@ quire_rows_out quire_rows_out_at(const quire_rows_out *out, const quire_rows *de
 {
     quire_row_address at = row_address(dense, seq, token, head);
     return (quire_rows_out){
+        .size = sizeof(quire_rows_out),
         .form = out->form,
         .scale_form = out->scale_form,
         .data = (uint8_t *)out->data + at.data,
@@ -200,10 +207,10 @@ QUIRE_APART static quire_status encode_codes(const quire_format *f, uint32_t hea
     return QUIRE_OK;
 }
 
-quire_status quire_tile_encode(const quire_format *f, uint32_t head, void *tile, uint32_t row, uint32_t n,
-                               const quire_rows *rows, quire_counts *counts)
+quire_status quire_tile_write(const quire_format *f, uint32_t head, void *tile, uint32_t row, uint32_t n,
+                              const quire_rows *rows, quire_counts *counts)
 {
-    if (!f || !rows || !range_is_valid(f, head, tile, row, n)) return QUIRE_EINVAL;
+    if (!range_is_valid(f, head, tile, row, n)) return QUIRE_EINVAL;
     if (quire_form_is_float(rows->form)) {
         /* What quire_rows_check() would do here, without a copy: that costs more than all checks of a short call. */
         value_rows values = {rows->form, (const uint8_t *)rows->data, rows->token_stride};
@@ -220,6 +227,27 @@ quire_status quire_tile_encode(const quire_format *f, uint32_t head, void *tile,
     uint32_t mode = quire_float_mode_enter();
     status = encode_codes(f, head, tile, row, n, &dense, counts);
     quire_float_mode_leave(mode);
+    return status;
+}
+
+quire_status quire_tile_encode(const quire_format *f, uint32_t head, void *tile, uint32_t row, uint32_t n,
+                               const quire_rows *rows, quire_counts *counts)
+{
+    quire_rows own;
+    quire_counts own_counts, *to = NULL;
+    if (!f || !rows) return QUIRE_EINVAL;
+    if (rows->size != sizeof own) { /* a copy costs more than all checks of a short call */
+        quire_status status = quire_rows_read(&own, rows);
+        if (status) return status;
+        rows = &own;
+    }
+    if (counts) {
+        quire_status status = quire_read_sized(&own_counts, sizeof own_counts, counts);
+        if (status) return status;
+        to = &own_counts;
+    }
+    quire_status status = quire_tile_write(f, head, tile, row, n, rows, to);
+    if (to) (void)quire_write_sized(counts, to, sizeof *to);
     return status;
 }
 
@@ -256,10 +284,10 @@ QUIRE_APART static quire_status decode_rows(const quire_format *f, uint32_t head
     return QUIRE_OK;
 }
 
-quire_status quire_tile_decode(const quire_format *f, uint32_t head, const void *tile, uint32_t row,
-                               uint32_t n, const quire_rows_out *rows)
+quire_status quire_tile_read(const quire_format *f, uint32_t head, const void *tile, uint32_t row, uint32_t n,
+                             const quire_rows_out *rows)
 {
-    if (!f || !rows || !range_is_valid(f, head, tile, row, n)) return QUIRE_EINVAL;
+    if (!range_is_valid(f, head, tile, row, n)) return QUIRE_EINVAL;
     quire_rows dense = quire_rows_of(rows);
     quire_status status = quire_rows_check(f, 1, n, &dense);
     if (status) return status;
@@ -267,4 +295,13 @@ quire_status quire_tile_decode(const quire_format *f, uint32_t head, const void 
     status = decode_rows(f, head, tile, row, n, &dense, rows);
     quire_float_mode_leave(mode);
     return status;
+}
+
+quire_status quire_tile_decode(const quire_format *f, uint32_t head, const void *tile, uint32_t row,
+                               uint32_t n, const quire_rows_out *rows)
+{
+    quire_rows_out own;
+    if (!f) return QUIRE_EINVAL;
+    quire_status status = quire_read_sized(&own, sizeof own, rows);
+    return status ? status : quire_tile_read(f, head, tile, row, n, &own);
 }

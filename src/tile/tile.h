@@ -46,6 +46,14 @@ uint32_t quire_tile_expand(const quire_format *format, const void *tile, uint32_
 /* Whether every scale and value is finite, unused rows and padding included: kernels may read those. */
 bool quire_tile_finite(const quire_format *format, const void *tile);
 
+/* quire_tile_encode() and quire_tile_decode() for structures of our own size. */
+quire_status quire_tile_write(const quire_format *format, uint32_t head, void *tile, uint32_t row, uint32_t n,
+                              const quire_rows *rows, quire_counts *counts);
+quire_status quire_tile_read(const quire_format *format, uint32_t head, const void *tile, uint32_t row,
+                             uint32_t n, const quire_rows_out *rows);
+
+/* The caller's structure in ours. */
+quire_status quire_rows_read(quire_rows *own, const quire_rows *rows);
 /* Byte offsets of one row and of its scales in a caller's block. */
 typedef struct quire_row_address {
     size_t data, scales;

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+/* attend: what a caller asks for, checked before anything is computed. */
+#include "attend/attend.h"
+
+#include <math.h>
+
+/*
+ * The list stays in order of fingerprints. So results do not depend on which tile comes first, nor on which of several equal
+ * format objects a tile refers to.
+ */
+static bool add_format(const quire_format **list, uint32_t *n, const quire_format *format)
+{
+    uint32_t at = 0;
+    while (at < *n && list[at]->fingerprint < format->fingerprint) at++;
+    if (at < *n && list[at]->fingerprint == format->fingerprint) return true;
+    if (*n == QUIRE_MAX_FORMATS) return false;
+    memmove(list + at + 1, list + at, sizeof *list * (*n - at));
+    list[at] = format;
+    (*n)++;
+    return true;
+}
+
+static uint32_t index_of(const quire_format *const *list, const quire_format *format)
+{
+    uint32_t i = 0;
+    while (list[i]->fingerprint != format->fingerprint) i++;
+    return i;
+}
+
+static quire_status read_mask(quire_mask *mask, const quire_mask *theirs)
+{
+    if (!theirs) return QUIRE_OK;
+    quire_status status = quire_read_sized(mask, sizeof *mask, theirs);
+    if (status) return status;
+    if (mask->reserved || (mask->n_keys && (!mask->data || !quire_form_is_float(mask->form))))
+        return QUIRE_EINVAL;
+    return QUIRE_OK;
+}
+
+static quire_status read_tiles(quire_job *job)
+{
+    const quire_attend_job *s = &job->spec;
+    if (s->list_seq >= job->list->n_seqs) return QUIRE_EINVAL;
+    const quire_list_seq *seq = &job->list->seq[s->list_seq];
+    if (seq->n_tiles && s->list_layer >= seq->n_layers) return QUIRE_EINVAL;
+    job->seq = seq;
+    job->tile = job->list->tile + seq->first_tile;
+    job->split = job->list->split + seq->first_split;
+    job->n_tiles = seq->n_tiles;
+    job->n_splits = seq->n_splits;
+    job->n_layouts = seq->n_used;
+    for (uint32_t i = 0; i < seq->n_used; i++) {
+        const quire_list_layer *l = quire_list_layer_at(job->list, seq, i, s->list_layer);
+        const quire_format *value = quire_list_value_format(l);
+        uint32_t d_v = l->v_format ? value->coder.d : value->coder.d_v;
+        if (l->n_heads != s->n_kv_heads || l->k_format->coder.d != s->d_k || d_v != s->d_v)
+            return QUIRE_EINVAL;
+        if (!add_format(job->k, &job->n_k, l->k_format) || !add_format(job->v, &job->n_v, value))
+            return QUIRE_EUNSUPPORTED;
+        size_t floats = quire_acc_floats(value) + QUIRE_MEAN_SLOTS;
+        if (floats > job->v_stride) job->v_stride = (uint32_t)floats;
+    }
+    return QUIRE_OK;
+}
+
+/* One of q and out: values aligned, rows apart (what is read may overlap), strides filled in. */
+static bool check_rows(quire_form form, const void *data, size_t *token_stride, size_t *head_stride,
+                       uint32_t n_heads, uint32_t d, bool is_written)
+{
+    if (!quire_form_is_float(form)) return false;
+    size_t value = quire_value_bytes(form), row = d * value;
+    if (((uintptr_t)data | *token_stride | *head_stride) % value) return false;
+    if (is_written && ((*token_stride && *token_stride < row) || (*head_stride && *head_stride < row)))
+        return false;
+    if (!*head_stride) *head_stride = row;
+    if (!*token_stride) *token_stride = n_heads * row;
+    return true;
+}
+
+static bool shape_is_valid(const quire_attend_job *s)
+{
+    return s->n_kv_heads && s->n_q_heads && s->n_q_heads % s->n_kv_heads == 0 && s->d_k &&
+           s->d_k <= QUIRE_MAX_D && s->d_v && s->d_v <= QUIRE_MAX_D &&
+           s->n_queries <= (uint32_t)INT32_MAX && s->first_query <= (uint32_t)INT32_MAX &&
+           (s->ring_tokens ? s->ring_sinks < s->ring_tokens : !s->ring_sinks);
+}
+
+quire_status quire_job_read(quire_job *job, const quire_attend_job *spec, const quire_attend_options *o)
+{
+    const quire_tile_list *list = job->list;
+    *job = (quire_job){.spec = *spec, .list = list};
+    quire_attend_job *s = &job->spec;
+    if (!shape_is_valid(s) || (s->n_queries && (!s->q || !s->out))) return QUIRE_EINVAL;
+    if (!check_rows(s->q_form, s->q, &s->q_token_stride, &s->q_head_stride, s->n_q_heads, s->d_k, false) ||
+        !check_rows(s->out_form, s->out, &s->out_token_stride, &s->out_head_stride, s->n_q_heads, s->d_v, true))
+        return QUIRE_EINVAL;
+    if (o->flags & QUIRE_ATTEND_PARTIAL && ((s->n_queries && (!s->max || !s->sum)) || s->out_form != QUIRE_F32))
+        return QUIRE_EINVAL;
+    quire_status status = read_mask(&job->mask, s->mask);
+    if (!status) status = read_tiles(job);
+    if (status) return status;
+    job->n_per_kv = s->n_q_heads / s->n_kv_heads;
+    uint64_t rows = (uint64_t)s->n_queries * job->n_per_kv;
+    if (rows > UINT32_MAX - QUIRE_MAX_QUERY_ROWS) return QUIRE_EINVAL;
+    job->n_rows = (uint32_t)rows;
+    job->blocks_per_head = (job->n_rows + QUIRE_MAX_QUERY_ROWS - 1) / QUIRE_MAX_QUERY_ROWS;
+    job->scale = o->scale != 0 ? o->scale : 1.0f / sqrtf((float)s->d_k);
+    return QUIRE_OK;
+}
+
+void quire_job_fill_layouts(quire_job *job)
+{
+    for (uint32_t i = 0; i < job->n_layouts; i++) {
+        const quire_list_layer *l = quire_list_layer_at(job->list, job->seq, i, job->spec.list_layer);
+        job->layout[i] = (quire_job_layout){
+            .layer = l,
+            .k_index = index_of(job->k, l->k_format),
+            .v_index = index_of(job->v, quire_list_value_format(l)),
+        };
+    }
+}

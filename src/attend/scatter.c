@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+/* attend: new rows into the tiles of paged memory. */
+#include "attend/workspace.h"
+
+typedef struct scatter {
+    quire_paged_memory memory;
+    quire_rows rows[2]; /* K and V, strides filled in */
+    uint32_t n_sides, n_tokens, layer;
+    const int64_t *slots;
+    atomic_ullong nan, saturated, recoded;
+    _Atomic(uint32_t) status;
+} scatter;
+
+/* Tokens from i on whose slots follow each other in one tile. */
+static uint32_t run_length(const scatter *s, uint32_t i)
+{
+    uint64_t slot = (uint64_t)s->slots[i], room = QUIRE_TILE_ROWS - slot % QUIRE_TILE_ROWS;
+    uint32_t n = 1;
+    while (n < room && i + n < s->n_tokens && s->slots[i + n] == s->slots[i] + n) n++;
+    return n;
+}
+
+static uint8_t *tile_at(const quire_paged_memory *m, quire_side side, uint32_t layer, uint32_t head, uint64_t slot)
+{
+    uint64_t block = slot / m->block_tokens, tile = slot % m->block_tokens / QUIRE_TILE_ROWS;
+    if (side == QUIRE_K)
+        return (uint8_t *)m->k + block * m->k_block_stride + tile * m->k_tile_stride +
+               head * m->k_head_stride + layer * m->k_layer_stride;
+    return (uint8_t *)m->v + block * m->v_block_stride + tile * m->v_tile_stride + head * m->v_head_stride +
+           layer * m->v_layer_stride;
+}
+
+/* One head and side: nobody else writes to its tiles. */
+static void scatter_task(void *arg, uint32_t task)
+{
+    scatter *s = (scatter *)arg;
+    quire_side side = task % s->n_sides ? QUIRE_V : QUIRE_K;
+    uint32_t head = task / s->n_sides;
+    const quire_format *format = side == QUIRE_K ? s->memory.k_format : s->memory.v_format;
+    quire_counts counts = {0};
+    for (uint32_t i = 0, run; i < s->n_tokens; i += run) {
+        run = 1;
+        if (s->slots[i] < 0) continue;
+        run = run_length(s, i);
+        quire_rows rows = quire_rows_at(&s->rows[side], 0, i, head);
+        quire_status status =
+            quire_tile_write(format, head, tile_at(&s->memory, side, s->layer, head, (uint64_t)s->slots[i]),
+                             (uint32_t)((uint64_t)s->slots[i] % QUIRE_TILE_ROWS), run, &rows, &counts);
+        if (status) {
+            atomic_store_explicit(&s->status, (uint32_t)status, memory_order_relaxed);
+            break;
+        }
+    }
+    atomic_fetch_add_explicit(&s->nan, counts.nan, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->saturated, counts.saturated, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->recoded, counts.recoded, memory_order_relaxed);
+}
+
+static quire_status read_side(scatter *s, quire_side side, const quire_rows *theirs)
+{
+    const quire_paged_memory *m = &s->memory;
+    const quire_format *format = side == QUIRE_K ? m->k_format : m->v_format;
+    size_t stride = side == QUIRE_K ? m->k_head_stride : m->v_head_stride;
+    uintptr_t base = (uintptr_t)(side == QUIRE_K ? m->k : m->v);
+    if (format->coder.side != side || m->n_kv_heads > format->n_heads || base % 64 ||
+        (m->n_kv_heads > 1 && stride < format->tile_bytes))
+        return QUIRE_EINVAL;
+    quire_status status = quire_rows_read(&s->rows[side], theirs);
+    return status ? status : quire_rows_check(format, m->n_kv_heads, s->n_tokens, &s->rows[side]);
+}
+
+static quire_status read_scatter(scatter *s, const quire_scatter_rows *r)
+{
+    quire_status status = quire_paged_memory_read(&s->memory, r->memory);
+    if (status) return status;
+    const quire_paged_memory *m = &s->memory;
+    s->n_tokens = r->n_tokens;
+    s->layer = r->layer;
+    s->slots = r->slots;
+    s->n_sides = m->v ? 2 : 1;
+    if (r->layer >= m->n_layers || (r->n_tokens && !r->slots) || (!m->v && !m->k_format->coder.d_v))
+        return QUIRE_EINVAL;
+    for (uint32_t i = 0; i < r->n_tokens; i++)
+        if (r->slots[i] >= 0 && (uint64_t)r->slots[i] >= (uint64_t)m->n_blocks * m->block_tokens)
+            return QUIRE_EINVAL;
+    if (!r->n_tokens) return QUIRE_OK;
+    status = read_side(s, QUIRE_K, r->k);
+    return status || !m->v ? status : read_side(s, QUIRE_V, r->v);
+}
+
+quire_status quire_scatter(quire_workspace *w, const quire_scatter_rows *rows)
+{
+    quire_scatter_rows r;
+    quire_counts counts;
+    scatter s = {.status = QUIRE_OK};
+    if (!w) return QUIRE_EINVAL;
+    quire_status status = quire_read_sized(&r, sizeof r, rows);
+    if (!status && r.counts) status = quire_read_sized(&counts, sizeof counts, r.counts);
+    if (!status) status = read_scatter(&s, &r);
+    if (status || !r.n_tokens) return status;
+    uint32_t n_tasks = s.n_sides * s.memory.n_kv_heads;
+    if (w->executor.run)
+        w->executor.run(w->executor.ctx, scatter_task, &s, n_tasks);
+    else
+        for (uint32_t i = 0; i < n_tasks; i++) scatter_task(&s, i);
+    if (r.counts) {
+        counts.nan += atomic_load_explicit(&s.nan, memory_order_relaxed);
+        counts.saturated += atomic_load_explicit(&s.saturated, memory_order_relaxed);
+        counts.recoded += atomic_load_explicit(&s.recoded, memory_order_relaxed);
+        (void)quire_write_sized(r.counts, &counts, sizeof counts);
+    }
+    return (quire_status)atomic_load_explicit(&s.status, memory_order_relaxed);
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/* attend: the memory of a call. Inside of the rung. */
+#ifndef QUIRE_ATTEND_WORKSPACE_H
+#define QUIRE_ATTEND_WORKSPACE_H
+
+#include "attend/attend.h"
+
+struct quire_workspace {
+    quire_allocator allocator;
+    quire_executor executor;
+    quire_job *jobs; /* of the call, after checking */
+    uint32_t cap_jobs;
+    quire_tile_list list; /* tiles of jobs that bring no list of their own */
+    uint8_t *memory;      /* everything else a call needs, laid out anew by each */
+    size_t bytes;
+    quire_workspace_stats stats;
+};
+
+/* What the largest job of a call needs, and how much of everything there is. */
+typedef struct quire_call_needs {
+    uint32_t n_k, n_sums, rows, d; /* n_sums: sums of a query's integers, by part of a K row */
+    size_t state_floats;
+    uint32_t n_workers;
+    uint64_t n_layouts; /* of all jobs */
+    uint64_t n_states;  /* partial results in flight; 0: none outside of the workers */
+} quire_call_needs;
+
+typedef struct quire_call_memory {
+    quire_job_layout *layouts;
+    quire_scratch *scratch; /* one per worker */
+    float *states;          /* n_states of state_floats */
+} quire_call_memory;
+
+/* ENOMEM: nothing has changed. */
+quire_status quire_workspace_lay_out(quire_workspace *workspace, const quire_call_needs *needs,
+                                     quire_call_memory *out);
+
+#endif
