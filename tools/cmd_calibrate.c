@@ -3,10 +3,10 @@
 #define _POSIX_C_SOURCE 200809L
 #include <quire/quire.h>
 
-#include "child.h"
-#include "model.h"
-#include "place.h"
-#include "tool.h"
+#include "common/child.h"
+#include "llama/model.h"
+#include "common/place.h"
+#include "common/tool.h"
 
 #include <errno.h>
 #include <math.h>

@@ -2,7 +2,7 @@
 /* quire codecs: the registry, or the presets, as a table or as JSON. */
 #include <quire/quire.h>
 
-#include "tool.h"
+#include "common/tool.h"
 
 #include <string.h>
 

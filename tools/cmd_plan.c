@@ -3,8 +3,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include <quire/quire.h>
 
-#include "plan_table.h"
-#include "tool.h"
+#include "llama/plan_table.h"
+#include "common/tool.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* quire rows: what policies do to the attention of a real model, from rows that were recorded. */
-#include "child.h"
-#include "rows_measure.h"
-#include "tool.h"
+#include "common/child.h"
+#include "llama/rows_measure.h"
+#include "common/tool.h"
 
 #include <errno.h>
 #include <math.h>
