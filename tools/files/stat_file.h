@@ -3,7 +3,7 @@
 #ifndef QUIRE_TOOLS_STAT_FILE_H
 #define QUIRE_TOOLS_STAT_FILE_H
 
-#include <quire/quire_stat.h>
+#include <quire_stat.h>
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -7,8 +7,8 @@
  * the numbers are not all from the same moment. The device removes the file when the process exits normally. A process
  * that was killed leaves its file behind; use pid and start to recognise such a stale file.
  */
-#ifndef QUIRE_QUIRE_STAT_H
-#define QUIRE_QUIRE_STAT_H
+#ifndef QUIRE_GGML_QUIRE_STAT_H
+#define QUIRE_GGML_QUIRE_STAT_H
 
 #include <stdint.h>
 #include <stdio.h>
