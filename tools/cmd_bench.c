@@ -240,13 +240,12 @@ static int write_beside(const bench *b)
 
 static int show(const bench *b)
 {
-    int code = TOOL_OK;
     if (b->o.json)
         bench_rows_print(&b->rows, stdout);
     else
         bench_rows_markdown(&b->rows, stdout);
-    if (fflush(stdout) || ferror(stdout)) return tool_failed("bench", "the output could not be written");
-    if (b->o.plot) code = bench_rows_plot(&b->rows, b->o.plot);
+    int code = tool_finish("bench");
+    if (b->o.plot && code == TOOL_OK) code = bench_rows_plot(&b->rows, b->o.plot);
     if (b->o.plot && !b->o.markdown && code == TOOL_OK) code = write_beside(b);
     return code;
 }

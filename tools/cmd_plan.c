@@ -27,45 +27,13 @@ enum { STOCK_BLOCK = 32 };
 
 /* ----------------------------------------------------------------- options */
 
-static const char *set_model(void *ctx, const char *word)
-{
-    plan_options *o = ctx;
-    if (o->path) return "it takes one model, and this is a second one:";
-    o->path = word;
-    return NULL;
-}
-
-static const char *set_ctx(void *ctx, const char *value)
-{
-    const char *end;
-    return tool_number(value, 0, 1, 1u << 30, &((plan_options *)ctx)->ctx, &end) ? NULL
-                                                                                 : "a number from 1 to 1G";
-}
-
-/* llama.cpp has no more sequences than that (LLAMA_MAX_SEQ). */
-static const char *set_parallel(void *ctx, const char *value)
-{
-    const char *end;
-    return tool_number(value, 0, 1, 256, &((plan_options *)ctx)->parallel, &end) ? NULL
-                                                                                 : "a number from 1 to 256";
-}
-
-static const char *set_ram(void *ctx, const char *value)
-{
-    const char *end;
-    return tool_number(value, 0, 1, UINT64_C(1) << 50, &((plan_options *)ctx)->ram, &end)
-               ? NULL
-               : "bytes, as in 16G or 512M";
-}
-
+/* llama.cpp has no more sequences than 256 (LLAMA_MAX_SEQ). */
 static const tool_option options[] = {
     {"--ctx", "N", "the tokens of each sequence (default: the context that the model was trained for)",
-     .set = set_ctx},
-    {"--parallel", "N", "the number of sequences, as -np of llama-server (default: 1)", .set = set_parallel},
-    {"--ram", "BYTES",
-     "the memory for the model and its cache, as in 16G (default: what the system says is available\n"
-     "now; it does not see the limit of a container)",
-     .set = set_ram},
+     TOOL_NUMBER(plan_options, ctx, 1, 1u << 30)},
+    {"--parallel", "N", "the number of sequences, as -np of llama-server (default: 1)",
+     TOOL_NUMBER(plan_options, parallel, 1, 256)},
+    RECOMMEND_RAM_OPTION(plan_options, ram),
     {"--profile", "FILE",
      "the profile of the model (default: MODEL.quire-profile beside the model, if it exists)",
      TOOL_WORD(plan_options, profile_path)},
@@ -86,9 +54,8 @@ static const tool_command command = {
     .examples = "  quire plan model.gguf\n"
                 "  quire plan --ctx 32K --parallel 4 --ram 16G model.gguf\n"
                 "  quire plan --json model.gguf\n",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
-    .set_name = set_model,
+    TOOL_OPTIONS(options),
+    TOOL_ONE(plan_options, path, "model"),
 };
 
 /* -------------------------------------------------------------------- rows */
@@ -298,7 +265,5 @@ int cmd_plan(int argc, char **argv)
     }
     for (int i = 0; i < PLAN_ROWS; i++) model_plan_destroy(&t.rows[i].plan);
     quire_profile_destroy(t.profile);
-    if (code == TOOL_OK && (fflush(stdout) || ferror(stdout)))
-        code = tool_failed("plan", "the output could not be written");
-    return code;
+    return code == TOOL_OK ? tool_finish("plan") : code;
 }

@@ -43,14 +43,6 @@ static bool set_numbers(const char *text, uint64_t min, uint64_t max, uint32_t *
     return true;
 }
 
-static bool set_number(const char *text, uint64_t min, uint64_t max, uint32_t *out)
-{
-    uint64_t x;
-    if (!tool_number(text, 0, min, max, &x, NULL)) return false;
-    *out = (uint32_t)x;
-    return true;
-}
-
 static const char *set_ops(void *ctx, const char *value)
 {
     bench_options *o = (bench_options *)ctx;
@@ -153,37 +145,10 @@ static const char *set_isa(void *ctx, const char *value)
     return NULL;
 }
 
-#define NUMBER_OPTION(NAME, MIN, MAX, WISH)                                                               \
-    static const char *set_##NAME(void *ctx, const char *value)                                           \
-    {                                                                                                     \
-        return set_number(value, MIN, MAX, &((bench_options *)ctx)->NAME) ? NULL : "a number from " WISH; \
-    }
-NUMBER_OPTION(n_queries, 1, 1 << 20, "1 to 1M")
-NUMBER_OPTION(n_seqs, 1, BENCH_MAX_SEQS, "1 to 1024")
-NUMBER_OPTION(n_threads, 1, 512, "1 to 512")
-NUMBER_OPTION(rounds, 1, 100000, "1 to 100000")
-NUMBER_OPTION(slow_rounds, 1, 100000, "1 to 100000")
-
 static const char *set_spread(void *ctx, const char *value)
 {
     return tool_real(value, 0, 100, &((bench_options *)ctx)->spread) ? NULL : "a number from 0 to 100";
 }
-
-static const char *set_seed(void *ctx, const char *value)
-{
-    return tool_number(value, 0, 0, UINT64_MAX, &((bench_options *)ctx)->seed, NULL) ? NULL
-                                                                                     : "a whole number";
-}
-
-#define TEXT_OPTION(NAME, WISH)                                 \
-    static const char *set_##NAME(void *ctx, const char *value) \
-    {                                                           \
-        ((bench_options *)ctx)->NAME = value;                   \
-        return *value ? NULL : WISH;                            \
-    }
-TEXT_OPTION(ggml, "a directory")
-TEXT_OPTION(markdown, "a file")
-TEXT_OPTION(plot, "a file")
 
 static const tool_option options[] = {
     {"--op", "LIST", "operations: decode, prefill, append (default: decode)", .set = set_ops},
@@ -195,37 +160,39 @@ static const tool_option options[] = {
      .set = set_contexts},
     {"--queries", "N",
      "queries per call: of prefill (default: 256), or of decode if prefill\nis not measured (default: 1)",
-     .set = set_n_queries},
+     TOOL_NUMBER(bench_options, n_queries, 1, 1u << 20)},
     {"--heads", "KV:Q", "numbers of KV heads and query heads (default: 8:32; 1:128 if V is part of K)",
      .set = set_heads},
     {"--d", "LIST",
      "head sizes: 128 for both; 192:128 for K and V; 576/512 if V is the\nfirst 512 channels of K (default: 128)",
      .set = set_d},
-    {"--sequences", "N", "sequences of that context in one call (default: 1)", .set = set_n_seqs},
+    {"--sequences", "N", "sequences of that context in one call (default: 1)",
+     TOOL_NUMBER(bench_options, n_seqs, 1, BENCH_MAX_SEQS)},
     {"--lengths", "LIST", "instead of --context: a ragged batch with these numbers of tokens",
      .set = set_lengths},
     {"--cold", NULL, "cycle through at least 1 GiB of caches, so that nothing is in a CPU cache",
      TOOL_FLAG(bench_options, cold)},
-    {"--threads", "N", "number of threads (default: 2)", .set = set_n_threads},
+    {"--threads", "N", "number of threads (default: 2)", TOOL_NUMBER(bench_options, n_threads, 1, 512)},
     {"--isa", "LIST",
      "instruction sets: c, neon, avx2, avxvnni, avx512, amx; all means every\none that this machine supports (default: the best)",
      .set = set_isa},
     {"--rounds", "N", "number of rounds; each measures every configuration once (default: 20)",
-     .set = set_rounds},
+     TOOL_NUMBER(bench_options, rounds, 1, 100000)},
     {"--slow-rounds", "N",
      "number of rounds for configurations that take longer than a second\n(default: --rounds)",
-     .set = set_slow_rounds},
+     TOOL_NUMBER(bench_options, slow_rounds, 1, 100000)},
     {"--spread", "X", "standard deviation of a query's scores (default: 2)", .set = set_spread},
-    {"--seed", "N", "seed of the random rows (default: 1)", .set = set_seed},
+    {"--seed", "N", "seed of the random rows (default: 1)", TOOL_NUMBER(bench_options, seed, 0, UINT64_MAX),
+     .wish = "a whole number"},
     {"--vs-ggml", "DIR",
      "also measure ggml's FLASH_ATTN_EXT, from libggml-cpu.so in DIR\n(scripts/get-llama --ggml prints such a directory)",
-     .set = set_ggml},
+     TOOL_WORD(bench_options, ggml), .wish = "a directory"},
     {"--ggml-codecs", "LIST", "ggml types (default: f16,q8_0,q8_0/q4_0,q4_0)", .set = set_ggml_codecs},
     {"--json", NULL, "print one JSON object per line instead of tables", TOOL_FLAG(bench_options, json)},
     {"--markdown", "FILE", "measure nothing; print tables of rows that were saved with --json",
-     .set = set_markdown},
+     TOOL_WORD(bench_options, markdown), .wish = "a file"},
     {"--plot", "FILE.svg", "write a plot of decode time against context, and its rows to FILE.jsonl",
-     .set = set_plot},
+     TOOL_WORD(bench_options, plot), .wish = "a file"},
 };
 
 static const tool_command command = {
@@ -244,8 +211,7 @@ static const tool_command command = {
         "  quire bench --op decode,prefill --vs-ggml \"$(scripts/get-llama --ggml)\" --slow-rounds 3 --json >rows.jsonl\n"
         "  quire bench --markdown rows.jsonl\n"
         "  quire bench --plot decode.svg\n",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    TOOL_OPTIONS(options),
 };
 
 int bench_options_parse(bench_options *o, int argc, char **argv)

@@ -34,6 +34,12 @@ int tool_failed(const char *command, const char *format, ...)
     return TOOL_FAILED;
 }
 
+int tool_finish(const char *command)
+{
+    return fflush(stdout) || ferror(stdout) ? tool_failed(command, "the output could not be written")
+                                            : TOOL_OK;
+}
+
 /* --------------------------------------------------------------- parsing */
 
 static const tool_option *find_option(const tool_command *c, const char *name, size_t length)
@@ -44,14 +50,42 @@ static const tool_option *find_option(const tool_command *c, const char *name, s
     return NULL;
 }
 
+/* 1048576 is written 1M, 100000 as it is. */
+static int print_limit(char *text, size_t size, uint64_t n)
+{
+    const uint64_t mega = 1u << 20, giga = 1u << 30;
+    if (n >= giga && n % giga == 0) return snprintf(text, size, "%lluG", (unsigned long long)(n / giga));
+    if (n >= mega && n % mega == 0) return snprintf(text, size, "%lluM", (unsigned long long)(n / mega));
+    return snprintf(text, size, "%llu", (unsigned long long)n);
+}
+
+static const char *wish_of(const tool_option *o)
+{
+    static char text[80];
+    if (o->wish) return o->wish;
+    if (o->kind == TOOL_KIND_BYTES) return "bytes, such as 512M, 16G or 2T";
+    int n = snprintf(text, sizeof text, "a number from ");
+    n += print_limit(text + n, sizeof text - (size_t)n, o->min);
+    n += snprintf(text + n, sizeof text - (size_t)n, " to ");
+    print_limit(text + n, sizeof text - (size_t)n, o->max);
+    return text;
+}
+
 static const char *set_option(const tool_option *o, void *ctx, const char *value)
 {
     if (o->set) return o->set(ctx, value);
     void *to = (char *)ctx + o->at;
-    if (o->value)
-        *(const char **)to = value;
-    else
-        *(bool *)to = true;
+    uint64_t n = 0;
+    switch (o->kind) {
+    case TOOL_KIND_FLAG: *(bool *)to = true; return NULL;
+    case TOOL_KIND_WORD: *(const char **)to = value; return *value ? NULL : o->wish;
+    case TOOL_KIND_U32:
+        if (!tool_number(value, 0, o->min, o->max, &n, NULL)) return wish_of(o);
+        *(uint32_t *)to = (uint32_t)n;
+        return NULL;
+    case TOOL_KIND_U64: return tool_number(value, 0, o->min, o->max, to, NULL) ? NULL : wish_of(o);
+    case TOOL_KIND_BYTES: return tool_size(value, o->min, o->max, to) ? NULL : wish_of(o);
+    }
     return NULL;
 }
 
@@ -96,6 +130,11 @@ int tool_parse(const tool_command *c, int argc, char **argv, void *ctx)
         if (argv[i][0] == '-' && argv[i][1]) {
             int code = parse_option(c, argc, argv, &i, ctx);
             if (code >= 0) return code;
+        } else if (c->one) {
+            const char **to = (const char **)(void *)((char *)ctx + c->one_at);
+            if (*to)
+                return tool_usage(c->name, "give only one %s; the second one is \"%s\"", c->one, argv[i]);
+            *to = argv[i];
         } else if (c->set_name) {
             const char *wish = c->set_name(ctx, argv[i]);
             if (wish) return tool_usage(c->name, "%s \"%s\"", wish, argv[i]);
@@ -109,19 +148,42 @@ int tool_parse(const tool_command *c, int argc, char **argv, void *ctx)
 
 /* --------------------------------------------------------------- numbers */
 
+/* K, M, G or T as a power of two; 0: none of them. */
+static unsigned unit_shift(char letter)
+{
+    return letter == 'K' || letter == 'k' ? 10
+           : letter == 'M'                ? 20
+           : letter == 'G'                ? 30
+           : letter == 'T'                ? 40
+                                          : 0;
+}
+
 bool tool_number(const char *text, char end, uint64_t min, uint64_t max, uint64_t *out, const char **next)
 {
     char *stop;
     if (*text < '0' || *text > '9') return false;
     errno = 0;
     uint64_t n = strtoull(text, &stop, 10);
-    unsigned shift = *stop == 'K' || *stop == 'k' ? 10 : *stop == 'M' ? 20 : *stop == 'G' ? 30 : 0;
+    unsigned shift = unit_shift(*stop);
     if (shift) stop++;
     if (errno || (*stop && *stop != end) || n > UINT64_MAX >> shift) return false;
     n <<= shift;
     if (n < min || n > max) return false;
     *out = n;
     if (next) *next = stop;
+    return true;
+}
+
+bool tool_size(const char *text, uint64_t min, uint64_t max, uint64_t *out)
+{
+    char *stop;
+    double x = strtod(text, &stop);
+    if (stop == text) return false;
+    unsigned shift = unit_shift(*stop);
+    x *= (double)(UINT64_C(1) << shift);
+    if (stop[shift > 0] || !(x >= (double)min && x <= (double)max))
+        return false; /* so written, NaN is refused too */
+    *out = (uint64_t)x;
     return true;
 }
 

@@ -12,6 +12,15 @@
     "quire run takes them only if you ask for them, by name or with --kv fit, which takes the recommendation.\n"         \
     "A preset that Quire warns of for this model is recommended only if no other fits."
 
+/* The option of both that says how much memory there is; for a table of tool_option. */
+#define RECOMMEND_RAM_OPTION(type, member)                                                                    \
+    {                                                                                                         \
+        "--ram", "BYTES",                                                                                     \
+            "the memory for the model and its cache, as in 16G (default: what the system says is available\n" \
+            "now; it does not see the limit of a container)",                                                 \
+            TOOL_BYTES(type, member, 1, UINT64_C(1) << 50)                                                    \
+    }
+
 /* From the most faithful to the smallest. */
 enum { RECOMMEND_DEFAULT, RECOMMEND_SMALLEST = 2, RECOMMEND_PRESETS };
 extern const char *const recommend_presets[RECOMMEND_PRESETS];

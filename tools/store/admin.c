@@ -8,12 +8,6 @@
 #include <string.h>
 #include <time.h>
 
-static int finish(const store_options *o)
-{
-    return fflush(stdout) || ferror(stdout) ? tool_failed(o->command, "the output could not be written")
-                                            : TOOL_OK;
-}
-
 /* -------------------------------------------------------------------- stat */
 
 int store_stat(int argc, char **argv)
@@ -27,10 +21,8 @@ int store_stat(int argc, char **argv)
     store_options o;
     quire_store *store;
     quire_store_stats s;
-    int code = store_parse(&o, STORE_DISK, &about, NULL, 0, argc, argv);
+    int code = store_begin(&o, STORE_DISK, &about, NULL, 0, argc, argv, &store);
     if (code >= 0) return code;
-    code = store_open(&o, &store);
-    if (code) return code;
     quire_store_stats_get(store, &s);
     quire_store_close(store);
     if (o.json)
@@ -41,7 +33,7 @@ int store_stat(int argc, char **argv)
         printf("objects  %llu, %llu pinned\nfiles    %.3f of %.3f GB\n", (unsigned long long)s.disk_objects,
                (unsigned long long)s.pinned_objects, (double)s.disk_bytes / 1e9,
                (double)s.disk_cap_bytes / 1e9);
-    return finish(&o);
+    return tool_finish(o.command);
 }
 
 /* ------------------------------------------------------------- ls and verify */
@@ -105,14 +97,12 @@ int store_ls(int argc, char **argv)
     };
     store_options o;
     quire_store *store;
-    int code = store_parse(&o, STORE_DISK, &about, NULL, 0, argc, argv);
+    int code = store_begin(&o, STORE_DISK, &about, NULL, 0, argc, argv, &store);
     if (code >= 0) return code;
-    code = store_open(&o, &store);
-    if (code) return code;
     walk w = {.options = &o, .list = true};
     quire_status status = quire_store_each(store, 0, visit, &w);
     quire_store_close(store);
-    return status ? tool_failed(o.command, "the disk could not be read") : finish(&o);
+    return status ? tool_failed(o.command, "the disk could not be read") : tool_finish(o.command);
 }
 
 int store_verify(int argc, char **argv)
@@ -129,10 +119,8 @@ int store_verify(int argc, char **argv)
     quire_store *store;
     quire_store_stats s;
     struct timespec a, b;
-    int code = store_parse(&o, STORE_DISK, &about, NULL, 0, argc, argv);
+    int code = store_begin(&o, STORE_DISK, &about, NULL, 0, argc, argv, &store);
     if (code >= 0) return code;
-    code = store_open(&o, &store);
-    if (code) return code;
     quire_store_stats_get(store, &s);
     walk w = {.options = &o};
     progress_start(&w.progress, "verify", "objects", (double)s.disk_objects);
@@ -149,24 +137,26 @@ int store_verify(int argc, char **argv)
     else
         printf("%llu objects, %llu damaged, %.3f GB, %.2f GB/s\n", (unsigned long long)w.n,
                (unsigned long long)w.n_damaged, w.bytes / 1e9, seconds > 0 ? w.bytes / 1e9 / seconds : 0);
-    code = finish(&o);
+    code = tool_finish(o.command);
     return code ? code : w.n_damaged ? TOOL_FAILED : TOOL_OK;
 }
 
 /* ---------------------------------------------------------------------- gc */
 
-static const char *set_max_bytes(void *ctx, const char *value)
-{
-    return store_set_bytes(value, &((store_options *)ctx)->max_bytes);
-}
-
 static const char *set_max_age(void *ctx, const char *value)
 {
+    static const struct {
+        const char *name;
+        double seconds;
+    } units[] = {{"", 1}, {"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}};
+    const size_t n = sizeof units / sizeof units[0];
+    size_t i = 0;
     char *end;
-    double x = strtod(value, &end), unit = *end == 'd' ? 86400 : *end == 'h' ? 3600 : *end == 'm' ? 60 : 1;
-    if (end == value || x <= 0 || x * unit > 1e10 || (*end && end[1]))
-        return "a time such as 30d, 12h or 90m";
-    ((store_options *)ctx)->max_age_s = (uint64_t)(x * unit);
+    double x = strtod(value, &end);
+    while (i < n && strcmp(end, units[i].name) != 0) i++;
+    if (i < n) x *= units[i].seconds;
+    if (end == value || i == n || !(x >= 1 && x <= 1e10)) return "a time such as 30d, 12h or 90m";
+    ((store_options *)ctx)->max_age_s = (uint64_t)x;
     return NULL;
 }
 
@@ -174,7 +164,7 @@ int store_gc(int argc, char **argv)
 {
     static const tool_option more[] = {
         {"--max-bytes", "BYTES", "remove the least recently used objects until the rest has this size",
-         .set = set_max_bytes},
+         TOOL_BYTES(store_options, max_bytes, 0, STORE_MAX_BYTES)},
         {"--max-age", "TIME", "remove objects that were not used for this time, such as 30d or 12h",
          .set = set_max_age},
     };
@@ -190,13 +180,11 @@ int store_gc(int argc, char **argv)
     store_options o;
     quire_store *store;
     uint64_t n = 0;
-    int code = store_parse(&o, STORE_DISK, &about, more, 2, argc, argv);
+    int code = store_begin(&o, STORE_DISK, &about, more, 2, argc, argv, &store);
     if (code >= 0) return code;
-    code = store_open(&o, &store);
-    if (code) return code;
     quire_status status = quire_store_gc(store, o.max_age_s, o.max_bytes, &n);
     quire_store_close(store);
     if (status) return tool_failed(o.command, "the disk could not be read or written");
     printf(o.json ? "{\"removed\":%llu}\n" : "%llu removed\n", (unsigned long long)n);
-    return finish(&o);
+    return tool_finish(o.command);
 }

@@ -54,7 +54,7 @@ static int report(const store_options *o, const archive *a, const char *what)
     else
         printf("%llu objects %s, %.3f GB; %llu damaged objects left out\n", (unsigned long long)a->n, what,
                a->bytes / 1e9, (unsigned long long)a->n_left_out);
-    return TOOL_OK;
+    return tool_finish(o->command);
 }
 
 int store_export(int argc, char **argv)
@@ -66,7 +66,7 @@ int store_export(int argc, char **argv)
             "Writes all undamaged objects on disk to one file. The file is not encrypted: anyone who can read it can read\n"
             "the pages.",
         .examples = "  quire store export --dir /var/cache/quire pages.quire\n",
-        .set_name = store_set_file,
+        TOOL_ONE(store_options, file, "file"),
     };
     store_options o;
     quire_store *store;
@@ -136,7 +136,7 @@ int store_import(int argc, char **argv)
             "Reads the objects of an exported file into the store. Each object is checked first. Only a namespace\n"
             "with the identity of the one that saved an object can use it.",
         .examples = "  quire store import --dir /var/cache/quire --cap 64G pages.quire\n",
-        .set_name = store_set_file,
+        TOOL_ONE(store_options, file, "file"),
     };
     store_options o;
     quire_store *store;

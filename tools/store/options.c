@@ -10,35 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *store_set_file(void *ctx, const char *word)
-{
-    store_options *o = (store_options *)ctx;
-    if (o->file) return "give only one file; the second one is";
-    o->file = word;
-    return NULL;
-}
-
-const char *store_set_bytes(const char *text, uint64_t *out)
-{
-    char *end;
-    errno = 0;
-    double x = strtod(text, &end);
-    double unit = 1;
-    if (*end == 'K' || *end == 'k') unit = 1024.0;
-    if (*end == 'M') unit = 1024.0 * 1024;
-    if (*end == 'G') unit = 1024.0 * 1024 * 1024;
-    if (*end == 'T') unit = 1024.0 * 1024 * 1024 * 1024;
-    if (end == text || errno || x < 0 || x * unit > 1e18 || (unit > 1 ? end[1] : end[0]))
-        return "a size such as 64G or 2T";
-    *out = (uint64_t)(x * unit);
-    return NULL;
-}
-
-static const char *set_cap(void *ctx, const char *value)
-{
-    return store_set_bytes(value, &((store_options *)ctx)->cap_bytes);
-}
-
 static const char *set_remote(void *ctx, const char *value)
 {
     store_options *o = (store_options *)ctx;
@@ -78,13 +49,6 @@ static const char *set_scale(void *ctx, const char *value)
     return tool_real(value, -1e9, 1e9, &((store_options *)ctx)->adapter_scale) ? NULL : "a number";
 }
 
-static const char *set_timeout(void *ctx, const char *value)
-{
-    return tool_number(value, 0, 1, 3600000, &((store_options *)ctx)->timeout_ms, NULL)
-               ? NULL
-               : "a number of milliseconds from 1 to 3600000";
-}
-
 static const tool_option disk_options[] = {
     {"--json", NULL, "print JSON, one object per line, instead of text", TOOL_FLAG(store_options, json)},
     {"--dir", "DIRECTORY", "directory of the disk tier", TOOL_WORD(store_options, directory)},
@@ -92,7 +56,7 @@ static const tool_option disk_options[] = {
 static const tool_option cap_options[] = {
     {"--cap", "BYTES",
      "size limit of its files, such as 64G; needed for a new directory\n(default: the limit the directory has)",
-     .set = set_cap},
+     TOOL_BYTES(store_options, cap_bytes, 0, STORE_MAX_BYTES)},
 };
 static const tool_option remote_options[] = {
     {"--remote", "HOST:PORT", "the remote tier: a server, or any node of a cluster", .set = set_remote},
@@ -105,7 +69,9 @@ static const tool_option remote_options[] = {
     {"--tls-key", "FILE", "private key of the client certificate", TOOL_WORD(store_options, remote.tls_key)},
     {"--tls-name", "NAME", "name expected in the certificates of all nodes",
      TOOL_WORD(store_options, remote.tls_name)},
-    {"--timeout", "MS", "give up after this time (default: 10000)", .set = set_timeout},
+    {"--timeout", "MS", "give up after this time (default: 10000)",
+     TOOL_NUMBER(store_options, timeout_ms, 1, 3600000),
+     .wish = "a number of milliseconds from 1 to 3600000"},
 };
 static const tool_option identity_options[] = {
     {"--model", "FILE", "model file; its SHA-256 becomes part of every key", TOOL_WORD(store_options, model)},
@@ -163,6 +129,15 @@ int store_open(const store_options *o, quire_store **out)
     quire_status status = quire_store_open(out, &options);
     if (status) return tool_failed(o->command, "%s", *message ? message : quire_status_text(status));
     return TOOL_OK;
+}
+
+int store_begin(store_options *o, uint32_t groups, const tool_command *about, const tool_option *more,
+                size_t n_more, int argc, char **argv, quire_store **out)
+{
+    int code = store_parse(o, groups, about, more, n_more, argc, argv);
+    if (code >= 0) return code;
+    code = store_open(o, out);
+    return code ? code : -1;
 }
 
 void store_print_hex(FILE *file, const uint8_t *bytes, size_t n)

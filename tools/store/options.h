@@ -25,6 +25,9 @@ typedef struct store_options {
     bool yes;
 } store_options;
 
+/* The largest size that an option takes. */
+#define STORE_MAX_BYTES UINT64_C(1000000000000000000)
+
 /* Options by the group they belong to; a command lists the groups it takes. */
 enum { STORE_DISK = 1, STORE_REMOTE = 2, STORE_IDENTITY = 4, STORE_CAP = 8 };
 
@@ -33,11 +36,12 @@ int store_parse(store_options *o, uint32_t groups, const tool_command *about, co
                 size_t n_more, int argc, char **argv);
 /* TOOL_OK, or what tool_failed() and tool_usage() said. */
 int store_open(const store_options *o, quire_store **out);
+/* Both: -1, and the store is open; or the exit code. */
+int store_begin(store_options *o, uint32_t groups, const tool_command *about, const tool_option *more,
+                size_t n_more, int argc, char **argv, quire_store **out);
 /* Reads the secret and takes the digest of the model. */
 int store_identity(store_options *o, quire_identity *out);
 
-const char *store_set_file(void *ctx, const char *word);
-const char *store_set_bytes(const char *text, uint64_t *out); /* with K, M, G, T */
 void store_print_hex(FILE *file, const uint8_t *bytes, size_t n);
 
 /* The sub-commands. argv[0] is the name. */

@@ -11,12 +11,6 @@
 
 #define LAYOUT_TEXT 8192
 
-static const char *set_streams(void *ctx, const char *value)
-{
-    return tool_number(value, 0, 1, 256, &((store_options *)ctx)->n_streams, NULL) ? NULL
-                                                                                   : "a number from 1 to 256";
-}
-
 /* The layout, and what the rows mean beyond their types. */
 static int open_namespace(store_options *o, quire_store *store, const slot_layout *layout,
                           quire_namespace **ns)
@@ -72,7 +66,8 @@ static int report_put(const store_options *o, quire_store *store, const slot_fil
             slot->n_tokens, (double)slot->layout.page_bytes / 1e6, (unsigned long long)saved,
             (unsigned long long)known, (unsigned long long)lost, layout);
     }
-    return lost ? TOOL_FAILED : TOOL_OK;
+    int code = tool_finish(o->command);
+    return lost ? TOOL_FAILED : code;
 }
 
 int store_put_slot(int argc, char **argv)
@@ -86,7 +81,7 @@ int store_put_slot(int argc, char **argv)
         .examples =
             "  quire store put-slot --remote cache:6379 --model m.gguf --secret-file tenant.key slots/a.bin\n"
             "  quire store put-slot --dir /var/cache/quire --cap 64G --model m.gguf --secret-file tenant.key a.bin\n",
-        .set_name = store_set_file,
+        TOOL_ONE(store_options, file, "file"),
     };
     store_options o;
     slot_file slot;
@@ -186,7 +181,7 @@ static int get_pages(store_options *o, quire_store *store, quire_namespace *ns, 
     }
     if (!code) {
         printf(o->json ? "{\"tokens\":%u,\"of\":%u}\n" : "%u of %u tokens\n", n_tokens, t->n);
-        if (!got.n) code = TOOL_FAILED;
+        code = got.n ? tool_finish(o->command) : TOOL_FAILED;
     }
     for (uint32_t i = 0; i < got.n; i++) free(got.pages[i]);
     free(got.pages);
@@ -216,7 +211,7 @@ int store_get_slot(int argc, char **argv)
          TOOL_WORD(store_options, layout)},
         {"--streams", "N",
          "number of slots of the server that will restore the file, if that\nserver runs with --no-kv-unified (default: 1)",
-         .set = set_streams},
+         TOOL_NUMBER(store_options, n_streams, 1, 256)},
     };
     static const tool_command about = {
         .name = "store get-slot",
@@ -227,7 +222,7 @@ int store_get_slot(int argc, char **argv)
             "stored, it writes no file and the exit code is 1.",
         .examples = "  quire store get-slot --remote cache:6379 --model m.gguf --secret-file tenant.key \\\n"
                     "      --like slots/any.bin --tokens prompt.json slots/b.bin\n",
-        .set_name = store_set_file,
+        TOOL_ONE(store_options, file, "file"),
     };
     store_options o;
     slot_layout *layout = (slot_layout *)malloc(sizeof *layout);
