@@ -3,10 +3,10 @@
 #define _POSIX_C_SOURCE 200809L
 #include <quire/quire.h>
 
-#include "common/child.h"
-#include "files/mlx_cache.h"
 #include "common/place.h"
+#include "common/progress.h"
 #include "common/tool.h"
+#include "files/mlx_cache.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,9 +4,10 @@
 #include <quire/quire.h>
 
 #include "common/child.h"
-#include "llama/model.h"
 #include "common/place.h"
+#include "common/progress.h"
 #include "common/tool.h"
+#include "llama/model.h"
 
 #include <errno.h>
 #include <math.h>

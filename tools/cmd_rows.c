@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* quire rows: what policies do to the attention of a real model, from rows that were recorded. */
-#include "common/child.h"
-#include "llama/rows_measure.h"
+#include "common/progress.h"
 #include "common/tool.h"
+#include "llama/rows_measure.h"
 
 #include <errno.h>
 #include <math.h>

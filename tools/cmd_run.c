@@ -3,11 +3,11 @@
 #define _POSIX_C_SOURCE 200809L
 #include <quire/quire.h>
 
+#include "common/tool.h"
 #include "llama/host_arguments.h"
 #include "llama/host_program.h"
 #include "llama/model.h"
 #include "llama/recommend.h"
-#include "common/tool.h"
 
 #include <errno.h>
 #include <stdlib.h>

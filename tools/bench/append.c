@@ -108,15 +108,10 @@ static bool make_side(const bench_shape *s, quire_side side, append_side *a)
 
 bench_case *bench_append_create(const bench_shape *s, bench_team *team, char *message, size_t size)
 {
-    bench_case *c = (bench_case *)calloc(1, sizeof *c);
-    append_case *x = (append_case *)calloc(1, sizeof *x);
-    if (!c || !x) {
-        free(c);
-        free(x);
-        snprintf(message, size, "out of memory");
-        return NULL;
-    }
-    *c = (bench_case){.impl = &impl, .self = x, .team = team, .shape = *s, .n_layers = 1};
+    bench_case *c = bench_case_begin(&impl, sizeof(append_case), s, team, message, size);
+    if (!c) return NULL;
+    append_case *x = (append_case *)c->self;
+    c->n_layers = 1;
     x->passes = (MIN_ROWS + QUIRE_PAGE_TOKENS * s->n_kv_heads - 1) / (QUIRE_PAGE_TOKENS * s->n_kv_heads);
     if (!bench_formats(s, &x->side[0].format, &x->side[1].format, message, size)) goto fail;
     snprintf(message, size, "out of memory");

@@ -185,23 +185,9 @@ static bool measure_tiles(bench_case *c, char *message, size_t size)
     return true;
 }
 
-static bench_case *begin(const bench_shape *s, bench_team *team)
-{
-    bench_case *c = (bench_case *)calloc(1, sizeof *c);
-    quire_case *x = (quire_case *)calloc(1, sizeof *x);
-    if (!c || !x) {
-        free(c);
-        free(x);
-        return NULL;
-    }
-    *c = (bench_case){.impl = &impl, .self = x, .team = team, .shape = *s};
-    return c;
-}
-
 size_t bench_attend_bytes(const bench_shape *s, char *message, size_t size)
 {
-    snprintf(message, size, "out of memory");
-    bench_case *c = begin(s, NULL);
+    bench_case *c = bench_case_begin(&impl, sizeof(quire_case), s, NULL, message, size);
     size_t bytes = c && measure_tiles(c, message, size) ? ((quire_case *)c->self)->memory_bytes : 0;
     bench_case_destroy(c);
     return bytes;
@@ -209,8 +195,7 @@ size_t bench_attend_bytes(const bench_shape *s, char *message, size_t size)
 
 bench_case *bench_attend_create(const bench_shape *s, bench_team *team, char *message, size_t size)
 {
-    snprintf(message, size, "out of memory");
-    bench_case *c = begin(s, team);
+    bench_case *c = bench_case_begin(&impl, sizeof(quire_case), s, team, message, size);
     if (!c || !measure_tiles(c, message, size)) goto fail;
     snprintf(message, size, "out of memory");
     quire_case *x = (quire_case *)c->self;

@@ -129,6 +129,9 @@ struct bench_case {
 size_t bench_attend_bytes(const bench_shape *s, char *message, size_t size);
 bench_case *bench_attend_create(const bench_shape *s, bench_team *team, char *message, size_t size);
 bench_case *bench_append_create(const bench_shape *s, bench_team *team, char *message, size_t size);
+/* For these three: a case with self_bytes zeros of its own. *message says that memory is missing, until something else is. */
+bench_case *bench_case_begin(const bench_impl *impl, size_t self_bytes, const bench_shape *s,
+                             bench_team *team, char *message, size_t size);
 void bench_case_destroy(bench_case *c);
 
 /* A profile with plausible statistics, for calibrated codecs; NULL: no memory. */

@@ -299,15 +299,10 @@ static bool get_memory(bench_case *c)
 bench_case *bench_ggml_create(bench_ggml *g, const bench_shape *s, bench_team *team, char *message,
                               size_t size)
 {
-    bench_case *c = (bench_case *)calloc(1, sizeof *c);
-    ggml_case *x = (ggml_case *)calloc(1, sizeof *x);
-    if (!c || !x) {
-        free(c);
-        free(x);
-        snprintf(message, size, "out of memory");
-        return NULL;
-    }
-    *c = (bench_case){.impl = &impl, .self = x, .team = team, .shape = *s, .isa = g->isa};
+    bench_case *c = bench_case_begin(&impl, sizeof(ggml_case), s, team, message, size);
+    if (!c) return NULL;
+    ggml_case *x = (ggml_case *)c->self;
+    c->isa = g->isa;
     *x = (ggml_case){.g = g, .k_type = bench_ggml_type(s->codecs.k), .v_type = bench_ggml_type(s->codecs.v)};
     x->k_row = quire_codec_row_bytes(s->codecs.k, s->d);
     x->v_row = s->v_in_k ? 0 : quire_codec_row_bytes(s->codecs.v, s->d_v);

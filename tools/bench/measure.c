@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* bench: the rounds. */
 #include "bench/bench.h"
-#include "common/child.h"
+#include "common/progress.h"
 
 #include <math.h>
 #include <stdlib.h>

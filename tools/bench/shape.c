@@ -128,6 +128,21 @@ fail:
     return false;
 }
 
+bench_case *bench_case_begin(const bench_impl *impl, size_t self_bytes, const bench_shape *s,
+                             bench_team *team, char *message, size_t size)
+{
+    bench_case *c = (bench_case *)calloc(1, sizeof *c);
+    void *self = calloc(1, self_bytes);
+    snprintf(message, size, "out of memory");
+    if (!c || !self) {
+        free(c);
+        free(self);
+        return NULL;
+    }
+    *c = (bench_case){.impl = impl, .self = self, .team = team, .shape = *s};
+    return c;
+}
+
 void bench_case_destroy(bench_case *c)
 {
     if (!c) return;

@@ -6,10 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
-
-/* ------------------------------------------------------------------- child */
 
 static void become(const child *c, int out)
 {
@@ -50,40 +47,4 @@ int child_run(const child *c)
     while (waitpid(pid, &status, 0) < 0)
         if (errno != EINTR) return -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-/* ---------------------------------------------------------------- progress */
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-void progress_start(progress *p, const char *what, const char *unit, double total)
-{
-    *p = (progress){.what = what, .unit = unit, .start = seconds(), .total = total};
-}
-
-void progress_show(progress *p, double done)
-{
-    enum { WIDTH = 24 };
-    double used = seconds() - p->start;
-    if (used < 2 || done <= 0 || p->total <= 0 || !isatty(2)) return;
-    if (done > p->total) done = p->total;
-    char bar[WIDTH + 1];
-    for (int i = 0; i < WIDTH; i++) bar[i] = i < (int)(WIDTH * done / p->total) ? '#' : '.';
-    bar[WIDTH] = 0;
-    double left = used / done * (p->total - done);
-    fprintf(stderr, "\r%s [%s] %.0f of %.0f %s, %.3g/s, %d:%02d left\033[K", p->what, bar, done, p->total,
-            p->unit, done / used, (int)left / 60, (int)left % 60);
-    fflush(stderr);
-    p->shown = true;
-}
-
-void progress_end(progress *p)
-{
-    if (p->shown) fprintf(stderr, "\r\033[K");
-    p->shown = false;
 }

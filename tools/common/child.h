@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* child: runs another program, looks at what it writes, and shows how far it is. */
+/* child: runs another program and looks at what it writes. */
 #ifndef QUIRE_TOOLS_CHILD_H
 #define QUIRE_TOOLS_CHILD_H
 
@@ -21,16 +21,5 @@ typedef struct child {
 
 /* Its exit status, 128 + the signal that ended it, or -1: it could not be started. */
 int child_run(const child *c);
-
-/* One line on a terminal: what, a bar, rate and time left. Nothing if stderr is none, or within the first 2 seconds. */
-typedef struct progress {
-    const char *what, *unit;
-    double start, total; /* seconds; units */
-    bool shown;
-} progress;
-
-void progress_start(progress *p, const char *what, const char *unit, double total);
-void progress_show(progress *p, double done);
-void progress_end(progress *p); /* wipes the line */
 
 #endif

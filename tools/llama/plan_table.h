@@ -3,8 +3,8 @@
 #ifndef QUIRE_TOOLS_PLAN_TABLE_H
 #define QUIRE_TOOLS_PLAN_TABLE_H
 
-#include "llama/model.h"
 #include "common/place.h"
+#include "llama/model.h"
 #include "llama/recommend.h"
 
 typedef struct plan_options {
@@ -45,6 +45,9 @@ typedef struct plan_table {
     uint64_t line_tokens; /* of each sequence in the line to type: what fits of them; 0: there is no line */
     char warning[512];    /* of the context */
 } plan_table;
+
+/* Reads the model and fills in the rest from t->o. Returns TOOL_OK, or the exit code of what it has told. */
+int plan_table_make(plan_table *t);
 
 /* The row of what is recommended. */
 static inline const plan_row *plan_best_row(const plan_table *t)

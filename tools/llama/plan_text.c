@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* plan_text: the table of `quire plan` for people, and the evidence in it. */
+#include "common/tool.h"
 #include "llama/evidence.h"
 #include "llama/plan_table.h"
-#include "common/tool.h"
 
 #include <stdlib.h>
 #include <string.h>

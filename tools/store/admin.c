@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* store_admin: quire store stat, ls, verify, gc. */
 #define _POSIX_C_SOURCE 200809L
-#include "common/child.h"
+#include "common/progress.h"
 #include "store/options.h"
 
 #include <stdlib.h>

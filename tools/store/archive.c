@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* store_archive: quire store export and import: objects in one file, each after its length (docs/formats/store.md). */
 #define _POSIX_C_SOURCE 200809L
-#include "common/child.h"
+#include "common/progress.h"
 #include "store/options.h"
 
 #include <errno.h>

@@ -3,7 +3,6 @@
 #define _POSIX_C_SOURCE 200809L
 #include "store/options.h"
 
-#include "common/child.h"
 #include "store/sha256.h"
 
 #include <errno.h>

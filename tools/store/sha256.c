@@ -3,7 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "store/sha256.h"
 
-#include "common/child.h"
+#include "common/progress.h"
 
 #include <errno.h>
 #include <openssl/evp.h>
