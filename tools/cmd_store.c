@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* quire store: looks after a store of pages, and moves slots of llama-server into and out of it. */
-#include "store_options.h"
+#include "store/options.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
 /* quire: the command. Finds the sub-command and gives it the rest of the line. */
 #include <quire/quire.h>
 
-#include "tool.h"
+#include "common/tool.h"
 
 #include <string.h>
 
