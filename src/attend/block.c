@@ -57,7 +57,7 @@ void quire_block_prepare(const quire_block *b, quire_scratch *s)
         quire_queries *q = &s->queries[f];
         q->n = b->n_rows;
         q->d = d;
-        q->plane_stride = quire_plane_stride(d);
+        q->z_stride = quire_z_stride(d);
         q->n_parts = quire_n_parts(&format->coder);
         q->copies = 1;
         for (uint32_t i = 0; i < b->n_rows; i++) {
@@ -65,12 +65,12 @@ void quire_block_prepare(const quire_block *b, quire_scratch *s)
             quire_prepare_query(&format->coder, &cal, x, q->row + (size_t)i * d,
                                 q->mean_score + (size_t)i * QUIRE_MEAN_SLOTS);
         }
-        job->kernels->load(format, q);
+        job->kernels->load_queries(format, q);
         /* An error of r / 256, evenly spread over (-1/2, 1/2) in each of d channels, times values of this size. */
         float worst = 0.29f * sqrtf((float)d) * fabsf(job->scale);
         for (uint32_t i = 0; i < b->n_rows; i++) {
             s->log_unit[(size_t)f * b->n_rows + i] = q->unit[i] * job->scale * QUIRE_LOG2_E;
-            q->coarse[i] = QUIRE_COARSE_ERROR / (worst * q->unit[i]);
+            q->skip_r_below[i] = QUIRE_SKIP_R_ERROR / (worst * q->unit[i]);
         }
     }
 }
@@ -294,8 +294,8 @@ static void open_values(visit *v)
     v->mix = kernels->mix[family];
     if (!tile->v) {
         v->v = (quire_source){.format = format, .tile = v->k.tile};
-        if (kernels->turn[family]) {
-            kernels->turn[family](&v->v, v->v_memory);
+        if (kernels->transpose_k_to_v[family]) {
+            kernels->transpose_k_to_v[family](&v->v, v->v_memory);
             v->v.expanded = v->v_memory;
         }
         return;
@@ -380,8 +380,8 @@ static void soften_strip(const visit *v, strip *st, quire_state *part)
                              .sum = part->lanes + (size_t)st->first * LANES,
                              .acc = part->acc + st->first * acc_stride(job),
                              .stride = acc_stride(job),
-                             .between = v->is_integer};
-    job->kernels->soften(st->scores, st->visible, st->unit, st->n, &softmax, st->factor);
+                             .integer_products = v->is_integer};
+    job->kernels->softmax_update(st->scores, st->visible, st->unit, st->n, &softmax, st->factor);
 }
 
 static void mix_strip(visit *v, const strip *st, quire_state *part)
@@ -431,7 +431,7 @@ static void settle_state(const quire_block *b, quire_state *part)
             for (uint32_t l = 0; l < half; l++) lane[l] += lane[l + half];
         part->sum[i] = lane[0];
         for (uint32_t f = 0; f < job->n_v; f++)
-            job->kernels->settle(job->v[f], part->acc + ((size_t)i * job->n_v + f) * job->v_stride);
+            job->kernels->add_bias_sums(job->v[f], part->acc + ((size_t)i * job->n_v + f) * job->v_stride);
     }
 }
 
