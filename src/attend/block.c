@@ -25,19 +25,19 @@ void quire_block_prepare(const quire_block *b, quire_scratch *s)
         quire_queries *q = &s->queries[f];
         q->n = b->n_rows;
         q->d = d;
-        q->plane_stride = quire_plane_stride(d);
+        q->z_stride = quire_z_stride(d);
         q->n_parts = quire_n_parts(&format->coder);
         q->copies = 1;
         for (uint32_t i = 0; i < b->n_rows; i++) {
             quire_prepare_query(&format->coder, &cal, query_values(b, i, s->row), q->row + (size_t)i * d,
                                 q->mean_score + (size_t)i * QUIRE_MEAN_SLOTS);
         }
-        job->kernels->load(format, q);
+        job->kernels->load_queries(format, q);
         /* An error of r / 256, evenly spread over (-1/2, 1/2) in each of d channels, times values of this size. */
         float worst = 0.29f * sqrtf((float)d) * fabsf(job->scale);
         for (uint32_t i = 0; i < b->n_rows; i++) {
             s->log_unit[(size_t)f * b->n_rows + i] = q->unit[i] * job->scale * QUIRE_LOG2_E;
-            q->coarse[i] = QUIRE_COARSE_ERROR / (worst * q->unit[i]);
+            q->skip_r_below[i] = QUIRE_SKIP_R_ERROR / (worst * q->unit[i]);
         }
     }
 }
@@ -137,8 +137,8 @@ static void open_values(tile_pass *p)
     p->mix = kernels->mix[family];
     if (!layer->v_format) {
         p->v = (quire_source){.format = format, .tile = p->k.tile};
-        if (kernels->turn[family]) {
-            kernels->turn[family](&p->v, p->v_memory);
+        if (kernels->transpose_k_to_v[family]) {
+            kernels->transpose_k_to_v[family](&p->v, p->v_memory);
             p->v.expanded = p->v_memory;
         }
         return;
@@ -223,8 +223,8 @@ static void softmax_strip(const tile_pass *p, strip *st, quire_state *partial)
                              .sum = partial->lanes + (size_t)st->first * QUIRE_SUM_LANES,
                              .acc = partial->acc + st->first * quire_acc_stride(job),
                              .stride = quire_acc_stride(job),
-                             .between = p->is_integer};
-    job->kernels->soften(st->scores, st->visible, st->unit, st->n, &softmax, st->factor);
+                             .integer_products = p->is_integer};
+    job->kernels->softmax_update(st->scores, st->visible, st->unit, st->n, &softmax, st->factor);
 }
 
 static void mix_strip(tile_pass *p, const strip *st, quire_state *partial)

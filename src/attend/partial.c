@@ -43,7 +43,7 @@ void quire_state_add_lanes(const quire_block *b, quire_state *partial)
             for (uint32_t l = 0; l < half; l++) lane[l] += lane[l + half];
         partial->sum[i] = lane[0];
         for (uint32_t f = 0; f < job->n_v; f++)
-            job->kernels->settle(job->v[f], partial->acc + ((size_t)i * job->n_v + f) * job->v_stride);
+            job->kernels->add_bias_sums(job->v[f], partial->acc + ((size_t)i * job->n_v + f) * job->v_stride);
     }
 }
 

@@ -57,15 +57,15 @@ static void lay_out_queries(carver *m, const quire_call_needs *n, quire_queries 
     size_t rows = n->rows;
     size_t whole =
         (rows + QUIRE_STRIP_ROWS - 1) / QUIRE_STRIP_ROWS * QUIRE_STRIP_ROWS; /* kernels read whole strips */
-    size_t plane = 2 * (size_t)quire_plane_stride(n->d);
+    size_t bytes = 2 * (size_t)quire_z_stride(n->d);
     quire_queries laid = {
         .row = (float *)carve(m, rows * n->d, sizeof(float)),
-        .plane = (int8_t *)carve(m, 2 * whole, plane),
-        .fine = (int8_t *)carve(m, whole, plane),
+        .z = (int8_t *)carve(m, 2 * whole, bytes),
+        .r = (int8_t *)carve(m, whole, bytes),
         .sum = (int32_t *)carve(m, 2 * rows * n->n_sums, sizeof(int32_t)),
         .unit = (float *)carve(m, rows, sizeof(float)),
         .mean_score = (float *)carve(m, rows * QUIRE_MEAN_SLOTS, sizeof(float)),
-        .coarse = (float *)carve(m, rows, sizeof(float)),
+        .skip_r_below = (float *)carve(m, rows, sizeof(float)),
     };
     if (m->base) *q = laid;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* affine: MLX's groups, value = scale * code + bias. */
-#include "codec/ops.h"
+#include "codec/row_kernels.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* calibrate: the "c:" codecs, K rows without the nearest of a head's means and with weighted channels. */
-#include "codec/lanes.h"
-#include "codec/ops.h"
+#include "simd/lane_dot.h"
+#include "codec/row_kernels.h"
 
 /*
  * Much of K's energy is the same for many rows, and channels where K is large are those where Q is small. So a row is
@@ -25,9 +25,9 @@ void quire_unweigh_c(float *x, const float *weight, uint32_t d)
     for (uint32_t i = 0; i < d; i++) x[i] = x[i] / weight[i];
 }
 
-void quire_add_mean_c(float *x, const float *mean, float part, uint32_t d)
+void quire_add_mean_c(float *x, const float *mean, float factor, uint32_t d)
 {
-    for (uint32_t i = 0; i < d; i++) x[i] = x[i] + mean[i] * part;
+    for (uint32_t i = 0; i < d; i++) x[i] = x[i] + mean[i] * factor;
 }
 
 /*
@@ -36,11 +36,11 @@ void quire_add_mean_c(float *x, const float *mean, float part, uint32_t d)
  */
 uint32_t quire_nearest_mean(const quire_calibration *cal, const float *x, uint32_t d, float *distance)
 {
-    const quire_codec_ops *ops = quire_codec_ops_for(d);
+    const quire_row_kernels *kernels = quire_row_kernels_for(d);
     uint32_t nearest = 0;
-    float least = ops->distance(x, NULL, cal->weight, d);
+    float least = kernels->distance(x, NULL, cal->weight, d);
     for (uint32_t i = 1; i <= cal->n_means; i++) {
-        float e = ops->distance(x, quire_mean_at(cal, d, i), cal->weight, d);
+        float e = kernels->distance(x, quire_mean_at(cal, d, i), cal->weight, d);
         if (!(e < least)) continue;
         least = e;
         nearest = i;
@@ -54,7 +54,7 @@ void quire_encode_calibrated(const quire_coder *coder, const quire_calibration *
 {
     uint32_t d = coder->d, nearest = quire_nearest_mean(cal, x, d, NULL);
     float y[QUIRE_MAX_D];
-    quire_codec_ops_for(d)->weigh(x, quire_mean_at(cal, d, nearest), cal->weight, d, y);
+    quire_row_kernels_for(d)->weigh(x, quire_mean_at(cal, d, nearest), cal->weight, d, y);
     quire_rotate(coder, y);
     coder->codec->encode(coder, y, row, counts);
     row->scale[0] |= (uint16_t)nearest;
@@ -67,10 +67,10 @@ uint32_t quire_row_mean(const quire_coder *coder, const quire_coded_row *row)
 
 void quire_uncalibrate(const quire_coder *coder, const quire_calibration *cal, uint32_t mean, float *x)
 {
-    const quire_codec_ops *ops = quire_codec_ops_for(coder->d);
+    const quire_row_kernels *kernels = quire_row_kernels_for(coder->d);
     const float *m = quire_mean_at(cal, coder->d, mean);
-    ops->unweigh(x, cal->weight, coder->d);
-    if (m) ops->add_mean(x, m, 1, coder->d);
+    kernels->unweigh(x, cal->weight, coder->d);
+    if (m) kernels->add_mean(x, m, 1, coder->d);
 }
 
 void quire_prepare_query(const quire_coder *coder, const quire_calibration *cal, const float *q, float *out,
@@ -80,7 +80,7 @@ void quire_prepare_query(const quire_coder *coder, const quire_calibration *cal,
     bool calibrated = quire_is_calibrated(coder, cal);
     memset(mean_score, 0, QUIRE_MEAN_SLOTS * sizeof *mean_score);
     for (uint32_t i = 1; calibrated && i <= cal->n_means; i++)
-        mean_score[i] = quire_codec_ops_for(d)->dot(q, quire_mean_at(cal, d, i), d);
+        mean_score[i] = quire_row_kernels_for(d)->dot(q, quire_mean_at(cal, d, i), d);
     for (uint32_t i = 0; i < d; i++) out[i] = calibrated ? q[i] / cal->weight[i] : q[i];
     quire_rotate(coder, out);
 }
@@ -92,5 +92,6 @@ void quire_finish_value(const quire_coder *coder, const quire_calibration *cal, 
     if (!quire_is_calibrated(coder, cal)) return;
     quire_uncalibrate(coder, cal, 0, acc);
     for (uint32_t i = 1; i <= cal->n_means; i++)
-        quire_codec_ops_for(coder->d)->add_mean(acc, quire_mean_at(cal, coder->d, i), mean_sum[i], coder->d);
+        quire_row_kernels_for(coder->d)->add_mean(acc, quire_mean_at(cal, coder->d, i), mean_sum[i],
+                                                  coder->d);
 }

@@ -128,7 +128,7 @@ void quire_finish_value(const quire_coder *coder, const quire_calibration *cal, 
 void quire_rotate(const quire_coder *coder, float *x);
 void quire_unrotate(const quire_coder *coder, float *x);
 
-/* --- forms.c: coded rows to and from the bytes of other programs, never re-coding */
+/* --- row_bytes.c: coded rows to and from the bytes of other programs, never re-coding */
 
 size_t quire_row_bytes(const quire_coder *coder);
 /* Bytes of the codes as one bit stream, filled up to words of four bytes: MLX's packed row. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* float: rows that stay f32, f16 or bf16. */
-#include "codec/ops.h"
+#include "codec/row_kernels.h"
 
 void quire_encode_float_c(const quire_coder *coder, const float *x, quire_coded_row *row,
                           quire_counts *counts)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* ggml: the block types of llama.cpp's cache, as its CPU backend writes them. */
-#include "codec/ops.h"
+#include "codec/row_kernels.h"
 
 #include <math.h>
 

@@ -5,7 +5,7 @@
  * A calibrated row is coded without the nearest mean, and its error grows with what remains. So the means are those of
  * k-means clustering, with the distance that the codec measures and with "none" as one more place that rows may choose.
  */
-#include "codec/ops.h"
+#include "codec/row_kernels.h"
 #include "codec/profile.h"
 
 #include <math.h>
@@ -142,7 +142,7 @@ static uint32_t draw_row(const cluster *c, uint64_t *random)
 /* One mean of all rows, then rows that lie far from the means before. */
 static void begin_means(cluster *c, uint32_t n_means)
 {
-    const quire_codec_ops *ops = quire_codec_ops_for(c->d);
+    const quire_row_kernels *ops = quire_row_kernels_for(c->d);
     float *distance = c->work->distance;
     uint64_t random = SEED;
     memset(c->work->sums, 0, c->d * sizeof *c->work->sums);

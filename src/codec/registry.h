@@ -54,7 +54,7 @@
 typedef void quire_encode_fn(const quire_coder *coder, const float *x, quire_coded_row *row,
                              quire_counts *counts);
 
-/* ops.c: by way of the variants in use. */
+/* row_kernels.c: by way of the variants in use. */
 quire_encode_fn quire_encode_float, quire_encode_affine, quire_encode_q8_0, quire_encode_q5_1,
     quire_encode_q5_0, quire_encode_q4_1, quire_encode_q4_0, quire_encode_r8;
 quire_encode_fn quire_encode_iq4_nl;             /* ggml.c */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* rotate: Walsh-Hadamard rotations, which spread outliers over a whole row. */
-#include "codec/ops.h"
+#include "codec/row_kernels.h"
 
 #include <math.h>
 
@@ -47,7 +47,7 @@ static const uint64_t *signs_of(const quire_coder *coder)
 const float *quire_rotated(const quire_coder *coder, const float *x, float *y)
 {
     if (coder->codec->rotation == QUIRE_ROTATION_NONE) return x;
-    quire_codec_ops_for(coder->d)->hadamard(x, y, coder->d, coder->block, signs_of(coder), NULL);
+    quire_row_kernels_for(coder->d)->hadamard(x, y, coder->d, coder->block, signs_of(coder), NULL);
     return y;
 }
 
@@ -59,5 +59,5 @@ void quire_rotate(const quire_coder *coder, float *x)
 void quire_unrotate(const quire_coder *coder, float *x)
 {
     if (coder->codec->rotation == QUIRE_ROTATION_NONE) return;
-    quire_codec_ops_for(coder->d)->hadamard(x, x, coder->d, coder->block, NULL, signs_of(coder));
+    quire_row_kernels_for(coder->d)->hadamard(x, x, coder->d, coder->block, NULL, signs_of(coder));
 }

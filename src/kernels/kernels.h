@@ -7,13 +7,14 @@
 #define QUIRE_KERNELS_KERNELS_H
 
 #include "core/cpu.h"
+#include "simd/exp2.h"
 #include "tile/tile.h"
 
 #define QUIRE_STRIP_ROWS 16u      /* query rows that one call carries */
 #define QUIRE_MAX_QUERY_ROWS 128u /* query rows that share an expanded tile */
 #define QUIRE_PART_CHANNELS \
     256u                     /* channels whose products are summed as integers before they become floats */
-#define QUIRE_SIDE_LANES 16u /* floats beside an accumulator, per group of V */
+#define QUIRE_BIAS_LANES 16u /* floats behind an accumulator, per group of V: sums for biases */
 
 /*
  * What decides which inner loop a format needs: floats; A, scale * code + bias; Z, scale * (code - zero); T, scale *
@@ -58,39 +59,39 @@ static inline uint32_t quire_n_parts(const quire_coder *coder)
     return coder->n_groups ? (coder->d_pad + quire_part_size(coder) - 1) / quire_part_size(coder) : 1;
 }
 
-/* Bytes of one row of planes: whole AMX operands. */
-static inline uint32_t quire_plane_stride(uint32_t d)
+/* Bytes of a row of z or r: whole AMX operands. */
+static inline uint32_t quire_z_stride(uint32_t d)
 {
     return (d + 63) / 64 * 64;
 }
 
 /*
- * Query rows for one K format. row: f32, already rotated and calibrated. The rest is what load() makes of it. Integer
- * kernels write q as unit * (z + r / 256), z of 16 bits and r of 8. Planes of bytes: z = 256 * high + low in rows 2i and
- * 2i + 1 of `plane`, r in row i of `fine`. K has channels that are large and nearly constant, and softmax notices
+ * Query rows for one K format. row: f32, already rotated and calibrated. The rest is what load_queries() makes of it. Integer
+ * kernels write q as unit * (z + r / 256), z of 16 bits and r of 8. z = 256 * high + low are bytes in rows 2i and
+ * 2i + 1 of `z`, r in row i of `r`. K has channels that are large and nearly constant, and softmax notices
  * differences of scores, not their size: with z alone errors reach 1e-3. Where a tile's values are too small for that,
  * r is left out.
  */
 typedef struct quire_queries {
     uint32_t n, d, n_parts;
-    uint32_t plane_stride; /* bytes of a plane row: whole operands of 64; what lies behind channel d is 0 */
+    uint32_t z_stride; /* bytes of a row of z or r: whole operands of 64; what lies behind channel d is 0 */
     uint32_t
         copies; /* AMX with groups of 32: rows come twice, without the odd groups and without the even ones */
     float *row; /* [n][d] */
-    int8_t *plane; /* [2 n][copies][plane_stride], in memory for whole strips */
-    int8_t *fine;  /* [n][copies][plane_stride] */
-    int32_t *sum;  /* [n][n_parts][2]: of z and of r, by part */
-    float *unit;   /* [n] a score is unit times what score() gives; 1 without planes */
+    int8_t *z;  /* [2 n][copies][z_stride], in memory for whole strips */
+    int8_t *r;  /* [n][copies][z_stride] */
+    int32_t *sum; /* [n][n_parts][2]: of z and of r, by part */
+    float *unit;  /* [n] a score is unit times what score() gives; 1 without z */
     float *
         mean_score; /* [n][QUIRE_MEAN_SLOTS] what rows of K have more, by their mean, in the same unit; calibrated only */
-    float *coarse; /* [n] tiles whose values are at most this large do not need r */
+    float *skip_r_below; /* [n] tiles whose values are at most this large do not need r */
 } quire_queries;
 
 /* A tile to read. */
 typedef struct quire_source {
     const quire_format *format;
     const uint8_t *tile;
-    const void *expanded; /* what expand() or turn() made of it; NULL: not expanded */
+    const void *expanded; /* what expand() or transpose_k_to_v() made of it; NULL: not expanded */
     const uint8_t *next;  /* will be read after this one, same size: brought into the cache; NULL: nothing */
 } quire_source;
 
@@ -100,11 +101,11 @@ typedef struct quire_softmax {
     float *sum; /* [n][16] lanes */
     float *acc; /* scaled down when the maximum grows */
     size_t stride;
-    bool between; /* products of integers came before and come after */
+    bool integer_products; /* came before and come after */
 } quire_softmax;
 
-/* load: fills planes, sums and units from the rows. mean_score comes in as scores and leaves in units. */
-typedef void quire_load_fn(const quire_format *format, quire_queries *q);
+/* load_queries: fills z, r, sums and units from the rows. mean_score comes in as scores and leaves in units. */
+typedef void quire_load_queries_fn(const quire_format *format, quire_queries *q);
 
 /*
  * score: rows [first, first + n) of q, n <= 16, with all 64 rows of a tile: scores[i * 64 + t]. The value of one (i, t)
@@ -115,36 +116,37 @@ typedef void quire_score_fn(const quire_source *k, const quire_queries *q, uint3
                             uint32_t partial, float *scores, void *scratch);
 
 /*
- * soften: scores become weights relative to the largest visible one of the tile, in place; hidden ones 0. scores times
- * unit[i] are in units of log 2. Updates max and sum, shrinks accumulators, and gives the factor of each row's weights
+ * softmax_update: scores become weights relative to the largest visible one of the tile, in place; hidden ones 0. scores
+ * times unit[i] are in units of log 2. Updates max and sum, shrinks accumulators, and gives the factor of each row's weights
  * (0: it sees nothing).
  */
-typedef void quire_soften_fn(float *scores, const uint64_t *visible, const float *unit, uint32_t n,
-                             quire_softmax *s, float *factor);
+typedef void quire_softmax_update_fn(float *scores, const uint64_t *visible, const float *unit, uint32_t n,
+                                     quire_softmax *s, float *factor);
 
 /*
  * mix: acc[i * stride + c] += factor[i] * sum over visible t of p[i * 64 + t] * value(t, c), c < d_out, n <= 16. What
  * hidden rows hold reaches nothing. Behind the d_pad values of an accumulator lie 16 lanes per group if the codec has
- * biases; settle() adds them at the end. V may be the first d_out channels of K; the source is then expanded by turn().
+ * biases; add_bias_sums() adds them at the end. V may be the first d_out channels of K; the source is then expanded by
+ * transpose_k_to_v().
  */
 typedef void quire_mix_fn(const quire_source *v, uint32_t d_out, const float *p, const uint64_t *visible,
                           const float *factor, uint32_t n, float *acc, size_t stride, void *scratch);
-typedef void quire_settle_fn(const quire_format *format, float *acc);
+typedef void quire_add_bias_sums_fn(const quire_format *format, float *acc);
 
 /* expand: a form of the tile that many strips read faster. */
-typedef void quire_expand_fn(const quire_source *source, void *expanded);
+typedef void quire_expand_tile_fn(const quire_source *source, void *expanded);
 
 typedef struct quire_kernels {
-    quire_load_fn *load;
-    quire_soften_fn *soften;
-    quire_settle_fn *settle;
+    quire_load_queries_fn *load_queries;
+    quire_softmax_update_fn *softmax_update;
+    quire_add_bias_sums_fn *add_bias_sums;
     quire_score_fn *score[QUIRE_N_FAMILIES];
     quire_mix_fn *mix[QUIRE_N_FAMILIES];
-    quire_expand_fn *expand[QUIRE_N_FAMILIES]; /* NULL: expanding does not pay */
-    uint32_t expand_from[QUIRE_N_FAMILIES];    /* query rows of a block from which it does */
+    quire_expand_tile_fn *expand[QUIRE_N_FAMILIES]; /* NULL: expanding does not pay */
+    uint32_t expand_from[QUIRE_N_FAMILIES];         /* query rows of a block from which it does */
     uint32_t whole_channels; /* K tiles whose d_pad is no multiple of this are always expanded */
-    quire_expand_fn
-        *turn[QUIRE_N_FAMILIES]; /* K as V, from a K tile; NULL: mix() takes the K tile as it is */
+    quire_expand_tile_fn *
+        transpose_k_to_v[QUIRE_N_FAMILIES]; /* K as V, from a K tile; NULL: mix() takes the K tile as it is */
     void (*enter)(void *saved,
                   uint32_t max_rows); /* on each thread before the first call, and after the last one; */
     void (*leave)(void *saved);       /* 64 bytes of memory; NULL: nothing to do */
@@ -163,7 +165,7 @@ extern const quire_kernels quire_kernels_neon;
 /* Bytes that an expanded tile and a call's scratch may take, for rows of up to d_pad values. */
 static inline size_t quire_expanded_bytes(uint32_t d_pad)
 {
-    return (size_t)QUIRE_TILE_ROWS * quire_plane_stride(d_pad) * sizeof(float);
+    return (size_t)QUIRE_TILE_ROWS * quire_z_stride(d_pad) * sizeof(float);
 }
 
 static inline size_t quire_kernel_scratch(uint32_t d_pad)
@@ -175,7 +177,7 @@ static inline size_t quire_kernel_scratch(uint32_t d_pad)
 static inline size_t quire_acc_floats(const quire_format *format)
 {
     const quire_coder *coder = &format->coder;
-    return coder->d_pad + (coder->codec->has_bias ? (size_t)coder->n_groups * QUIRE_SIDE_LANES : 0);
+    return coder->d_pad + (coder->codec->has_bias ? (size_t)coder->n_groups * QUIRE_BIAS_LANES : 0);
 }
 
 /* Whether a tile is expanded for n query rows. */
@@ -190,43 +192,9 @@ static inline bool quire_must_expand(const quire_kernels *kernels, const quire_f
 
 #define QUIRE_LOG2_E 1.44269504f
 #define QUIRE_LN_2 0.693147181f
-#define QUIRE_COARSE_ERROR 3e-4f  /* of a score, at most, without r */
-#define QUIRE_MAX_Z 32600.0f      /* two planes hold 32639; a weight may exceed 1 by its rounding */
+#define QUIRE_SKIP_R_ERROR 3e-4f  /* of a score, at most, without r */
+#define QUIRE_MAX_Z 32600.0f      /* two bytes hold 32639; a weight may exceed 1 by its rounding */
 #define QUIRE_SMALL_Z 16384       /* rows that hold less than this get units of their own */
 #define QUIRE_LARGEST_SCORE 1e30f /* keeps differences of scores finite */
-
-/*
- * 2^x for x <= 0, relative error below 3e-7 down to 2^-126, 0 below. It is
- * the series of 2^f on [-1/2, 1/2] to degree 6, whose remainder is (ln 2 / 2)^7 / 7! = 1.2e-7.
- */
-#define QUIRE_EXP2_6 1.54035304e-4f
-#define QUIRE_EXP2_5 1.33335581e-3f
-#define QUIRE_EXP2_4 9.61812911e-3f
-#define QUIRE_EXP2_3 5.55041087e-2f
-#define QUIRE_EXP2_2 2.40226507e-1f
-#define QUIRE_EXP2_1 6.93147181e-1f
-
-/* The same with floor(x) taken off: 2^f on [0, 1], exact at 0, relative error 3e-6. Two operations less where the
- * processor has one for 2^floor(x). */
-#define QUIRE_EXP2_FLOOR_4 1.34266652e-2f
-#define QUIRE_EXP2_FLOOR_3 5.22425026e-2f
-#define QUIRE_EXP2_FLOOR_2 2.41280198e-1f
-#define QUIRE_EXP2_FLOOR_1 6.93044841e-1f
-
-static inline float quire_exp2(float x)
-{
-    if (!(x >= -126.0f)) return x < -126.0f ? 0.0f : x; /* NaN stays NaN */
-    float rounded = x + 12582912.0f;                    /* 1.5 * 2^23: the sum rounds x to a whole number */
-    int32_t n = (int32_t)(quire_bits_of(rounded) - 0x4b400000u);
-    float f = x - (rounded - 12582912.0f);
-    float r = QUIRE_EXP2_6;
-    r = r * f + QUIRE_EXP2_5;
-    r = r * f + QUIRE_EXP2_4;
-    r = r * f + QUIRE_EXP2_3;
-    r = r * f + QUIRE_EXP2_2;
-    r = r * f + QUIRE_EXP2_1;
-    r = r * f + 1.0f;
-    return quire_float_of((uint32_t)(n + 127) << 23) * r;
-}
 
 #endif

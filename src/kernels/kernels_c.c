@@ -2,7 +2,7 @@
 /* kernels: portable C. A tile is expanded row after row, then multiplied as floats; this is the reference. */
 #include "kernels/kernels.h"
 
-#include "codec/lanes.h"
+#include "simd/lane_dot.h"
 
 static void load_c(const quire_format *f, quire_queries *q)
 {
@@ -25,8 +25,8 @@ static void score_c(const quire_source *k, const quire_queries *q, uint32_t firs
     }
 }
 
-static void soften_c(float *scores, const uint64_t *visible, const float *unit, uint32_t n, quire_softmax *s,
-                     float *factor)
+static void softmax_update_c(float *scores, const uint64_t *visible, const float *unit, uint32_t n,
+                             quire_softmax *s, float *factor)
 {
     for (uint32_t i = 0; i < n; i++) {
         float *x = scores + (size_t)i * QUIRE_TILE_ROWS, top = -QUIRE_LARGEST_SCORE * 2, sum = 0;
@@ -68,7 +68,7 @@ static void mix_c(const quire_source *v, uint32_t d_out, const float *p, const u
     }
 }
 
-static void settle_c(const quire_format *f, float *acc)
+static void add_bias_sums_c(const quire_format *f, float *acc)
 {
     (void)f;
     (void)acc;
@@ -80,9 +80,9 @@ static void settle_c(const quire_format *f, float *acc)
     }
 
 const quire_kernels quire_kernels_c = {
-    .load = load_c,
-    .soften = soften_c,
-    .settle = settle_c,
+    .load_queries = load_c,
+    .softmax_update = softmax_update_c,
+    .add_bias_sums = add_bias_sums_c,
     .score = EVERY(score_c),
     .mix = EVERY(mix_c),
 };

@@ -1,12 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* scales: those of a tile as program.h needs them. In lanes; included after a lanes_*.h. */
+/* scales: those of a tile as scores and values need them. In lanes; included after the header of an instruction set. */
 #ifndef QUIRE_KERNELS_SCALES_H
 #define QUIRE_KERNELS_SCALES_H
 
-/* 16 scales as numbers: without the bits of the mean, where a codec has them. */
-LANES_FN vf scales_at(const uint8_t *p, const bool calibrated)
+/* Scales and biases of the next tile; the engine cares for its codes. What is expanded has brought them. */
+SIMD_FN void fetch_scales(const quire_source *s)
 {
-    return calibrated ? vf_half_without_mean(p) : vf_half(p);
+    if (!s->next || s->expanded) return;
+    for (size_t at = s->format->code_bytes; at < s->format->tile_bytes; at += 64) simd_prefetch(s->next + at);
+}
+
+/* 16 scales as numbers: without the bits of the mean, where a codec has them. */
+SIMD_FN vf scales_at(const uint8_t *p, const bool calibrated)
+{
+    return calibrated ? vf_load_f16_and(p, ~QUIRE_MEAN_BITS) : vf_load_f16(p);
 }
 
 /* One part of K. */
@@ -15,19 +22,19 @@ typedef struct key_scales {
     float most; /* what an engine keeps has here, for the first part, what largest_value() says */
 } key_scales;
 
-LANES_FN void load_key_scales(const quire_source *k, uint32_t part, key_scales *to, const bool has_bias)
+SIMD_FN void load_key_scales(const quire_source *k, uint32_t part, key_scales *to, const bool has_bias)
 {
     const quire_format *f = k->format;
     bool calibrated = !has_bias && f->coder.codec->info.flags & QUIRE_CODEC_CALIBRATED;
     size_t group = part * quire_part_size(&f->coder) / f->coder.group * QUIRE_TILE_ROWS * 2;
     for (uint32_t j = 0; j < 4; j++) {
         vf_store(to->scale + j * 16, scales_at(k->tile + f->code_bytes + group + j * 32, calibrated));
-        if (has_bias) vf_store(to->bias + j * 16, vf_half(k->tile + f->bias_offset + group + j * 32));
+        if (has_bias) vf_store(to->bias + j * 16, vf_load_f16(k->tile + f->bias_offset + group + j * 32));
     }
 }
 
 /* The largest absolute value that any row of a K tile may hold. */
-LANES_FN float largest_value(const quire_source *k)
+SIMD_FN float largest_value(const quire_source *k)
 {
     const quire_format *f = k->format;
     const quire_codec *codec = f->coder.codec;
@@ -40,7 +47,7 @@ LANES_FN float largest_value(const quire_source *k)
     for (size_t at = 0; at < (size_t)f->coder.n_groups * QUIRE_TILE_ROWS * 2; at += 32) {
         vf far = vf_mul(scales_at(k->tile + f->code_bytes + at, calibrated), vf_set1(span));
         if (codec->has_bias) {
-            vf bias = vf_half(k->tile + f->bias_offset + at);
+            vf bias = vf_load_f16(k->tile + f->bias_offset + at);
             most = vf_max(vf_abs(bias), most);
             far = vf_add(far, bias);
         }
@@ -59,8 +66,8 @@ typedef struct group_scales {
     float most; /* largest absolute scale; scale[] is in units of most / QUIRE_MAX_Z */
 } group_scales;
 
-LANES_FN void load_scales(const quire_source *v, uint32_t group, uint64_t visible, group_scales *s,
-                          const bool has_bias)
+SIMD_FN void load_scales(const quire_source *v, uint32_t group, uint64_t visible, group_scales *s,
+                         const bool has_bias)
 {
     const quire_format *f = v->format;
     const quire_codec *codec = f->coder.codec;
@@ -71,7 +78,7 @@ LANES_FN void load_scales(const quire_source *v, uint32_t group, uint64_t visibl
     vf most = vf_set1(1e-30f);
     for (uint32_t j = 0; j < 4; j++) {
         vf scale = scales_at(v->tile + f->code_bytes + at + j * 32, calibrated), bias = vf_set1(0);
-        if (has_bias) bias = vf_half(v->tile + f->bias_offset + at + j * 32);
+        if (has_bias) bias = vf_load_f16(v->tile + f->bias_offset + at + j * 32);
         if (visible != ~(uint64_t)0) {
             scale = vf_keep(vm_of_bits(visible >> j * 16), scale);
             bias = vf_keep(vm_of_bits(visible >> j * 16), bias);
@@ -79,7 +86,7 @@ LANES_FN void load_scales(const quire_source *v, uint32_t group, uint64_t visibl
         s->shift[j] = vi_set1(-zero);
         s->rest[j] = bias;
         if (has_bias) {
-            vf steps = vf_min(vf_max(vf_quotient(bias, scale), vf_sub(vf_set1(0), limit)),
+            vf steps = vf_min(vf_max(vf_div_approx(bias, scale), vf_sub(vf_set1(0), limit)),
                               limit); /* 0 / 0: one of them */
             s->shift[j] = vf_to_int(steps);
             s->rest[j] = vf_fma(vf_mul(vi_to_float(s->shift[j]), vf_set1(-1)), scale, bias);

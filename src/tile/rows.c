@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tile: rows of a caller's memory into tiles and back, in every form. */
-#include "tile/ops.h"
+#include "tile/place_kernels.h"
 
 #include "core/float_mode.h"
 
@@ -164,7 +164,7 @@ typedef struct value_rows {
 static void encode_floats(const quire_coder *coder, uint8_t *tile, uint32_t row, uint32_t n,
                           const value_rows *rows, quire_counts *counts)
 {
-    const quire_tile_ops *ops = quire_tile_ops_for(coder->d);
+    const quire_place_kernels *kernels = quire_place_kernels_for(coder->d);
     const uint8_t *data = rows->data;
     float y[4][QUIRE_MAX_D];
     const float *x[4];
@@ -173,9 +173,9 @@ static void encode_floats(const quire_coder *coder, uint8_t *tile, uint32_t row,
         for (uint32_t k = 0; k < run; k++, data += rows->stride)
             x[k] = quire_clean_row(coder, rows->form, data, y[k], counts);
         if (run == 4)
-            ops->put_four_values[coder->side](coder, tile, t, x);
+            kernels->put_four_values[coder->side](coder, tile, t, x);
         else
-            ops->put_values[coder->side](coder, tile, t, x[0]);
+            kernels->put_values[coder->side](coder, tile, t, x[0]);
     }
 }
 

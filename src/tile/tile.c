@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tile: one row into and out of a tile. The layout is stated in docs/formats/tiles.md. */
-#include "tile/ops.h"
+#include "tile/place_kernels.h"
 
 #include <assert.h>
 
@@ -42,7 +42,7 @@ void quire_put_codes_c(const quire_coder *coder, uint8_t *tile, uint32_t t, cons
 {
     uint32_t bits = coder->codec->info.bits, offset = 0, low = 0, shift;
     uint32_t length = run_length(coder->side), step = run_step(coder->side);
-    quire_planes p = quire_planes_of(bits);
+    quire_bit_planes p = quire_bit_planes_of(bits);
     for (uint32_t i = 0; i < p.n; i++) {
         uint32_t width = p.width[i], mask = (1u << width) - 1;
         for (uint32_t c = 0; c < coder->d_pad; c += length) {
@@ -62,7 +62,7 @@ void quire_get_codes_c(const quire_coder *coder, const uint8_t *tile, uint32_t t
 {
     uint32_t bits = coder->codec->info.bits, offset = 0, low = 0, shift;
     uint32_t length = run_length(coder->side), step = run_step(coder->side);
-    quire_planes p = quire_planes_of(bits);
+    quire_bit_planes p = quire_bit_planes_of(bits);
     for (uint32_t i = 0; i < p.n; i++) {
         uint32_t width = p.width[i], mask = (1u << width) - 1;
         for (uint32_t c = 0; c < coder->d_pad; c += length) {
@@ -103,13 +103,13 @@ void quire_tile_put(const quire_format *f, void *tile, uint32_t t, const quire_c
 {
     assert(t < QUIRE_TILE_ROWS);
     const quire_coder *coder = &f->coder;
-    const quire_tile_ops *ops = quire_tile_ops_for(coder->d);
+    const quire_place_kernels *kernels = quire_place_kernels_for(coder->d);
     uint8_t *bytes = (uint8_t *)tile;
     if (coder->codec->values == QUIRE_VALUES_FLOAT) {
-        ops->put_values[coder->side](coder, bytes, t, row->value);
+        kernels->put_values[coder->side](coder, bytes, t, row->value);
         return;
     }
-    ops->put_codes[coder->side](coder, bytes, t, row->code);
+    kernels->put_codes[coder->side](coder, bytes, t, row->code);
     for (uint32_t g = 0; g < coder->n_groups; g++) {
         size_t at = ((size_t)g * QUIRE_TILE_ROWS + t) * 2;
         quire_store16(bytes + f->code_bytes + at, row->scale[g]);
@@ -121,13 +121,13 @@ void quire_tile_get(const quire_format *f, const void *tile, uint32_t t, quire_c
 {
     assert(t < QUIRE_TILE_ROWS);
     const quire_coder *coder = &f->coder;
-    const quire_tile_ops *ops = quire_tile_ops_for(coder->d);
+    const quire_place_kernels *kernels = quire_place_kernels_for(coder->d);
     const uint8_t *bytes = (const uint8_t *)tile;
     if (coder->codec->values == QUIRE_VALUES_FLOAT) {
-        ops->get_values[coder->side](coder, bytes, t, row->value);
+        kernels->get_values[coder->side](coder, bytes, t, row->value);
         return;
     }
-    ops->get_codes[coder->side](coder, bytes, t, row->code);
+    kernels->get_codes[coder->side](coder, bytes, t, row->code);
     for (uint32_t g = 0; g < coder->n_groups; g++) {
         size_t at = ((size_t)g * QUIRE_TILE_ROWS + t) * 2;
         row->scale[g] = quire_load16(bytes + f->code_bytes + at);

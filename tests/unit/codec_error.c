@@ -2,7 +2,7 @@
 /* Squared error over energy of normal rows: what each bit must buy. */
 #include "codec_rows.h"
 
-#include "codec/lanes.h"
+#include "simd/lane_dot.h"
 
 enum { D = 128, ROWS = 300 };
 

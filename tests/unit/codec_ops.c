@@ -2,18 +2,18 @@
 /* The loops over a row, one by one and where they are hardest: every instruction set of this machine against C. */
 #include "codec_rows.h"
 
-#include "codec/ops.h"
+#include "codec/row_kernels.h"
 #include "support/random.h"
 
 #include <stdlib.h>
 
-static void for_each_isa(void (*check)(const quire_codec_ops *ops, const char *isa))
+static void for_each_isa(void (*check)(const quire_row_kernels *ops, const char *isa))
 {
-    const quire_codec_ops *before = quire_codec_ops_for(1); /* C: no whole vector */
+    const quire_row_kernels *before = quire_row_kernels_for(1); /* C: no whole vector */
     const char *isa;
     for (uint32_t i = 0; (isa = quire_isa_at(i)); i++) {
         assert_int_equal(quire_isa_use(isa), QUIRE_OK);
-        const quire_codec_ops *ops = quire_codec_ops_for(QUIRE_MAX_D);
+        const quire_row_kernels *ops = quire_row_kernels_for(QUIRE_MAX_D);
         if (ops != before) check(ops, isa);
         before = ops;
     }
@@ -36,7 +36,7 @@ static uint64_t inverse_of(uint64_t odd)
     return x;
 }
 
-/* The quotient of src/codec/x86/template_groups.h. */
+/* The quotient of src/codec/x86/encode_groups_tmpl.h. */
 static float corrected_quotient(float y, float s)
 {
     float r = 1.0f / s, q = y * r;
@@ -120,7 +120,7 @@ static bool same_floats(const float *a, const float *b)
     return memcmp(a, b, QUIRE_N_STARTS * sizeof *a) == 0;
 }
 
-static void check_rows(const quire_codec_ops *ops, const char *isa)
+static void check_rows(const quire_row_kernels *ops, const char *isa)
 {
     static float x[QUIRE_MAX_D];
     static uint8_t code[2][QUIRE_MAX_D];
@@ -149,7 +149,7 @@ static void rows(void **state)
 
 /* ---------------------------------------------------------------- rotations */
 
-static void check_rotations(const quire_codec_ops *ops, const char *isa)
+static void check_rotations(const quire_row_kernels *ops, const char *isa)
 {
     static float x[QUIRE_MAX_D], expected[QUIRE_MAX_D], y[QUIRE_MAX_D];
     for (uint32_t n = 1; n <= QUIRE_MAX_D; n *= 2) {

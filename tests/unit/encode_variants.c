@@ -6,10 +6,10 @@
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "codec_rows.h"
 
-#include "codec/ops.h"
+#include "codec/row_kernels.h"
 #include "support/cache_kit.h"
 #include "support/random.h"
-#include "tile/ops.h"
+#include "tile/place_kernels.h"
 
 #include <float.h>
 #include <sys/mman.h>
@@ -296,13 +296,13 @@ static void same_as_c_often(void **state)
 /* Instruction sets that use the functions of one before them need no comparison. */
 static void find_isas(void)
 {
-    const quire_codec_ops *codec_ops[MAX_ISAS];
-    const quire_tile_ops *tile_ops[MAX_ISAS];
+    const quire_row_kernels *codec_ops[MAX_ISAS];
+    const quire_place_kernels *tile_ops[MAX_ISAS];
     const char *isa;
     for (uint32_t i = 0; (isa = quire_isa_at(i)) && n_isas < MAX_ISAS; i++) {
         assert_int_equal(quire_isa_use(isa), QUIRE_OK);
-        codec_ops[n_isas] = quire_codec_ops_for(16);
-        tile_ops[n_isas] = quire_tile_ops_for(16);
+        codec_ops[n_isas] = quire_row_kernels_for(16);
+        tile_ops[n_isas] = quire_place_kernels_for(16);
         bool is_new = true;
         for (uint32_t k = 0; k < n_isas; k++)
             is_new &= codec_ops[k] != codec_ops[n_isas] || tile_ops[k] != tile_ops[n_isas];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * refit_avx512: the search of r2 to r5 without divisions. Included by ops_avx512.c after template_rows.h, whose refit()
+ * refit_avx512: the search of r2 to r5 without divisions. Included by row_kernels_avx512.c after fit_rows_tmpl.h, whose refit()
  * does all that this one does not.
  *
  * v = x * (1 / s) differs from C's quotient by less than 2^-22 of it (three roundings of 2^-24). Both take the same entry
@@ -32,26 +32,26 @@ typedef struct buckets {
     __m512 low, high;
 } buckets;
 
-LANES buckets buckets_load(const float *p)
+SIMD_FN buckets buckets_load(const float *p)
 {
     return (buckets){_mm512_loadu_ps(p), _mm512_loadu_ps(p + 16)};
 }
 
 /* The lowest five bits of index count. */
-LANES __m512 bucket_at(buckets b, __m512 index)
+SIMD_FN __m512 bucket_at(buckets b, __m512 index)
 {
     return _mm512_permutex2var_ps(b.low, _mm512_castps_si512(index), b.high);
 }
 
 /* Where 1 / s is a normal number with all its bits. */
-LANES bool has_reciprocals(const float *s)
+SIMD_FN bool has_reciprocals(const float *s)
 {
     bool all = true;
     for (uint32_t j = 0; j < QUIRE_N_STARTS; j++) all &= s[j] >= 0x1p-100f && s[j] <= 0x1p100f;
     return all;
 }
 
-TARGET static void refit_by_buckets(const quire_row_work *w, float *s, float *error)
+SIMD_STATIC void refit_by_buckets(const quire_row_work *w, float *s, float *error)
 {
     enum { N = QUIRE_N_STARTS, SMALLER_MAGNITUDE = 0xa };
     if (w->bits > 5 || !has_reciprocals(s)) {
@@ -79,7 +79,7 @@ TARGET static void refit_by_buckets(const quire_row_work *w, float *s, float *er
             closest = _mm512_range_ps(closest, above, SMALLER_MAGNITUDE);
             __mmask16 is_upper = _mm512_cmp_ps_mask(above, none, _CMP_GT_OQ);
             __m512 c = _mm512_mask_mov_ps(bucket_at(lower, bucket), is_upper, bucket_at(upper, bucket));
-            c = vf_signed(c, v);
+            c = vf_copysign(c, v);
             xc[j] = _mm512_add_ps(xc[j], _mm512_mul_ps(x, c));
             cc[j] = _mm512_fmadd_ps(c, c, cc[j]);
             if (error) _mm512_storeu_ps(kept[j] + i, c);

@@ -2,49 +2,51 @@
 /*
  * unpack: quarters of vectors of 64 codes out of their bit planes (docs/formats/tiles.md), NEON. The dot product takes
  * signed bytes: codes of up to 6 bits are that; those of 8 bits become it by subtracting 128; table entries are it, and
- * are 128 less than what program.h counts with. is_less() tells.
+ * are 128 less than what the rest counts with. is_less() tells.
  */
 #ifndef QUIRE_KERNELS_ARM_UNPACK_NEON_H
 #define QUIRE_KERNELS_ARM_UNPACK_NEON_H
 
-#include "kernels/arm/lanes_neon.h"
+#include "kernels/kernels.h"
+#include "simd/neon.h"
 
-LANES_FN bool is_less(const uint32_t bits, const bool table)
+SIMD_FN bool is_less(const uint32_t bits, const bool table)
 {
     return table || bits == 8;
 }
 
 typedef struct lookup {
-    uint8x16_t part[4];
+    uint8x16_t entries[4];
 } lookup;
 
-LANES_FN lookup table_bytes(const quire_codec *codec, const uint32_t bits, const bool table)
+SIMD_FN lookup table_bytes(const quire_codec *codec, const uint32_t bits, const bool table)
 {
     uint8_t entry[64] = {0};
     if (table) memcpy(entry, codec->table, bits < 6 ? (size_t)1 << bits : 64);
     return (lookup){{vld1q_u8(entry), vld1q_u8(entry + 16), vld1q_u8(entry + 32), vld1q_u8(entry + 48)}};
 }
 
-LANES_FN uint8x16_t look_up(const lookup *t, uint8x16_t index, const uint32_t bits)
+SIMD_FN uint8x16_t look_up(const lookup *t, uint8x16_t index, const uint32_t bits)
 {
-    if (bits <= 4) return vqtbl1q_u8(t->part[0], index);
-    if (bits == 5) return vqtbl2q_u8((uint8x16x2_t){{t->part[0], t->part[1]}}, index);
-    return vqtbl4q_u8((uint8x16x4_t){{t->part[0], t->part[1], t->part[2], t->part[3]}}, index);
+    if (bits <= 4) return vqtbl1q_u8(t->entries[0], index);
+    if (bits == 5) return vqtbl2q_u8((uint8x16x2_t){{t->entries[0], t->entries[1]}}, index);
+    return vqtbl4q_u8((uint8x16x4_t){{t->entries[0], t->entries[1], t->entries[2], t->entries[3]}}, index);
 }
 
 /* Bits from `from` on move to bit `to` of every byte; what lands beside them is left to the caller. */
-LANES_FN uint8x16_t move_bits(uint8x16_t x, const uint32_t from, const uint32_t to)
+SIMD_FN uint8x16_t move_bits(uint8x16_t x, const uint32_t from, const uint32_t to)
 {
     return vshlq_u8(x, vdupq_n_s8((int8_t)((int32_t)to - (int32_t)from)));
 }
 
 /* A quarter of vector i, 0 to 7, of the block at p. */
-LANES_FN int8x16_t unpack1(const uint8_t *p, const uint32_t i, const uint32_t quarter, const uint32_t bits,
-                           const bool table, const lookup *t)
+SIMD_FN int8x16_t unpack1(const uint8_t *p, const uint32_t i, const uint32_t quarter, const uint32_t bits,
+                          const bool table, const lookup *t)
 {
     p += quarter * 16;
     if (bits == 8) return vreinterpretq_s8_u8(veorq_u8(vld1q_u8(p + i * 64), vdupq_n_u8(0x80)));
-    const uint32_t low = bits == 2 || bits == 3 ? 2 : 4, high = bits - low; /* widths of the two planes */
+    const uint32_t low = bits == 2 || bits == 3 ? 2 : 4,
+                   high = bits - low; /* widths of the two query_bytes */
     const uint32_t at = i * low % 8;
     uint8x16_t x = vld1q_u8(p + i * low / 8 * 64);
     if (at) x = move_bits(x, at, 0);
@@ -57,33 +59,33 @@ LANES_FN int8x16_t unpack1(const uint8_t *p, const uint32_t i, const uint32_t qu
 }
 
 /* All vectors of a tile, each at 64 times its number. */
-LANES_FN void expand_codes(const quire_source *s, int8_t *to, const uint32_t bits, const bool table)
+SIMD_FN void expand_codes(const quire_source *s, int8_t *to, const uint32_t bits, const bool table)
 {
     const quire_coder *coder = &s->format->coder;
     const lookup t = table_bytes(coder->codec, bits, table);
     for (uint32_t block = 0; block < coder->d_pad / 8; block++) {
         size_t at = (size_t)block * 64 * bits;
-        for (uint32_t i = 0; i < bits && s->next; i++) lanes_prefetch(s->next + at + i * 64);
-        LANES_UNROLL(8)
+        for (uint32_t i = 0; i < bits && s->next; i++) simd_prefetch(s->next + at + i * 64);
+        SIMD_UNROLL(8)
         for (uint32_t i = 0; i < 8; i++)
             for (uint32_t quarter = 0; quarter < 4; quarter++)
                 vst1q_s8(to + ((size_t)block * 8 + i) * 64 + quarter * 16,
                          unpack1(s->tile + at, i, quarter, bits, table, &t));
     }
     for (size_t at = s->format->code_bytes; at < s->format->tile_bytes && s->next; at += 64)
-        lanes_prefetch(s->next + at);
+        simd_prefetch(s->next + at);
 }
 
 /* A tile of K (16 tokens x 4 channels in a vector) as one of V (16 channels x 4 tokens). */
-LANES_FN void turn_codes(const quire_source *s, int8_t *to, const uint32_t bits, const bool table)
+SIMD_FN void transpose_codes(const quire_source *s, int8_t *to, const uint32_t bits, const bool table)
 {
-    static const uint8_t turned[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+    static const uint8_t transposed[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
     const quire_coder *coder = &s->format->coder;
     const lookup t = table_bytes(coder->codec, bits, table);
-    const uint8x16_t pick = vld1q_u8(turned); /* 4 x 4 bytes */
+    const uint8x16_t pick = vld1q_u8(transposed); /* 4 x 4 bytes */
     uint32_t per_sub = coder->d_pad / 4;
     for (uint32_t block = 0; block < coder->d_pad / 8; block++) {
-        LANES_UNROLL(8)
+        SIMD_UNROLL(8)
         for (uint32_t i = 0; i < 8; i++) {
             uint32_t u = block * 8 + i, sub = u / per_sub, quad = u % per_sub;
             /* Quarter j of this vector becomes quarter quad % 4 of vector sub * 4 + j of the channels' block. */
@@ -97,14 +99,14 @@ LANES_FN void turn_codes(const quire_source *s, int8_t *to, const uint32_t bits,
 }
 
 /* The functions of one way of packing. */
-#define UNPACK_PACKING(name, bits, table)                          \
-    LANES_CALL void expand_##name(const quire_source *s, void *to) \
-    {                                                              \
-        expand_codes(s, (int8_t *)to, bits, table);                \
-    }                                                              \
-    LANES_CALL void turn_##name(const quire_source *s, void *to)   \
-    {                                                              \
-        turn_codes(s, (int8_t *)to, bits, table);                  \
+#define UNPACK_PACKING(name, bits, table)                            \
+    SIMD_CALL void expand_##name(const quire_source *s, void *to)    \
+    {                                                                \
+        expand_codes(s, (int8_t *)to, bits, table);                  \
+    }                                                                \
+    SIMD_CALL void transpose_##name(const quire_source *s, void *to) \
+    {                                                                \
+        transpose_codes(s, (int8_t *)to, bits, table);               \
     }
 
 #endif

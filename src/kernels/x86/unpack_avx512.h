@@ -3,10 +3,11 @@
 #ifndef QUIRE_KERNELS_X86_UNPACK_AVX512_H
 #define QUIRE_KERNELS_X86_UNPACK_AVX512_H
 
-#include "kernels/x86/lanes_avx512.h"
+#include "kernels/kernels.h"
+#include "simd/avx512.h"
 
 /* A codec's table as unsigned bytes (128 more), repeated: bits of an index above its own do not matter. */
-LANES_FN __m512i table_bytes(const quire_codec *codec, const uint32_t bits, const bool table)
+SIMD_FN __m512i table_bytes(const quire_codec *codec, const uint32_t bits, const bool table)
 {
     if (!table) return _mm512_setzero_si512();
     __m512i t;
@@ -29,18 +30,19 @@ LANES_FN __m512i table_bytes(const quire_codec *codec, const uint32_t bits, cons
 }
 
 /* Bits from `from` on move to bit `to` of every byte; what lands beside them is left to the caller. */
-LANES_FN __m512i move_bits(__m512i x, const uint32_t from, const uint32_t to)
+SIMD_FN __m512i move_bits(__m512i x, const uint32_t from, const uint32_t to)
 {
     if (from > to) return _mm512_srli_epi16(x, from - to);
     return from < to ? _mm512_slli_epi16(x, to - from) : x;
 }
 
 /* Vector i, 0 to 7, of the block at p. */
-LANES_FN __m512i unpack1(const uint8_t *p, const uint32_t i, const uint32_t bits, const bool table,
-                         __m512i lut)
+SIMD_FN __m512i unpack1(const uint8_t *p, const uint32_t i, const uint32_t bits, const bool table,
+                        __m512i lut)
 {
     if (bits == 8) return _mm512_loadu_si512(p + i * 64);
-    const uint32_t low = bits == 2 || bits == 3 ? 2 : 4, high = bits - low; /* widths of the two planes */
+    const uint32_t low = bits == 2 || bits == 3 ? 2 : 4,
+                   high = bits - low; /* widths of the two query_bytes */
     const __m512i keep_low = _mm512_set1_epi8((char)((1 << low) - 1));
     __m512i a = move_bits(_mm512_loadu_si512(p + i * low / 8 * 64), i * low % 8, 0);
     if (high) {
@@ -51,7 +53,7 @@ LANES_FN __m512i unpack1(const uint8_t *p, const uint32_t i, const uint32_t bits
                  : _mm512_and_si512(a, _mm512_set1_epi8((char)((1 << bits) - 1)));
 }
 
-LANES_FN __m512i broadcast_word(const int8_t *p)
+SIMD_FN __m512i broadcast_word(const int8_t *p)
 {
     int32_t word;
     memcpy(&word, p, sizeof word);
@@ -59,14 +61,14 @@ LANES_FN __m512i broadcast_word(const int8_t *p)
 }
 
 /* The four shifts of vector u of V, out of a byte for each group and token. */
-LANES_FN const int8_t *shifts_of(const quire_coder *coder, const int8_t *shift, uint32_t u)
+SIMD_FN const int8_t *shifts_of(const quire_coder *coder, const int8_t *shift, uint32_t u)
 {
     return shift + u / 16 * 16 / coder->group * QUIRE_TILE_ROWS + u % 16 * 4;
 }
 
 /* All vectors of a tile, each at 64 times its number. V may have `shift` added: a byte for each group and token. */
-LANES_FN void expand_codes(const quire_source *s, const int8_t *shift, uint8_t *to, const uint32_t bits,
-                           const bool table, const bool shifts)
+SIMD_FN void expand_codes(const quire_source *s, const int8_t *shift, uint8_t *to, const uint32_t bits,
+                          const bool table, const bool shifts)
 {
     const quire_coder *coder = &s->format->coder;
     __m512i lut = table_bytes(coder->codec, bits, table);
@@ -87,10 +89,10 @@ LANES_FN void expand_codes(const quire_source *s, const int8_t *shift, uint8_t *
 }
 
 /* Vectors of K (16 tokens x 4 channels) as vectors of V (16 channels x 4 tokens), from `from` to `to`. */
-LANES_FN void turn_codes(const quire_coder *coder, const uint8_t *from, uint8_t *to)
+SIMD_FN void transpose_codes(const quire_coder *coder, const uint8_t *from, uint8_t *to)
 {
     const __m512i pick = _mm512_broadcast_i32x4(
-        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)); /* 4 x 4 bytes turned */
+        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)); /* 4 x 4 bytes transposed */
     for (uint32_t sub = 0; sub < 4; sub++) {
         for (uint32_t block = 0; block < coder->d_pad / 16; block++) {
             const uint8_t *k = from + ((size_t)sub * (coder->d_pad / 4) + block * 4) * 64;
@@ -108,17 +110,17 @@ LANES_FN void turn_codes(const quire_coder *coder, const uint8_t *from, uint8_t 
     }
 }
 
-/* The functions of one way of packing. turn() uses the second half of the memory for the tile as it is. */
+/* The functions of one way of packing. transpose_k_to_v() uses the second half of the memory for the tile as it is. */
 #define UNPACK_PACKING(name, bits, table)                                              \
-    LANES_CALL void expand_##name(const quire_source *s, void *to)                     \
+    SIMD_CALL void expand_##name(const quire_source *s, void *to)                      \
     {                                                                                  \
         expand_codes(s, NULL, (uint8_t *)to, bits, table, false);                      \
     }                                                                                  \
-    LANES_CALL void turn_##name(const quire_source *s, void *to)                       \
+    SIMD_CALL void transpose_##name(const quire_source *s, void *to)                   \
     {                                                                                  \
         uint8_t *k = (uint8_t *)to + (size_t)QUIRE_TILE_ROWS * s->format->coder.d_pad; \
         expand_codes(s, NULL, k, bits, table, false);                                  \
-        turn_codes(&s->format->coder, k, (uint8_t *)to);                               \
+        transpose_codes(&s->format->coder, k, (uint8_t *)to);                          \
     }
 
 #endif

@@ -18,16 +18,16 @@ typedef enum work_id {
     WORK_LOAD,
     WORK_EXPAND_K,
     WORK_SCORE,
-    WORK_SOFTEN,
+    WORK_SOFTMAX,
     WORK_EXPAND_V,
     WORK_MIX,
-    WORK_TURN,
-    WORK_SETTLE,
+    WORK_TRANSPOSE,
+    WORK_BIAS_SUMS,
     N_WORKS
 } work_id;
 
-static const char *const work_names[N_WORKS] = {"load",     "expand K", "score", "soften",
-                                                "expand V", "mix",      "turn",  "settle"};
+static const char *const work_names[N_WORKS] = {
+    "load", "expand K", "score", "softmax_update", "expand V", "mix", "transpose_k_to_v", "add_bias_sums"};
 
 /* Everything the calls of one instruction set need. */
 typedef struct kit {
@@ -36,11 +36,11 @@ typedef struct kit {
     bool expands_k, expands_v;
     quire_queries q;
     uint32_t rows;
-    float *scores, *kept_scores; /* [rows][64]; soften works in place, so it gets a copy each time */
+    float *scores, *kept_scores; /* [rows][64]; softmax_update works in place, so it gets a copy each time */
     float *max, *sum, *acc, factor[QUIRE_MAX_QUERY_ROWS], unit[QUIRE_MAX_QUERY_ROWS];
     uint64_t visible[QUIRE_MAX_QUERY_ROWS];
     size_t stride;
-    void *expanded_k, *expanded_v, *turned, *scratch;
+    void *expanded_k, *expanded_v, *transposed, *scratch;
 } kit;
 
 static double now_ns(void)
@@ -81,20 +81,20 @@ static void *zeroed(size_t bytes)
 
 static void open_queries(kit *x, const quire_format *f, rng *r)
 {
-    const uint32_t d = f->coder.d, whole = (x->rows + ROWS - 1) / ROWS * ROWS, stride = quire_plane_stride(d);
+    const uint32_t d = f->coder.d, whole = (x->rows + ROWS - 1) / ROWS * ROWS, stride = quire_z_stride(d);
     x->q = (quire_queries){
         .n = x->rows,
         .d = d,
         .n_parts = quire_n_parts(&f->coder),
-        .plane_stride = stride,
+        .z_stride = stride,
         .copies = 1,
         .row = (float *)zeroed(sizeof(float) * x->rows * d),
-        .plane = (int8_t *)zeroed((size_t)4 * whole * stride),
-        .fine = (int8_t *)zeroed((size_t)2 * whole * stride),
+        .z = (int8_t *)zeroed((size_t)4 * whole * stride),
+        .r = (int8_t *)zeroed((size_t)2 * whole * stride),
         .sum = (int32_t *)zeroed(sizeof(int32_t) * 2 * x->rows * quire_n_parts(&f->coder)),
         .unit = (float *)zeroed(sizeof(float) * x->rows),
         .mean_score = (float *)zeroed(sizeof(float) * x->rows * QUIRE_MEAN_SLOTS),
-        .coarse = (float *)zeroed(sizeof(float) * x->rows),
+        .skip_r_below = (float *)zeroed(sizeof(float) * x->rows),
     };
     for (uint32_t i = 0; i < x->rows * d; i++) x->q.row[i] = rng_normal(r);
 }
@@ -105,34 +105,35 @@ static void open_kit(kit *x, const quire_kernels *kernels, const check_case *c, 
     const quire_format *value = c->v ? c->v : c->k;
     const uint32_t d_pad = c->k->coder.d_pad;
     rng r = check_rng(c->codec, c->d, 300);
-    *x = (kit){.kernels = kernels, .rows = rows, .stride = quire_acc_floats(value) + QUIRE_SIDE_LANES};
+    *x = (kit){.kernels = kernels, .rows = rows, .stride = quire_acc_floats(value) + QUIRE_BIAS_LANES};
     x->k = x->k_as_v = (quire_source){.format = c->k, .tile = k};
     x->v = (quire_source){.format = value, .tile = v};
     x->expands_k = quire_must_expand(kernels, c->k, rows);
     x->expands_v = c->v && quire_must_expand(kernels, value, rows);
     x->expanded_k = zeroed(quire_expanded_bytes(d_pad));
     x->expanded_v = zeroed(quire_expanded_bytes(d_pad));
-    x->turned = zeroed(quire_expanded_bytes(d_pad));
+    x->transposed = zeroed(quire_expanded_bytes(d_pad));
     x->scratch = zeroed(quire_kernel_scratch(d_pad));
     x->scores = (float *)zeroed(sizeof(float) * rows * TOKENS);
     x->kept_scores = (float *)zeroed(sizeof(float) * rows * TOKENS);
     x->max = (float *)zeroed(sizeof(float) * rows);
-    x->sum = (float *)zeroed(sizeof(float) * rows * QUIRE_SIDE_LANES);
+    x->sum = (float *)zeroed(sizeof(float) * rows * QUIRE_BIAS_LANES);
     x->acc = (float *)zeroed(sizeof(float) * rows * x->stride);
     open_queries(x, c->k, &r);
     for (uint32_t i = 0; i < rows * TOKENS; i++) x->kept_scores[i] = 3 * rng_normal(&r);
     for (uint32_t i = 0; i < rows; i++) {
         x->visible[i] = ALL_TOKENS;
         x->unit[i] = x->factor[i] = 1;
-        x->q.coarse[i] = INFINITY; /* most tiles of most models do without r */
+        x->q.skip_r_below[i] = INFINITY; /* most tiles of most models do without r */
     }
 }
 
 static void close_kit(kit *x)
 {
-    void *const all[] = {x->q.row,       x->q.plane,    x->q.fine,     x->q.sum,  x->q.unit,  x->q.mean_score,
-                         x->q.coarse,    x->expanded_k, x->expanded_v, x->turned, x->scratch, x->scores,
-                         x->kept_scores, x->max,        x->sum,        x->acc};
+    void *const all[] = {
+        x->q.row,          x->q.z,        x->q.r,        x->q.sum,      x->q.unit,  x->q.mean_score,
+        x->q.skip_r_below, x->expanded_k, x->expanded_v, x->transposed, x->scratch, x->scores,
+        x->kept_scores,    x->max,        x->sum,        x->acc};
     for (uint32_t i = 0; i < COUNT(all); i++) free(all[i]);
 }
 
@@ -150,8 +151,8 @@ static bool applies(const kit *x, work_id w)
     case WORK_EXPAND_K: return x->expands_k;
     case WORK_EXPAND_V: return x->expands_v;
     case WORK_MIX: return x->v.format->coder.side == QUIRE_V;
-    case WORK_TURN: return x->kernels->turn[family_of(&x->k)];
-    case WORK_SETTLE: return x->kernels != &quire_kernels_c;
+    case WORK_TRANSPOSE: return x->kernels->transpose_k_to_v[family_of(&x->k)];
+    case WORK_BIAS_SUMS: return x->kernels != &quire_kernels_c;
     default: return true;
     }
 }
@@ -160,26 +161,26 @@ static void run(kit *x, work_id w)
 {
     const quire_kernels *kernels = x->kernels;
     switch (w) {
-    case WORK_LOAD: kernels->load(x->k.format, &x->q); return;
+    case WORK_LOAD: kernels->load_queries(x->k.format, &x->q); return;
     case WORK_EXPAND_K: kernels->expand[family_of(&x->k)](&x->k, x->expanded_k); return;
     case WORK_EXPAND_V: kernels->expand[family_of(&x->v)](&x->v, x->expanded_v); return;
-    case WORK_TURN: kernels->turn[family_of(&x->k)](&x->k_as_v, x->turned); return;
-    case WORK_SETTLE: kernels->settle(x->v.format, x->acc); return;
+    case WORK_TRANSPOSE: kernels->transpose_k_to_v[family_of(&x->k)](&x->k_as_v, x->transposed); return;
+    case WORK_BIAS_SUMS: kernels->add_bias_sums(x->v.format, x->acc); return;
     default: break;
     }
     quire_source k = x->k, v = x->v;
     if (x->expands_k) k.expanded = x->expanded_k;
     if (x->expands_v) v.expanded = x->expanded_v;
-    if (w == WORK_SOFTEN) memcpy(x->scores, x->kept_scores, sizeof(float) * x->rows * TOKENS);
+    if (w == WORK_SOFTMAX) memcpy(x->scores, x->kept_scores, sizeof(float) * x->rows * TOKENS);
     for (uint32_t first = 0; first < x->rows; first += ROWS) {
         uint32_t n = x->rows - first < ROWS ? x->rows - first : ROWS;
         float *scores = x->scores + (size_t)first * TOKENS, *acc = x->acc + first * x->stride;
         if (w == WORK_SCORE) {
             kernels->score[family_of(&k)](&k, &x->q, first, n, 0, scores, x->scratch);
-        } else if (w == WORK_SOFTEN) {
-            quire_softmax s = {x->max + first, x->sum + (size_t)first * QUIRE_SIDE_LANES, acc, x->stride,
+        } else if (w == WORK_SOFTMAX) {
+            quire_softmax s = {x->max + first, x->sum + (size_t)first * QUIRE_BIAS_LANES, acc, x->stride,
                                false};
-            kernels->soften(scores, x->visible + first, x->unit + first, n, &s, x->factor + first);
+            kernels->softmax_update(scores, x->visible + first, x->unit + first, n, &s, x->factor + first);
         } else {
             kernels->mix[family_of(&v)](&v, v.format->coder.d, scores, x->visible + first, x->factor + first,
                                         n, acc, x->stride, x->scratch);

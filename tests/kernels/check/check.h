@@ -7,8 +7,8 @@
  *   guard.c    memory that ends or begins at a page which must not be touched; faults become failures
  *   fill.c     contents of tiles, queries and weights
  *   score.c    load, expand, score
- *   mix.c      expand or turn, mix, settle
- *   soften.c   soften
+ *   mix.c      expand or transpose, mix, add_bias_sums
+ *   softmax.c    softmax_update
  *   state.c    what a call leaves behind in the thread
  *   bench.c    times of the same calls
  */
@@ -24,7 +24,7 @@ enum { ROWS = QUIRE_STRIP_ROWS, TOKENS = QUIRE_TILE_ROWS, MOST_D = QUIRE_MAX_D, 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define ALL_TOKENS (~(uint64_t)0)
 #define CHECK_TILE_BYTES (TOKENS * MOST_D * sizeof(float)) /* of the largest */
-#define CHECK_ACC_FLOATS (MOST_D + (MOST_D / 32 + 4) * QUIRE_SIDE_LANES)
+#define CHECK_ACC_FLOATS (MOST_D + (MOST_D / 32 + 4) * QUIRE_BIAS_LANES)
 
 typedef struct check_options {
     bool bench, list, quick;
@@ -37,8 +37,8 @@ typedef struct check_options {
 /* ------------------------------------------------------------------ bounds */
 
 typedef enum check_bound_id {
-    BOUND_Q_FINE,
-    BOUND_Q_COARSE,
+    BOUND_Q_WITH_R,
+    BOUND_Q_WITHOUT_R,
     BOUND_SCORE,
     BOUND_SCORE_FLOAT,
     BOUND_MIX_MODEL,
@@ -47,7 +47,7 @@ typedef enum check_bound_id {
     BOUND_WEIGHT,
     BOUND_WEIGHT_SCORE,
     BOUND_SUM,
-    BOUND_SETTLE,
+    BOUND_BIAS_SUMS,
     N_BOUNDS
 } check_bound_id;
 
@@ -64,9 +64,9 @@ extern const check_bound check_bounds[N_BOUNDS]; /* report.c */
 typedef enum check_role {
     ROLE_SCORE,
     ROLE_MIX,
-    ROLE_TURN,
-    ROLE_SOFTEN,
-    ROLE_SETTLE,
+    ROLE_TRANSPOSE,
+    ROLE_SOFTMAX,
+    ROLE_BIAS_SUMS,
     ROLE_STATE,
     N_ROLES
 } check_role;
@@ -99,12 +99,12 @@ typedef enum check_memory {
     MEMORY_EXPANDED,
     MEMORY_SCRATCH,
     MEMORY_ROW,
-    MEMORY_PLANE,
-    MEMORY_FINE,
+    MEMORY_Z,
+    MEMORY_R,
     MEMORY_SUM,
     MEMORY_UNIT,
     MEMORY_MEAN_SCORE,
-    MEMORY_COARSE,
+    MEMORY_SKIP_R,
     MEMORY_SCORES,
     MEMORY_VISIBLE,
     MEMORY_FACTOR,
@@ -174,7 +174,7 @@ void check_use(const check_isas *isas, uint32_t index);
 
 void check_scores(const check_isas *isas, const check_case *c);
 void check_mixes(const check_isas *isas, const check_case *c);
-void check_soften(const check_isas *isas);
+void check_softmax(const check_isas *isas);
 void check_state(const check_isas *isas);
 void check_bench(const check_isas *isas, const check_case *c);
 void check_bench_head(const check_isas *isas);

@@ -16,9 +16,9 @@
 #define RIM_BYTE 0xa5
 
 static const char *const names[N_MEMORIES] = {
-    "tile",        "next tile",      "expanded tile", "scratch",    "query rows",   "planes",
-    "fine planes", "sums of planes", "unit",          "mean_score", "coarse",       "scores",
-    "visible",     "factor",         "max",           "sum",        "accumulators",
+    "tile",    "next tile",       "expanded tile", "scratch",    "query rows",   "z",
+    "r",       "sums of z and r", "unit",          "mean_score", "skip_r_below", "scores",
+    "visible", "factor",          "max",           "sum",        "accumulators",
 };
 
 /* Room between two pages that nobody may touch. */
@@ -50,17 +50,17 @@ static void caught(int number, siginfo_t *info, void *unused)
 
 static size_t most_bytes(check_memory m)
 {
-    const size_t strips = 2 * ROWS, stride = quire_plane_stride(MOST_D), d = MOST_D;
+    const size_t strips = 2 * ROWS, stride = quire_z_stride(MOST_D), d = MOST_D;
     switch (m) {
     case MEMORY_TILE:
     case MEMORY_NEXT: return TOKENS * d * sizeof(float);
     case MEMORY_EXPANDED: return quire_expanded_bytes(MOST_D);
     case MEMORY_SCRATCH: return quire_kernel_scratch(MOST_D);
     case MEMORY_ROW: return strips * d * sizeof(float);
-    case MEMORY_PLANE: return strips * 2 * 2 * stride;
-    case MEMORY_FINE: return strips * 2 * stride;
+    case MEMORY_Z: return strips * 2 * 2 * stride;
+    case MEMORY_R: return strips * 2 * stride;
     case MEMORY_SUM: return strips * (d / 32) * 2 * sizeof(int32_t);
-    case MEMORY_ACC: return ROWS * (d + (d / 32 + 4) * QUIRE_SIDE_LANES) * sizeof(float);
+    case MEMORY_ACC: return ROWS * (d + (d / 32 + 4) * QUIRE_BIAS_LANES) * sizeof(float);
     default: return ROWS * TOKENS * sizeof(float);
     }
 }

@@ -159,7 +159,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < n && !check_given.d; i++) try_size(&isas, all[i]);
     if (check_given.d) try_size(&isas, check_given.d);
     if (!check_given.codec && !check_given.d) {
-        check_soften(&isas);
+        check_softmax(&isas);
         check_state(&isas);
     }
     check_guard_close();

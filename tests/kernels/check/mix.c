@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* check: expand or turn, mix and settle. As with scores, a first call with 16 rows is compared with the C table, and
+/* check: expand or transpose, mix and add_bias_sums. As with scores, a first call with 16 rows is compared with the C table, and
  * every other call must give the same bits. */
 #include "check.h"
 
@@ -49,10 +49,10 @@ static void run_expand(void *arg)
     c->kernels->expand[family_of(c)](&c->source, c->expanded);
 }
 
-static void run_turn(void *arg)
+static void run_transpose(void *arg)
 {
     call *c = (call *)arg;
-    c->kernels->turn[family_of(c)](&c->source, c->expanded);
+    c->kernels->transpose_k_to_v[family_of(c)](&c->source, c->expanded);
 }
 
 static void run_mix(void *arg)
@@ -62,10 +62,10 @@ static void run_mix(void *arg)
                                   c->scratch);
 }
 
-static void run_settle(void *arg)
+static void run_bias_sums(void *arg)
 {
     call *c = (call *)arg;
-    c->kernels->settle(c->source.format, c->acc);
+    c->kernels->add_bias_sums(c->source.format, c->acc);
 }
 
 /* --------------------------------------------------------------- reference */
@@ -173,7 +173,7 @@ static bool mix(const work *w, call *c, check_side side, uint32_t n, uint32_t fr
     c->visible = visible;
     c->scratch = check_room(MEMORY_SCRATCH, side, quire_kernel_scratch(w->format->coder.d_pad));
     c->source.expanded = expanded ? c->expanded : NULL;
-    check_at.call = expanded ? w->in_k ? "mix, turned" : "mix, expanded" : "mix, direct";
+    check_at.call = expanded ? w->in_k ? "mix, transposed" : "mix, expanded" : "mix, direct";
     check_at.n = n;
     bool ok = check_call(c->kernels, run_mix, c) && check_rims();
     c->source.expanded = NULL;
@@ -215,9 +215,9 @@ static void compare_values(const work *w, call *c, bool is_model)
     for (uint32_t i = 0; i < ROWS; i++) {
         call one = *c;
         one.acc = c->acc + i * w->stride;
-        check_at.role = ROLE_SETTLE;
-        check_at.call = "settle after mix";
-        if (!check_call(c->kernels, run_settle, &one)) return;
+        check_at.role = ROLE_BIAS_SUMS;
+        check_at.call = "add_bias_sums after mix";
+        if (!check_call(c->kernels, run_bias_sums, &one)) return;
         check_at.role = role;
         check_at.call = "values";
         double error = 0;
@@ -241,11 +241,11 @@ static bool open_tile(work *w, call *c, check_side side, const uint8_t *tile)
     c->source =
         (quire_source){.format = f, .tile = (uint8_t *)check_copy(MEMORY_TILE, side, tile, f->tile_bytes)};
     const uint8_t *next = (uint8_t *)check_copy(MEMORY_NEXT, side, w->other, f->tile_bytes);
-    quire_expand_fn *make = (w->in_k ? c->kernels->turn : c->kernels->expand)[family_of(c)];
+    quire_expand_tile_fn *make = (w->in_k ? c->kernels->transpose_k_to_v : c->kernels->expand)[family_of(c)];
     if (make) {
         c->expanded = check_room(MEMORY_EXPANDED, side, quire_expanded_bytes(f->coder.d_pad));
-        check_at.call = w->in_k ? "turn" : "expand";
-        if (!check_call(c->kernels, w->in_k ? run_turn : run_expand, c) || !check_rims()) return false;
+        check_at.call = w->in_k ? "transpose_k_to_v" : "expand";
+        if (!check_call(c->kernels, w->in_k ? run_transpose : run_expand, c) || !check_rims()) return false;
     }
     if (side == GUARD_BEHIND && !w->in_k) c->source.next = next;
     return true;
@@ -255,7 +255,7 @@ static void try_forms(work *w, call *c, check_side side, basis *b, uint32_t n, u
                       bool is_model)
 {
     quire_family family = family_of(c);
-    bool has_made = (w->in_k ? c->kernels->turn : c->kernels->expand)[family];
+    bool has_made = (w->in_k ? c->kernels->transpose_k_to_v : c->kernels->expand)[family];
     bool direct = w->in_k ? !has_made : !quire_must_expand(c->kernels, w->format, n);
     for (uint32_t expanded = !direct; expanded <= has_made; expanded++) {
         if (!mix(w, c, side, n, from, expanded)) continue;
@@ -295,7 +295,7 @@ static void reference(work *w)
     for (uint32_t i = 0; i < ROWS; i++) allow(w, &s, i);
 }
 
-/* Weights between 0 and 1, of which one is 1, as soften() leaves them. */
+/* Weights between 0 and 1, of which one is 1, as softmax_update() leaves them. */
 static void make_weights(work *w, uint64_t hidden)
 {
     rng *r = &w->random;
@@ -353,14 +353,14 @@ static void try_fill(work *w, check_fill fill, bool poison)
     }
 }
 
-/* settle by itself: any accumulator, any lanes. */
-static void check_settle(const check_isas *isas, const quire_format *f, rng *r)
+/* add_bias_sums by itself: any accumulator, any lanes. */
+static void check_bias_sums(const check_isas *isas, const quire_format *f, rng *r)
 {
     static float before[CHECK_ACC_FLOATS];
     size_t n = quire_acc_floats(f);
-    check_at.role = ROLE_SETTLE;
+    check_at.role = ROLE_BIAS_SUMS;
     check_at.fill = NULL;
-    check_at.call = "settle";
+    check_at.call = "add_bias_sums";
     check_at.n = 0;
     for (size_t i = 0; i < n; i++) before[i] = rng_normal(r) * (i % 7 ? 1 : 1000.0f);
     for (uint32_t i = 1; i < isas->n; i++) { /* C has no lanes */
@@ -368,16 +368,16 @@ static void check_settle(const check_isas *isas, const quire_format *f, rng *r)
             check_use(isas, i);
             call c = {.kernels = isas->kernels[i], .source = {.format = f}};
             c.acc = (float *)check_copy(MEMORY_ACC, (check_side)side, before, n * sizeof *before);
-            if (!check_call(c.kernels, run_settle, &c) || !check_rims()) continue;
+            if (!check_call(c.kernels, run_bias_sums, &c) || !check_rims()) continue;
             for (uint32_t k = 0; k < f->coder.d; k++) {
                 double want = (double)before[k], size = fabs(want);
                 bool lanes = f->coder.codec->has_bias;
-                uint32_t first = f->coder.d_pad + (lanes ? k / f->coder.group : 0) * QUIRE_SIDE_LANES;
-                for (uint32_t l = first; l < first + QUIRE_SIDE_LANES && lanes; l++) {
+                uint32_t first = f->coder.d_pad + (lanes ? k / f->coder.group : 0) * QUIRE_BIAS_LANES;
+                for (uint32_t l = first; l < first + QUIRE_BIAS_LANES && lanes; l++) {
                     want += (double)before[l];
                     size += fabs((double)before[l]);
                 }
-                if (check_share(fabs((double)c.acc[k] - want), size * check_bounds[BOUND_SETTLE].value))
+                if (check_share(fabs((double)c.acc[k] - want), size * check_bounds[BOUND_BIAS_SUMS].value))
                     check_fail("channel %u: %.9g, expected %.9g", k, (double)c.acc[k], want);
             }
         }
@@ -391,7 +391,7 @@ static void check_format(const check_isas *isas, const check_case *c, const quir
     w.format = f;
     w.in_k = f->coder.side == QUIRE_K;
     w.d_out = d_out;
-    check_at = (check_where){.role = w.in_k ? ROLE_TURN : ROLE_MIX, .codec = c->codec, .d = c->d};
+    check_at = (check_where){.role = w.in_k ? ROLE_TRANSPOSE : ROLE_MIX, .codec = c->codec, .d = c->d};
     for (uint32_t fill = 0; fill < N_FILLS; fill++) {
         check_at.fill = check_fill_names[fill];
         w.random = check_rng(c->codec, c->d, 100 + fill + 10 * w.in_k);
@@ -409,5 +409,5 @@ void check_mixes(const check_isas *isas, const check_case *c)
     if (c->v) check_format(isas, c, c->v, c->d);
     /* As with latent attention, 512 of 576; or any other part. */
     check_format(isas, c, c->k, c->d == 576 ? 512 : rng_between(&r, c->d / 2, c->d));
-    check_settle(isas, c->v ? c->v : c->k, &r);
+    check_bias_sums(isas, c->v ? c->v : c->k, &r);
 }

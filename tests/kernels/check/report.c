@@ -8,9 +8,9 @@
 
 /* 2^-24 = 6e-8 is what one rounding costs. */
 const check_bound check_bounds[N_BOUNDS] = {
-    [BOUND_Q_FINE] = {"score with r", 1.3e-7,
-                      "of max|q| * sum|k|: r counts 1/256 of a step of max|q| / 32600 and is cut at 127"},
-    [BOUND_Q_COARSE] = {"score without r", 1.6e-5, "of max|q| * sum|k|: half a step of max|q| / 32600"},
+    [BOUND_Q_WITH_R] = {"score with r", 1.3e-7,
+                        "of max|q| * sum|k|: r counts 1/256 of a step of max|q| / 32600 and is cut at 127"},
+    [BOUND_Q_WITHOUT_R] = {"score without r", 1.6e-5, "of max|q| * sum|k|: half a step of max|q| / 32600"},
     [BOUND_SCORE] =
         {"score, rounding", 2e-6,
          "of sum |q| (|scale * code| + |bias|): 16 lanes in C and parts in kernels, 40 roundings"},
@@ -29,10 +29,12 @@ const check_bound check_bounds[N_BOUNDS] = {
         {"weight, by score", 2.4e-7,
          "of itself, times the score: its last bit and that of the maximum, in each of the two"},
     [BOUND_SUM] = {"sum of weights", 1e-5, "of itself: 64 roundings in C, and the weights"},
-    [BOUND_SETTLE] = {"settle", 1e-6, "of |value| + sum |lanes|: a tree of 16 and one more, 5 roundings"},
+    [BOUND_BIAS_SUMS] = {"add_bias_sums", 1e-6,
+                         "of |value| + sum |lanes|: a tree of 16 and one more, 5 roundings"},
 };
 
-static const char *const role_names[N_ROLES] = {"score", "mix", "turn", "soften", "settle", "state"};
+static const char *const role_names[N_ROLES] = {"score",          "mix",           "transpose_k_to_v",
+                                                "softmax_update", "add_bias_sums", "state"};
 
 /* What became of one role on one instruction set. */
 typedef struct tally {

@@ -12,7 +12,7 @@ typedef struct work {
     rng random;
     _Alignas(64) uint8_t tile[CHECK_TILE_BYTES];
     _Alignas(64) uint8_t other[CHECK_TILE_BYTES];
-    float rows[ROWS * MOST_D], mean_score[ROWS][QUIRE_MEAN_SLOTS], coarse[ROWS];
+    float rows[ROWS * MOST_D], mean_score[ROWS][QUIRE_MEAN_SLOTS], skip_r_below[ROWS];
     float want[ROWS][TOKENS];
     double allowed[2][ROWS][TOKENS]; /* without r and with it */
 } work;
@@ -37,7 +37,7 @@ typedef struct call {
 static void run_load(void *arg)
 {
     call *c = (call *)arg;
-    c->kernels->load(c->source.format, &c->q);
+    c->kernels->load_queries(c->source.format, &c->q);
 }
 
 static void run_expand(void *arg)
@@ -90,8 +90,8 @@ static void allow(work *w, uint32_t t, const quire_coded_row *row)
         sum = (check_bounds[BOUND_SCORE].value + one_by_one) * (sum + fabs(mean_score));
         sum += coder->d * 1.2e-38 * (most + value + 1); /* denormals count as 0 */
         fine = coder->n_groups ? most * value : 0;
-        w->allowed[0][i][t] = sum + fine * check_bounds[BOUND_Q_COARSE].value;
-        w->allowed[1][i][t] = sum + fine * check_bounds[BOUND_Q_FINE].value;
+        w->allowed[0][i][t] = sum + fine * check_bounds[BOUND_Q_WITHOUT_R].value;
+        w->allowed[1][i][t] = sum + fine * check_bounds[BOUND_Q_WITH_R].value;
     }
 }
 
@@ -101,22 +101,22 @@ static void allow(work *w, uint32_t t, const quire_coded_row *row)
 static bool load(const work *w, call *c, check_side side, uint32_t total, uint32_t from)
 {
     const quire_coder *coder = &w->format->coder;
-    uint32_t whole = (total + ROWS - 1) / ROWS * ROWS, stride = quire_plane_stride(coder->d);
+    uint32_t whole = (total + ROWS - 1) / ROWS * ROWS, stride = quire_z_stride(coder->d);
     size_t floats = total * sizeof(float);
     quire_queries *q = &c->q;
     *q = (quire_queries){
         .n = total,
         .d = coder->d,
         .n_parts = quire_n_parts(coder),
-        .plane_stride = stride,
+        .z_stride = stride,
         .copies = 1,
         .row = (float *)check_room(MEMORY_ROW, side, floats * coder->d),
-        .plane = (int8_t *)check_room(MEMORY_PLANE, side, (size_t)2 * whole * 2 * stride),
-        .fine = (int8_t *)check_room(MEMORY_FINE, side, (size_t)whole * 2 * stride),
+        .z = (int8_t *)check_room(MEMORY_Z, side, (size_t)2 * whole * 2 * stride),
+        .r = (int8_t *)check_room(MEMORY_R, side, (size_t)whole * 2 * stride),
         .sum = (int32_t *)check_room(MEMORY_SUM, side, 2 * floats * quire_n_parts(coder)),
         .unit = (float *)check_room(MEMORY_UNIT, side, floats),
         .mean_score = (float *)check_room(MEMORY_MEAN_SCORE, side, QUIRE_MEAN_SLOTS * floats),
-        .coarse = (float *)check_room(MEMORY_COARSE, side, floats),
+        .skip_r_below = (float *)check_room(MEMORY_SKIP_R, side, floats),
     };
     for (uint32_t i = 0; i < total; i++) {
         uint32_t row = c->row[i] = (from + i) % ROWS;
@@ -126,7 +126,7 @@ static bool load(const work *w, call *c, check_side side, uint32_t total, uint32
     check_at.call = "load";
     check_at.n = total;
     if (!check_call(c->kernels, run_load, c) || !check_rims()) return false;
-    for (uint32_t i = 0; i < total; i++) q->coarse[i] = w->coarse[c->row[i]] / q->unit[i];
+    for (uint32_t i = 0; i < total; i++) q->skip_r_below[i] = w->skip_r_below[c->row[i]] / q->unit[i];
     return true;
 }
 
@@ -312,8 +312,8 @@ void check_scores(const check_isas *isas, const check_case *c)
             for (uint32_t m = 0; m < QUIRE_MEAN_SLOTS; m++)
                 w.mean_score[i][m] = c->k->profile && m ? 10 * rng_normal(&w.random) : 0;
             /* Never without r; always, if the query sees the whole tile; by the rule of attend, with a scale of 1/8. */
-            const float rules[] = {0, INFINITY, QUIRE_COARSE_ERROR / (0.29f * sqrtf((float)c->d) / 8)};
-            w.coarse[i] = rules[rng_below(&w.random, COUNT(rules))];
+            const float rules[] = {0, INFINITY, QUIRE_SKIP_R_ERROR / (0.29f * sqrtf((float)c->d) / 8)};
+            w.skip_r_below[i] = rules[rng_below(&w.random, COUNT(rules))];
         }
         try_fill(&w, (check_fill)fill, fill == FILL_MODEL || fill == FILL_RANDOM);
     }

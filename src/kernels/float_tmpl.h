@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * float_tmpl: scores and values of f32, f16 and bf16 tiles, in lanes of 16. Like score_tmpl.h it is compiled for each
+ * instruction set. Products are added one by one, channels ascending for scores and tokens ascending for values, so that
+ * the number of rows in a call does not matter. An expanded tile is the same tile in f32.
+ */
+#ifndef QUIRE_KERNELS_FLOAT_TMPL_H
+#define QUIRE_KERNELS_FLOAT_TMPL_H
+
+/* Rows and vectors whose sums stay in registers. */
+#ifndef FLOAT_ROWS
+#define FLOAT_ROWS 4u
+#define FLOAT_VECTORS 4u
+#endif
+
+/* The 16 values from index on. */
+SIMD_FN vf float_at(const quire_source *s, const quire_form form, size_t index)
+{
+    if (s->expanded) return vf_load((const float *)s->expanded + index);
+    if (form == QUIRE_F32) return vf_load((const float *)(const void *)s->tile + index);
+    return form == QUIRE_F16 ? vf_load_f16(s->tile + index * 2) : vf_load_bf16(s->tile + index * 2);
+}
+
+SIMD_FN void float_ahead(const quire_source *s, const quire_form form, size_t index)
+{
+    if (!s->next || s->expanded) return;
+    size_t at = index * (form == QUIRE_F32 ? 4 : 2);
+    if (at % 64 == 0) simd_prefetch(s->next + at);
+}
+
+/* `rows` queries with `subs` times 16 tokens. */
+SIMD_FN void score_floats(const quire_source *k, const float *q, size_t q_stride, uint32_t d, uint32_t sub,
+                          float *scores, const quire_form form, const uint32_t rows, const uint32_t subs)
+{
+    vf sum[FLOAT_ROWS][FLOAT_VECTORS];
+    size_t d_pad = k->format->coder.d_pad;
+    for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t j = 0; j < subs; j++) sum[r][j] = vf_set1(0);
+    for (uint32_t c = 0; c < d; c++) {
+        vf x[FLOAT_VECTORS];
+#pragma GCC unroll 4
+        for (uint32_t j = 0; j < subs; j++) {
+            x[j] = float_at(k, form, ((sub + j) * d_pad + c) * 16);
+            float_ahead(k, form, ((sub + j) * d_pad + c) * 16);
+        }
+#pragma GCC unroll 4
+        for (uint32_t r = 0; r < rows; r++) {
+            vf w = vf_set1(q[r * q_stride + c]);
+#pragma GCC unroll 4
+            for (uint32_t j = 0; j < subs; j++) sum[r][j] = vf_fma(w, x[j], sum[r][j]);
+        }
+    }
+    for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t j = 0; j < subs; j++)
+            vf_store(scores + r * QUIRE_TILE_ROWS + (sub + j) * 16, sum[r][j]);
+}
+
+SIMD_FN void score_rows(const quire_source *k, const quire_queries *q, uint32_t first, uint32_t n,
+                        float *scores, const quire_form form)
+{
+    for (uint32_t i = 0; i < n; i += FLOAT_ROWS) {
+        const float *row = q->row + (size_t)(first + i) * q->d;
+        float *to = scores + i * QUIRE_TILE_ROWS;
+        for (uint32_t sub = 0; sub < 4; sub += FLOAT_VECTORS) {
+            if (n - i >= FLOAT_ROWS) {
+                score_floats(k, row, q->d, q->d, sub, to, form, FLOAT_ROWS, FLOAT_VECTORS);
+                continue;
+            }
+            for (uint32_t r = 0; r < n - i; r++)
+                score_floats(k, row + (size_t)r * q->d, q->d, q->d, sub, to + r * QUIRE_TILE_ROWS, form, 1,
+                             FLOAT_VECTORS);
+        }
+    }
+}
+
+/* `rows` rows of weights with `blocks` times 16 channels; tokens without their bit in `seen` are not read. */
+SIMD_FN void mix_floats(const quire_source *v, const float *p, const float *factor, uint32_t block,
+                        float *acc, size_t stride, uint64_t seen, const quire_form form, const uint32_t rows,
+                        const uint32_t blocks)
+{
+    vf sum[FLOAT_ROWS][FLOAT_VECTORS];
+    for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t b = 0; b < blocks; b++) sum[r][b] = vf_set1(0);
+    for (uint32_t t = 0; t < QUIRE_TILE_ROWS; t++) {
+        if (rows == 1 && !(seen >> t & 1)) continue;
+        vf x[FLOAT_VECTORS];
+#pragma GCC unroll 4
+        for (uint32_t b = 0; b < blocks; b++) {
+            x[b] = float_at(v, form, ((block + b) * (size_t)QUIRE_TILE_ROWS + t) * 16);
+            float_ahead(v, form, ((block + b) * (size_t)QUIRE_TILE_ROWS + t) * 16);
+        }
+#pragma GCC unroll 4
+        for (uint32_t r = 0; r < rows; r++) {
+            vf w = vf_set1(p[r * QUIRE_TILE_ROWS + t]);
+#pragma GCC unroll 4
+            for (uint32_t b = 0; b < blocks; b++) sum[r][b] = vf_fma(w, x[b], sum[r][b]);
+        }
+    }
+    for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t b = 0; b < blocks; b++) {
+            float *at = acc + r * stride + (block + b) * 16;
+            vf_store(at, vf_fma(sum[r][b], vf_set1(factor[r]), vf_load(at)));
+        }
+}
+
+SIMD_FN void mix_rows(const quire_source *v, uint32_t d_out, const float *p, const uint64_t *visible,
+                      const float *factor, uint32_t n, float *acc, size_t stride, const quire_form form)
+{
+    const uint64_t all = ~(uint64_t)0;
+    uint32_t n_blocks = (d_out + 15) / 16;
+    for (uint32_t i = 0, rows; i < n; i += rows) {
+        rows = n - i < FLOAT_ROWS ? 1 : FLOAT_ROWS;
+        for (uint32_t r = 0; r < rows; r++)
+            if (visible[i + r] != all) rows = 1;
+        for (uint32_t b = 0; b < n_blocks; b += FLOAT_VECTORS) {
+            const float *w = p + i * QUIRE_TILE_ROWS;
+            float *to = acc + i * stride;
+            bool whole = n_blocks - b >= FLOAT_VECTORS;
+            if (whole && rows > 1)
+                mix_floats(v, w, factor + i, b, to, stride, all, form, FLOAT_ROWS, FLOAT_VECTORS);
+            else if (whole)
+                mix_floats(v, w, factor + i, b, to, stride, visible[i], form, 1, FLOAT_VECTORS);
+            else
+                for (uint32_t k = b; k < n_blocks; k++)
+                    for (uint32_t r = 0; r < rows; r++)
+                        mix_floats(v, w + r * QUIRE_TILE_ROWS, factor + i + r, k, to + r * stride, stride,
+                                   visible[i + r], form, 1, 1);
+        }
+    }
+}
+
+/* K as V, in f32: squares of 16 tokens x 16 channels transposed. */
+SIMD_FN void transpose_floats(const quire_source *s, float *to, const quire_form form)
+{
+    uint32_t d_pad = s->format->coder.d_pad;
+    for (uint32_t sub = 0; sub < 4; sub++) {
+        for (uint32_t block = 0; block < d_pad / 16; block++) {
+            float square[16][16];
+            for (uint32_t c = 0; c < 16; c++)
+                vf_store(square[c], float_at(s, form, ((size_t)sub * d_pad + block * 16 + c) * 16));
+            float *v = to + ((size_t)block * QUIRE_TILE_ROWS + sub * 16) * 16;
+            for (uint32_t t = 0; t < 16; t++)
+                for (uint32_t c = 0; c < 16; c++) v[t * 16 + c] = square[c][t];
+        }
+    }
+}
+
+SIMD_FN void expand_floats(const quire_source *s, float *to, const quire_form form)
+{
+    size_t n = (size_t)s->format->coder.d_pad * QUIRE_TILE_ROWS;
+    for (size_t i = 0; i < n; i += 16) {
+        float_ahead(s, form, i);
+        vf_store(to + i, float_at(s, form, i));
+    }
+}
+
+#define FLOAT_FAMILY(name, form)                                                                           \
+    FLOAT_CALL void FLOAT_NAME(score, name)(const quire_source *k, const quire_queries *q, uint32_t first, \
+                                            uint32_t n, uint32_t partial, float *scores, void *scratch)    \
+    {                                                                                                      \
+        (void)scratch;                                                                                     \
+        (void)partial;                                                                                     \
+        score_rows(k, q, first, n, scores, form);                                                          \
+    }                                                                                                      \
+    FLOAT_CALL void FLOAT_NAME(mix, name)(const quire_source *v, uint32_t d_out, const float *p,           \
+                                          const uint64_t *visible, const float *factor, uint32_t n,        \
+                                          float *acc, size_t stride, void *scratch)                        \
+    {                                                                                                      \
+        (void)scratch;                                                                                     \
+        mix_rows(v, d_out, p, visible, factor, n, acc, stride, form);                                      \
+    }                                                                                                      \
+    FLOAT_CALL void FLOAT_NAME(transpose, name)(const quire_source *s, void *to)                           \
+    {                                                                                                      \
+        transpose_floats(s, (float *)to, form);                                                            \
+    }                                                                                                      \
+    FLOAT_CALL void FLOAT_NAME(expand, name)(const quire_source *s, void *to)                              \
+    {                                                                                                      \
+        expand_floats(s, (float *)to, form);                                                               \
+    }
+
+FLOAT_FAMILY(f32, QUIRE_F32)
+FLOAT_FAMILY(f16, QUIRE_F16)
+FLOAT_FAMILY(bf16, QUIRE_BF16)
+
+#endif

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+/* place_kernels_avx512: rows into and out of tiles with AVX-512. */
+#include "tile/place_kernels.h"
+
+#if defined(QUIRE_X86)
+
+#define SIMD_TARGET "avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni"
+#include "simd/avx512.h"
+
+#include "tile/x86/place_rows_tmpl.h"
+
+const quire_place_kernels quire_place_kernels_avx512 = {
+    .put_codes = {quire_put_codes_words, put_codes_v},
+    .get_codes = {quire_get_codes_words, get_codes_v},
+    .put_values = {put_values_k, put_values_v},
+    .put_four_values = {put_four_values_k, put_four_values_v},
+    .get_values = {get_values_k, get_values_v},
+};
+
+#endif
