@@ -77,6 +77,8 @@ bool quire_seq_can_trim(const quire_seq *seq, uint32_t length);
 
 /* seq.c */
 quire_seq *quire_seq_alloc(quire_pool *pool, const quire_plan *plan, const quire_seq_options *ring);
+/* Destroys n sequences of the pool; faster than one by one where neighbours in the list share pages. */
+void quire_seqs_destroy(quire_pool *pool, quire_seq *const *seqs, uint32_t n);
 /* Tiles of a layer, rows up to `length`. Returns how many; writes at most cap. */
 uint32_t quire_seq_tiles_to(const quire_seq *seq, uint32_t layer, uint32_t length, quire_tile_ref *tiles,
                             uint32_t cap);

@@ -140,8 +140,8 @@ static quire_status make_room_for_tiles(quire_step *step)
         n += most;
     }
     if (n > UINT32_MAX) return QUIRE_EINVAL;
-    bool fits =
-        quire_grow(&step->pool->allocator, &step->tile, &step->cap_tiles, 0, (uint32_t)n, sizeof *step->tile);
+    bool fits = quire_grow_raw(&step->pool->allocator, &step->tile, &step->cap_tiles, 0, (uint32_t)n,
+                               sizeof *step->tile);
     return fits ? QUIRE_OK : QUIRE_ENOMEM;
 }
 
