@@ -31,10 +31,12 @@ QUIRE_API quire_plan *quire_plan_hold(const quire_plan *plan);
 /*
  * Which pages of a group a sequence with n_pages full pages must hold to continue: pages 0 to *kept - 1, and pages *first
  * to n_pages - 1. Without a ring or window it must hold all pages: *kept and *first are 0. options: as for
- * quire_seq_create().
+ * quire_seq_create(). EINVAL: the plan has no such group, n_pages are more than a sequence can have, or the options are
+ * not valid.
  */
-QUIRE_API void quire_plan_page_range(const quire_plan *plan, const quire_seq_options *options, uint32_t group,
-                                     uint32_t n_pages, uint32_t *kept, uint32_t *first);
+QUIRE_API quire_status quire_plan_page_range(const quire_plan *plan, const quire_seq_options *options,
+                                             uint32_t group, uint32_t n_pages, uint32_t *kept,
+                                             uint32_t *first);
 
 /*
  * Adds an owner of a finished page of the sequence and returns the page. NULL: the page is not finished, has been evicted,

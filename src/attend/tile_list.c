@@ -63,8 +63,8 @@ quire_status quire_tile_list_begin(quire_tile_list *list, uint32_t n_layers, uin
     list->before.n_layouts = list->n_layouts;
     list->before.n_layers = list->n_layers;
     if (n_tiles > UINT32_MAX - list->n_tiles || list->n_seqs == UINT32_MAX) return QUIRE_EINVAL;
-    if (!quire_grow(a, &list->seq, &list->cap_seqs, list->n_seqs, list->n_seqs + 1, sizeof *list->seq) ||
-        !quire_grow(a, &list->tile, &list->cap_tiles, list->n_tiles, list->n_tiles + n_tiles,
+    if (!quire_grow_raw(a, &list->seq, &list->cap_seqs, list->n_seqs, list->n_seqs + 1, sizeof *list->seq) ||
+        !quire_grow_raw(a, &list->tile, &list->cap_tiles, list->n_tiles, list->n_tiles + n_tiles,
                     sizeof *list->tile))
         return QUIRE_ENOMEM;
     list->seq[list->n_seqs] = (quire_list_seq){
@@ -103,9 +103,9 @@ static quire_status add_layout(quire_tile_list *list, const quire_list_seq *seq,
 {
     const quire_allocator *a = &list->allocator;
     if (seq->n_layers > UINT32_MAX - list->n_layers) return QUIRE_EINVAL;
-    if (!quire_grow(a, &list->layout, &list->cap_layouts, list->n_layouts, list->n_layouts + 1,
+    if (!quire_grow_raw(a, &list->layout, &list->cap_layouts, list->n_layouts, list->n_layouts + 1,
                     sizeof *list->layout) ||
-        !quire_grow(a, &list->layer, &list->cap_layers, list->n_layers, list->n_layers + seq->n_layers,
+        !quire_grow_raw(a, &list->layer, &list->cap_layers, list->n_layers, list->n_layers + seq->n_layers,
                     sizeof *list->layer))
         return QUIRE_ENOMEM;
     quire_list_layer *layer = list->layer + list->n_layers;
@@ -156,7 +156,7 @@ static quire_status use_layout(quire_tile_list *list, quire_list_seq *seq, quire
     if (seq->n_used && !shapes_agree(list->layer + list->layout[list->used[seq->first_used]].first_layer,
                                      list->layer + list->layout[at].first_layer, seq->n_layers))
         return QUIRE_EINVAL;
-    if (!quire_grow(&list->allocator, &list->used, &list->cap_used, list->n_used, list->n_used + 1,
+    if (!quire_grow_raw(&list->allocator, &list->used, &list->cap_used, list->n_used, list->n_used + 1,
                     sizeof *list->used))
         return QUIRE_ENOMEM;
     list->used[list->n_used++] = at;
@@ -174,7 +174,7 @@ quire_status quire_tile_list_push(quire_tile_list *list, const quire_list_tile *
     quire_status status = use_layout(list, seq, key, fill, ctx, &layout);
     if (status) return status;
     if (!seq->n_tiles || list->tile[list->n_tiles - 1].first / QUIRE_SPLIT_TOKENS != split) {
-        if (!quire_grow(&list->allocator, &list->split, &list->cap_splits, list->n_splits, list->n_splits + 1,
+        if (!quire_grow_raw(&list->allocator, &list->split, &list->cap_splits, list->n_splits, list->n_splits + 1,
                         sizeof *list->split))
             return QUIRE_ENOMEM;
         list->split[list->n_splits++] = (quire_split){seq->n_tiles, seq->n_tiles};

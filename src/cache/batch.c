@@ -12,7 +12,7 @@ void quire_batch_destroy(quire_batch *batch)
 {
     if (!batch) return;
     quire_allocator a = batch->pool->allocator;
-    for (uint32_t i = 0; i < batch->n; i++) quire_seq_destroy(batch->seq[i]);
+    if (batch->n) quire_seqs_destroy(batch->pool, batch->seq, batch->n);
     quire_free(&a, batch->seq, sizeof *batch->seq * batch->cap);
     quire_free(&a, batch, sizeof *batch);
 }
@@ -77,6 +77,27 @@ quire_status quire_batch_add(quire_batch *batch, const quire_seq *seq)
     return add_forks(batch, &seq, 1);
 }
 
+/* The sequences of the new order: kept ones themselves, forks of those that come again. taken: a zeroed byte per old
+ * sequence. On failure the forks are gone. */
+static quire_status pick(const quire_batch *batch, const uint32_t *indices, uint32_t n, quire_seq **to,
+                         uint8_t *taken)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        quire_seq *seq = batch->seq[indices[i]];
+        quire_status status = QUIRE_OK;
+        if (taken[indices[i]])
+            status = quire_seq_fork(&to[i], seq);
+        else
+            to[i] = seq;
+        taken[indices[i]] = 1;
+        if (!status) continue;
+        while (i--)
+            if (to[i] != batch->seq[indices[i]]) quire_seq_destroy(to[i]);
+        return status;
+    }
+    return QUIRE_OK;
+}
+
 quire_status quire_batch_filter(quire_batch *batch, const uint32_t *indices, uint32_t n)
 {
     if (!batch || (n && !indices)) return QUIRE_EINVAL;
@@ -84,21 +105,23 @@ quire_status quire_batch_filter(quire_batch *batch, const uint32_t *indices, uin
         if (batch->seq[i]->step) return QUIRE_EBUSY;
     for (uint32_t i = 0; i < n; i++)
         if (indices[i] >= batch->n) return QUIRE_EINVAL;
-    quire_batch *kept = batch_alloc(batch->pool, n);
-    if (!kept) return QUIRE_ENOMEM;
-    /* Forks of all, then the old ones go: an index may come any number of times, and a failure changes nothing. */
-    for (uint32_t i = 0; i < n; i++) {
-        quire_status status = add_forks(kept, (const quire_seq *const *)&batch->seq[indices[i]], 1);
-        if (status) {
-            quire_batch_destroy(kept);
-            return status;
-        }
+    const quire_allocator *a = &batch->pool->allocator;
+    uint32_t n_old = batch->n;
+    uint8_t *taken = (uint8_t *)quire_alloc(a, n_old);
+    quire_batch *kept = taken ? batch_alloc(batch->pool, n) : NULL;
+    quire_status status = kept ? pick(batch, indices, n, kept->seq, taken) : QUIRE_ENOMEM;
+    if (!status) {
+        quire_batch old = *batch;
+        *batch = *kept;
+        *kept = old;
+        batch->n = n;
+        kept->n = 0; /* only those that leave stay in the old list */
+        for (uint32_t i = 0; i < n_old; i++)
+            if (!taken[i]) kept->seq[kept->n++] = kept->seq[i];
     }
-    quire_batch old = *batch;
-    *batch = *kept;
-    *kept = old;
     quire_batch_destroy(kept);
-    return QUIRE_OK;
+    quire_free(a, taken, n_old);
+    return status;
 }
 
 quire_status quire_batch_extend(quire_batch *batch, const quire_batch *other)

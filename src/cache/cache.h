@@ -81,6 +81,8 @@ quire_seq *quire_seq_alloc(quire_pool *pool, const quire_plan *plan, const quire
 /* Adds the pages of a group, rows up to `length`, to a list. */
 quire_status quire_seq_list_tiles(quire_tile_list *list, const quire_seq *seq, uint32_t group,
                                   uint32_t length);
+/* Destroys n sequences of the pool; faster than one by one where neighbours in the list share pages. */
+void quire_seqs_destroy(quire_pool *pool, quire_seq *const *seqs, uint32_t n);
 bool quire_ring_is_valid(const quire_seq_options *ring);
 /* The caller's options, checked; NULL: no ring. */
 quire_status quire_ring_read(quire_seq_options *out, const quire_seq_options *options);

@@ -13,10 +13,14 @@ quire_status quire_plan_page_info(const quire_plan *plan, uint32_t group, uint32
     return quire_write_sized(out, &info, sizeof info);
 }
 
-void quire_plan_page_range(const quire_plan *plan, const quire_seq_options *options, uint32_t group,
-                           uint32_t n_pages, uint32_t *kept, uint32_t *first)
+quire_status quire_plan_page_range(const quire_plan *plan, const quire_seq_options *options, uint32_t group,
+                                   uint32_t n_pages, uint32_t *kept, uint32_t *first)
 {
     static const quire_seq_options none = {0};
+    if (!plan || !kept || !first || group >= plan->n_groups) return QUIRE_EINVAL;
+    if (n_pages > QUIRE_MAX_TOKENS / QUIRE_PAGE_TOKENS) return QUIRE_EINVAL;
+    if (options && (!quire_options_are_known(options->version) || !quire_ring_is_valid(options)))
+        return QUIRE_EINVAL;
     uint32_t window = plan->group[group].window;
     const quire_seq_options *ring = options ? options : &none;
     uint32_t from = quire_ring_from(window, ring, n_pages * QUIRE_PAGE_TOKENS, ring->spare_tokens);
@@ -25,6 +29,7 @@ void quire_plan_page_range(const quire_plan *plan, const quire_seq_options *opti
     if (*first > n_pages) *first = n_pages;
     *kept = n_kept < *first ? n_kept : 0;
     if (!*kept && n_kept) *first = 0; /* the sinks reach the window: no hole */
+    return QUIRE_OK;
 }
 
 /* ------------------------------------------------------------------- pages */
@@ -83,53 +88,67 @@ quire_pool *quire_seq_pool(const quire_seq *seq)
 
 /* ------------------------------------------------------------------- adopt */
 
-/* The table of one group at its new length; entries below n_held are the sequence's own, the others are new. */
-typedef struct draft {
-    quire_table table;
-    uint32_t n_held;
-} draft;
+/* What one group holds at its new length: pages 0 to kept - 1 and first to n_pages - 1. */
+typedef struct growth {
+    uint32_t kept, first;
+    uint32_t n_new; /* pages from the old length on */
+} growth;
 
-static quire_status draft_table(const quire_seq *seq, uint32_t group, uint32_t n_pages,
-                                quire_find_page_fn find, void *ctx, draft *d)
+/* Number of entries whose page index is below this one. */
+static uint32_t entries_below(const quire_table *t, uint32_t page_index)
 {
-    const quire_table *old = &seq->table[group];
-    uint32_t held = seq->length / QUIRE_PAGE_TOKENS, kept, first;
-    quire_table *t = &d->table;
-    quire_plan_page_range(seq->plan, &seq->ring, group, n_pages, &kept, &first);
-    if (!quire_grow(&seq->pool->allocator, &t->page, &t->cap, 0, kept + n_pages - first, sizeof *t->page))
-        return QUIRE_ENOMEM;
-    t->n_kept = kept;
-    t->gap = first - kept;
-    for (uint32_t i = 0; i < n_pages; i++) {
-        if (i >= kept && i < first) continue;
-        if (i < held) {
-            uint32_t entry = quire_table_entry(old, i);
-            if (entry == UINT32_MAX) return QUIRE_ERANGE;
-            t->page[t->n++] = old->page[entry];
-            d->n_held = t->n;
-        } else {
-            quire_page *page = find(ctx, group, i);
-            if (!page || page->layout != quire_plan_layout(seq->plan, group, i)) return QUIRE_EMISMATCH;
-            t->page[t->n++] = page;
-        }
+    uint32_t n = page_index;
+    if (n > t->n_kept) n = n > t->n_kept + t->gap ? n - t->gap : t->n_kept;
+    return n < t->n ? n : t->n;
+}
+
+/* Whether the table holds all pages from begin up to end. */
+static bool holds_all(const quire_table *t, uint32_t begin, uint32_t end)
+{
+    return begin >= end || entries_below(t, end) - entries_below(t, begin) == end - begin;
+}
+
+/* Finds out how a table grows, and makes room behind its last entry. */
+static quire_status prepare(quire_seq *seq, uint32_t group, uint32_t n_pages, growth *grow)
+{
+    quire_table *t = &seq->table[group];
+    uint32_t held = seq->length / QUIRE_PAGE_TOKENS;
+    quire_status status =
+        quire_plan_page_range(seq->plan, &seq->ring, group, n_pages, &grow->kept, &grow->first);
+    if (status) return status;
+    if (!holds_all(t, 0, grow->kept < held ? grow->kept : held) || !holds_all(t, grow->first, held))
+        return QUIRE_ERANGE;
+    grow->n_new = n_pages - (grow->first > held ? grow->first : held);
+    if (grow->kept > held) grow->n_new += grow->kept - held;
+    bool fits = quire_grow(&seq->pool->allocator, &t->page, &t->cap, t->n, t->n + grow->n_new, sizeof *t->page);
+    return fits ? QUIRE_OK : QUIRE_ENOMEM;
+}
+
+/* Puts the new pages behind the last entry, where they do not count yet. */
+static quire_status collect(const quire_seq *seq, uint32_t group, uint32_t n_pages, const growth *grow,
+                            quire_find_page_fn find, void *ctx)
+{
+    quire_page **at = seq->table[group].page + seq->table[group].n;
+    for (uint32_t i = seq->length / QUIRE_PAGE_TOKENS; i < n_pages; i++) {
+        if (i >= grow->kept && i < grow->first) continue;
+        quire_page *page = find(ctx, group, i);
+        if (!page || page->layout != quire_plan_layout(seq->plan, group, i)) return QUIRE_EMISMATCH;
+        *at++ = page;
     }
     return QUIRE_OK;
 }
 
-static bool is_in(const draft *d, const quire_page *page)
+/* Lets the new pages count, and gives up those between the sinks and the first page that is still seen. */
+static void put_in_place(quire_seq *seq, uint32_t group, const growth *grow)
 {
-    for (uint32_t i = 0; i < d->n_held; i++)
-        if (d->table.page[i] == page) return true;
-    return false;
-}
-
-static void put_in_place(quire_seq *seq, uint32_t group, draft *d)
-{
-    quire_table *old = &seq->table[group];
-    for (uint32_t i = 0; i < old->n; i++)
-        if (!is_in(d, old->page[i])) quire_page_drop(&seq->pool->pages, old->page[i]);
-    quire_free(&seq->pool->allocator, old->page, sizeof *old->page * old->cap);
-    *old = d->table;
+    quire_table *t = &seq->table[group];
+    uint32_t begin = entries_below(t, grow->kept), end = entries_below(t, grow->first);
+    for (uint32_t i = begin; i < end; i++) quire_page_drop(&seq->pool->pages, t->page[i]);
+    t->n += grow->n_new;
+    if (begin < end) memmove(t->page + begin, t->page + end, sizeof *t->page * (t->n - end));
+    t->n -= end - begin;
+    t->n_kept = grow->kept;
+    t->gap = grow->first - grow->kept;
 }
 
 quire_status quire_seq_adopt(quire_seq *seq, uint32_t n_pages, quire_find_page_fn find, void *ctx)
@@ -140,18 +159,16 @@ quire_status quire_seq_adopt(quire_seq *seq, uint32_t n_pages, quire_find_page_f
     if (seq->step) return QUIRE_EBUSY;
     const quire_allocator *a = &seq->pool->allocator;
     uint32_t n_groups = seq->plan->n_groups;
-    draft *drafts = (draft *)quire_alloc(a, sizeof *drafts * n_groups);
-    if (!drafts) return QUIRE_ENOMEM;
+    growth *grow = (growth *)quire_alloc(a, sizeof *grow * n_groups);
+    if (!grow) return QUIRE_ENOMEM;
     quire_status status = QUIRE_OK;
+    for (uint32_t g = 0; g < n_groups && !status; g++) status = prepare(seq, g, n_pages, &grow[g]);
     for (uint32_t g = 0; g < n_groups && !status; g++)
-        status = draft_table(seq, g, n_pages, find, ctx, &drafts[g]);
-    for (uint32_t g = 0; g < n_groups; g++) {
-        if (status)
-            quire_free(a, drafts[g].table.page, sizeof(quire_page *) * drafts[g].table.cap);
-        else
-            put_in_place(seq, g, &drafts[g]);
+        status = collect(seq, g, n_pages, &grow[g], find, ctx);
+    if (!status) {
+        for (uint32_t g = 0; g < n_groups; g++) put_in_place(seq, g, &grow[g]);
+        seq->length = n_pages * QUIRE_PAGE_TOKENS;
     }
-    if (!status) seq->length = n_pages * QUIRE_PAGE_TOKENS;
-    quire_free(a, drafts, sizeof *drafts * n_groups);
+    quire_free(a, grow, sizeof *grow * n_groups);
     return status;
 }

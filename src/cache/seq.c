@@ -32,17 +32,54 @@ quire_status quire_seq_create(quire_seq **out, quire_pool *pool, const quire_seq
     return QUIRE_OK;
 }
 
+#define ROOM 8u /* pages that a fork can add before its table grows: thousands of forks may go on in one step */
+#define ENTRIES 256u /* of a table that are looked at together */
+
+/*
+ * Removes these sequences as owners of their pages in one group. Sequences of a batch are often forks of each other: a
+ * page that neighbours in the list hold at the same place loses all of them as owners in one atomic operation.
+ */
+static void drop_pages(quire_pages *pages, quire_seq *const *seqs, uint32_t n, uint32_t group)
+{
+    uint32_t most = 0, since[ENTRIES]; /* from which sequence on the page is the same */
+    for (uint32_t s = 0; s < n; s++)
+        if (seqs[s]->table[group].n > most) most = seqs[s]->table[group].n;
+    for (uint32_t first = 0; first < most; first += ENTRIES) {
+        memset(since, 0, sizeof since);
+        for (uint32_t s = 0; s < n; s++) {
+            const quire_table *t = &seqs[s]->table[group], *next = s + 1 < n ? &seqs[s + 1]->table[group] : NULL;
+            uint32_t here = t->n > first ? t->n - first : 0, there = next && next->n > first ? next->n - first : 0;
+            if (here > ENTRIES) here = ENTRIES;
+            if (there > ENTRIES) there = ENTRIES;
+            uint32_t same = here < there ? here : there;
+            if (same && memcmp(t->page + first, next->page + first, sizeof *t->page * same)) {
+                same = 0;
+                while (t->page[first + same] == next->page[first + same]) same++;
+            }
+            for (uint32_t i = same; i < here; i++)
+                quire_page_drop_many(pages, t->page[first + i], s + 1 - since[i]);
+            for (uint32_t i = same; i < there; i++) since[i] = s + 1;
+        }
+    }
+}
+
+void quire_seqs_destroy(quire_pool *pool, quire_seq *const *seqs, uint32_t n)
+{
+    const quire_allocator *a = &pool->allocator;
+    uint32_t n_groups = pool->main_plan->n_groups; /* plans of a pool have one geometry */
+    for (uint32_t g = 0; g < n_groups; g++) drop_pages(&pool->pages, seqs, n, g);
+    for (uint32_t s = 0; s < n; s++) {
+        quire_seq *seq = seqs[s];
+        for (uint32_t g = 0; g < n_groups; g++)
+            quire_free(a, seq->table[g].page, sizeof(quire_page *) * seq->table[g].cap);
+        quire_free(a, seq->table, sizeof *seq->table * n_groups);
+        quire_free(a, seq, sizeof *seq);
+    }
+}
+
 void quire_seq_destroy(quire_seq *seq)
 {
-    if (!seq) return;
-    const quire_allocator *a = &seq->pool->allocator;
-    for (uint32_t g = 0; g < seq->plan->n_groups; g++) {
-        quire_table *t = &seq->table[g];
-        for (uint32_t i = 0; i < t->n; i++) quire_page_drop(&seq->pool->pages, t->page[i]);
-        quire_free(a, t->page, sizeof *t->page * t->cap);
-    }
-    quire_free(a, seq->table, sizeof *seq->table * seq->plan->n_groups);
-    quire_free(a, seq, sizeof *seq);
+    if (seq) quire_seqs_destroy(seq->pool, &seq, 1);
 }
 
 uint32_t quire_seq_length(const quire_seq *seq)
@@ -70,7 +107,7 @@ quire_status quire_seq_fork(quire_seq **out, const quire_seq *seq)
     for (uint32_t g = 0; g < seq->plan->n_groups; g++) {
         const quire_table *from = &seq->table[g];
         quire_table *to = &fork->table[g];
-        if (!quire_grow(&seq->pool->allocator, &to->page, &to->cap, 0, from->n, sizeof *to->page)) {
+        if (!quire_grow(&seq->pool->allocator, &to->page, &to->cap, 0, from->n + ROOM, sizeof *to->page)) {
             quire_seq_destroy(fork);
             return QUIRE_ENOMEM;
         }

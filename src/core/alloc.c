@@ -69,12 +69,16 @@ bool quire_reserves_by_default(const quire_allocator *allocator)
     return allocator->reserve == default_reserve;
 }
 
-void *quire_alloc(const quire_allocator *a, size_t bytes)
+void *quire_alloc_raw(const quire_allocator *a, size_t bytes)
 {
     if (bytes >= SIZE_MAX / 2) return NULL;
-    if (bytes == 0) bytes = 1;
-    void *ptr = a->alloc(a->ctx, bytes);
-    if (ptr) memset(ptr, 0, bytes);
+    return a->alloc(a->ctx, bytes ? bytes : 1);
+}
+
+void *quire_alloc(const quire_allocator *a, size_t bytes)
+{
+    void *ptr = quire_alloc_raw(a, bytes);
+    if (ptr) memset(ptr, 0, bytes ? bytes : 1);
     return ptr;
 }
 
@@ -83,19 +87,33 @@ void quire_free(const quire_allocator *a, void *ptr, size_t bytes)
     if (ptr) a->free(a->ctx, ptr, bytes ? bytes : 1);
 }
 
-bool quire_grow(const quire_allocator *a, void *array_ptr, uint32_t *cap, uint32_t used, uint32_t need,
-                size_t size)
+static bool grow(const quire_allocator *a, void *array_ptr, uint32_t *cap, uint32_t used, uint32_t need,
+                 size_t size, bool is_zeroed)
 {
     if (need <= *cap) return true;
     uint64_t grown = (uint64_t)*cap + *cap / 2 + 8;
     uint32_t new_cap = grown < need ? need : grown > UINT32_MAX ? UINT32_MAX : (uint32_t)grown;
-    void *fresh = quire_alloc(a, quire_bytes(new_cap, size));
+    size_t bytes = quire_bytes(new_cap, size), kept = (size_t)used * size;
+    uint8_t *fresh = (uint8_t *)quire_alloc_raw(a, bytes);
     if (!fresh) return false;
     void *old;
     memcpy(&old, array_ptr, sizeof old);
-    if (used) memcpy(fresh, old, (size_t)used * size);
+    if (used) memcpy(fresh, old, kept);
+    if (is_zeroed) memset(fresh + kept, 0, bytes - kept);
     quire_free(a, old, (size_t)*cap * size);
     memcpy(array_ptr, &fresh, sizeof fresh);
     *cap = new_cap;
     return true;
+}
+
+bool quire_grow(const quire_allocator *a, void *array_ptr, uint32_t *cap, uint32_t used, uint32_t need,
+                size_t size)
+{
+    return grow(a, array_ptr, cap, used, need, size, true);
+}
+
+bool quire_grow_raw(const quire_allocator *a, void *array_ptr, uint32_t *cap, uint32_t used, uint32_t need,
+                    size_t size)
+{
+    return grow(a, array_ptr, cap, used, need, size, false);
 }

@@ -28,6 +28,8 @@ quire_status quire_executor_read(quire_executor *out, const quire_executor *exec
 
 /* 64-byte aligned, zeroed. NULL if bytes overflowed (see quire_bytes) or memory is out. */
 void *quire_alloc(const quire_allocator *a, size_t bytes);
+/* The same with undefined bytes, for who writes all of them: clearing large blocks costs more than anything done in them. */
+void *quire_alloc_raw(const quire_allocator *a, size_t bytes);
 void quire_free(const quire_allocator *a, void *ptr, size_t bytes);
 
 /* n * size, or SIZE_MAX if that overflows; quire_alloc(SIZE_MAX) fails. */
@@ -38,10 +40,12 @@ static inline size_t quire_bytes(size_t n, size_t size)
 
 /*
  * Make room for `need` elements in an array of *cap elements, keeping the first `used`. Grows by half.
- * On failure nothing has changed.
+ * On failure nothing has changed. New elements are zero; after quire_grow_raw() they are undefined.
  */
 bool quire_grow(const quire_allocator *a, void *array_ptr, uint32_t *cap, uint32_t used, uint32_t need,
                 size_t size);
+bool quire_grow_raw(const quire_allocator *a, void *array_ptr, uint32_t *cap, uint32_t used, uint32_t need,
+                    size_t size);
 
 /* ----------------------------------------------------------------- hashing */
 

@@ -99,7 +99,10 @@ static inline bool quire_page_is_shared(quire_page *page)
     return atomic_load_explicit(&page->refs, memory_order_acquire) > 1;
 }
 
+/* NULL is accepted. */
 void quire_page_drop(quire_pages *pages, quire_page *page);
+/* The same for n owners at once. */
+void quire_page_drop_many(quire_pages *pages, quire_page *page, uint32_t n);
 
 /*
  * A share of the budget set aside, so that a series of takes and drops cannot fail half-way. take uses up the share,

@@ -238,9 +238,9 @@ quire_page *quire_page_copy(quire_pages *pages, const quire_page *from)
     return page;
 }
 
-static void drop(quire_pages *pages, quire_page *page, size_t *promise)
+static void drop(quire_pages *pages, quire_page *page, uint32_t n, size_t *promise)
 {
-    if (!page || atomic_fetch_sub_explicit(&page->refs, 1, memory_order_acq_rel) > 1) return;
+    if (!page || atomic_fetch_sub_explicit(&page->refs, n, memory_order_acq_rel) > n) return;
     pthread_mutex_lock(&pages->lock);
     quire_page_class *c = page->size_class;
     page->next_free = c->free;
@@ -257,12 +257,17 @@ static void drop(quire_pages *pages, quire_page *page, size_t *promise)
 
 void quire_page_drop(quire_pages *pages, quire_page *page)
 {
-    drop(pages, page, NULL);
+    drop(pages, page, 1, NULL);
+}
+
+void quire_page_drop_many(quire_pages *pages, quire_page *page, uint32_t n)
+{
+    drop(pages, page, n, NULL);
 }
 
 void quire_page_drop_promised(quire_pages *pages, quire_page *page, size_t *promise)
 {
-    drop(pages, page, promise);
+    drop(pages, page, 1, promise);
 }
 
 bool quire_pages_promise(quire_pages *pages, size_t bytes)
