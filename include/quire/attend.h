@@ -13,7 +13,8 @@ extern "C" {
 
 enum {
     QUIRE_ATTEND_BIDIRECTIONAL = 1, /* queries also see all later positions, even in window layers */
-    QUIRE_ATTEND_PARTIAL = 2 /* out is the sum before division; needs max, sum and f32 output, ignores sink_logits */
+    QUIRE_ATTEND_PARTIAL =
+        2 /* out is the sum before division; needs max, sum and f32 output, ignores sink_logits */
 };
 
 /* Additive mask of one sequence. The value for query i, head h and key j is at
@@ -58,7 +59,8 @@ typedef struct quire_workspace_stats {
     uint64_t tiles_skipped; /* not touched, because no query of the block sees any of its rows */
 } quire_workspace_stats;
 
-QUIRE_API quire_status quire_workspace_stats_get(const quire_workspace *workspace, quire_workspace_stats *out);
+QUIRE_API quire_status quire_workspace_stats_get(const quire_workspace *workspace,
+                                                 quire_workspace_stats *out);
 
 /* ------------------------------------------------------------------ attend */
 

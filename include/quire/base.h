@@ -38,18 +38,18 @@ extern "C" {
 
 /* ------------------------------------------------------------------ status */
 
-#define QUIRE_STATUS_LIST(X)                                                                    \
-    X(OK, "success")                                                                            \
-    X(EINVAL, "an argument is outside its documented range")                                    \
-    X(ENOMEM, "memory allocation failed")                                                       \
-    X(EFULL, "the memory budget of the pool is used up")                                        \
-    X(ERANGE, "required rows have already been evicted")                                        \
-    X(EBUSY, "the object is in use, for example by an open step")                               \
-    X(EUNSUPPORTED, "the codec, the machine or this version does not support this operation")   \
-    X(EFORMAT, "the data is damaged or not in this format")                                     \
-    X(EVERSION, "the data has a format version that this library cannot read")                  \
-    X(EMISMATCH, "the data belongs to a different plan, geometry or profile")                   \
-    X(EIO, "a read or write failed or timed out")                                               \
+#define QUIRE_STATUS_LIST(X)                                                                  \
+    X(OK, "success")                                                                          \
+    X(EINVAL, "an argument is outside its documented range")                                  \
+    X(ENOMEM, "memory allocation failed")                                                     \
+    X(EFULL, "the memory budget of the pool is used up")                                      \
+    X(ERANGE, "required rows have already been evicted")                                      \
+    X(EBUSY, "the object is in use, for example by an open step")                             \
+    X(EUNSUPPORTED, "the codec, the machine or this version does not support this operation") \
+    X(EFORMAT, "the data is damaged or not in this format")                                   \
+    X(EVERSION, "the data has a format version that this library cannot read")                \
+    X(EMISMATCH, "the data belongs to a different plan, geometry or profile")                 \
+    X(EIO, "a read or write failed or timed out")                                             \
     X(ECANCELED, "the caller cancelled the operation")
 
 typedef enum quire_status {

@@ -42,7 +42,7 @@ typedef struct quire_plan_layer {
     size_t size;
     const char *k, *v;           /* codec names; v is NULL if V is part of K */
     const char *sink_k, *sink_v; /* codecs of the first sink_tokens tokens, or NULL */
-    const char *reason; /* why this layer is special: other codecs, padding, short groups; or NULL */
+    const char *reason;          /* why this layer is special: other codecs, padding, short groups; or NULL */
     double bytes_per_token;
     uint32_t sink_tokens; /* a multiple of 64 */
     uint32_t group;       /* layers of one group share pages */

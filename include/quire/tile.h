@@ -100,7 +100,7 @@ typedef struct quire_tile_list quire_tile_list;
 
 QUIRE_API quire_status quire_tile_list_create(quire_tile_list **out, const quire_allocator *allocator);
 QUIRE_API void quire_tile_list_destroy(quire_tile_list *list);
-QUIRE_API void quire_tile_list_clear(quire_tile_list *list);         /* keeps its memory for the next step */
+QUIRE_API void quire_tile_list_clear(quire_tile_list *list); /* keeps its memory for the next step */
 QUIRE_API uint32_t quire_tile_list_count(const quire_tile_list *list); /* sequences added so far */
 /*
  * Add sequences to the list; they are numbered in the order of these calls. All of a list must have the same number of layers,
@@ -118,9 +118,10 @@ QUIRE_API quire_status quire_tile_list_add_blocks(quire_tile_list *list, const q
 enum { QUIRE_SELECT_PAGES = 1, QUIRE_SELECT_ROWS = 2 };
 typedef struct quire_selection {
     size_t size;
-    uint32_t seq;            /* of the list */
-    uint32_t unit;           /* QUIRE_SELECT_PAGES or QUIRE_SELECT_ROWS */
-    const int32_t *selected; /* [n_queries][n_selected] page or row numbers in ascending order; -1 ends a query's list */
+    uint32_t seq;  /* of the list */
+    uint32_t unit; /* QUIRE_SELECT_PAGES or QUIRE_SELECT_ROWS */
+    const int32_t *
+        selected; /* [n_queries][n_selected] page or row numbers in ascending order; -1 ends a query's list */
     size_t query_stride;
     uint32_t n_queries, n_selected;
 } quire_selection;

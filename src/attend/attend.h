@@ -39,7 +39,8 @@ typedef struct quire_job {
 } quire_job;
 
 /* job.c: checks a job whose list is known, and everything that does not need memory; then its layouts. */
-quire_status quire_job_read(quire_job *job, const quire_attend_job *spec, const quire_attend_options *options);
+quire_status quire_job_read(quire_job *job, const quire_attend_job *spec,
+                            const quire_attend_options *options);
 void quire_job_fill_layouts(quire_job *job);
 
 #define QUIRE_TILES_AT_ONCE 8u /* at most, that a strip of rows goes over before the next one does */
@@ -67,8 +68,8 @@ typedef struct quire_scratch {
     float *scores;          /* [2][16][64] */
     uint8_t *k, *v;         /* [n_tiles][expanded_bytes] */
     size_t expanded_bytes;
-    uint32_t n_tiles;    /* that are expanded before the first strip of rows sees them */
-    void *kernel;        /* quire_kernel_scratch() */
+    uint32_t n_tiles;       /* that are expanded before the first strip of rows sees them */
+    void *kernel;           /* quire_kernel_scratch() */
     float *row, *sum_row;   /* one row of values each */
     float *partial, *total; /* memory of two states */
     quire_workspace_stats stats;
@@ -90,7 +91,8 @@ static inline float quire_final_factor(float max, float sum, float sink)
 }
 
 /* The query, its head and its values for row i of a block. */
-static inline const uint8_t *quire_query_of(const quire_block *b, uint32_t i, uint32_t *query, uint32_t *q_head)
+static inline const uint8_t *quire_query_of(const quire_block *b, uint32_t i, uint32_t *query,
+                                            uint32_t *q_head)
 {
     const quire_job *job = b->job;
     uint32_t row = b->first_row + i;

@@ -67,8 +67,7 @@ static void finish_scores(const row_terms *r, const quire_list_tile *tile, uint6
         int64_t j = (int64_t)tile->first + t;
         if (r->alibi != 0) x += r->alibi * (float)(j - r->p);
         if (j >= r->mask->first && j < (int64_t)r->mask->first + r->mask->n_keys)
-            x += r->mask_slope *
-                 quire_load_value(r->mask->form, r->mask_row, (size_t)(j - r->mask->first));
+            x += r->mask_slope * quire_load_value(r->mask->form, r->mask_row, (size_t)(j - r->mask->first));
         if (x > QUIRE_LARGEST_SCORE) x = QUIRE_LARGEST_SCORE;
         if (x < -QUIRE_LARGEST_SCORE) x = -QUIRE_LARGEST_SCORE;
         score[t] = x * QUIRE_LOG2_E;
@@ -231,7 +230,8 @@ static void mix_strip(tile_pass *p, const strip *st, quire_state *partial)
 {
     const quire_job *job = p->block->job;
     if (!p->mix) open_values(p);
-    float *acc = partial->acc + st->first * quire_acc_stride(job) + (size_t)p->layout->v_index * job->v_stride;
+    float *acc =
+        partial->acc + st->first * quire_acc_stride(job) + (size_t)p->layout->v_index * job->v_stride;
     p->mix(&p->v, job->spec.d_v, st->scores, st->visible, st->factor, st->n, acc, quire_acc_stride(job),
            p->s->kernel);
     if (p->weighs_means) weigh_means(p, st, acc);
@@ -302,4 +302,3 @@ void quire_block_split(const quire_block *b, const quire_attend_options *o, cons
     }
     quire_state_add_lanes(b, partial);
 }
-

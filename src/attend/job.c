@@ -80,8 +80,8 @@ static bool check_rows(quire_form form, const void *data, size_t *token_stride, 
 static bool shape_is_valid(const quire_attend_job *s)
 {
     return s->n_kv_heads && s->n_q_heads && s->n_q_heads % s->n_kv_heads == 0 && s->d_k &&
-           s->d_k <= QUIRE_MAX_D && s->d_v && s->d_v <= QUIRE_MAX_D &&
-           s->n_queries <= (uint32_t)INT32_MAX && s->first_query <= (uint32_t)INT32_MAX &&
+           s->d_k <= QUIRE_MAX_D && s->d_v && s->d_v <= QUIRE_MAX_D && s->n_queries <= (uint32_t)INT32_MAX &&
+           s->first_query <= (uint32_t)INT32_MAX &&
            (s->ring_tokens ? s->ring_sinks < s->ring_tokens : !s->ring_sinks);
 }
 
@@ -92,9 +92,11 @@ quire_status quire_job_read(quire_job *job, const quire_attend_job *spec, const 
     quire_attend_job *s = &job->spec;
     if (!shape_is_valid(s) || (s->n_queries && (!s->q || !s->out))) return QUIRE_EINVAL;
     if (!check_rows(s->q_form, s->q, &s->q_token_stride, &s->q_head_stride, s->n_q_heads, s->d_k, false) ||
-        !check_rows(s->out_form, s->out, &s->out_token_stride, &s->out_head_stride, s->n_q_heads, s->d_v, true))
+        !check_rows(s->out_form, s->out, &s->out_token_stride, &s->out_head_stride, s->n_q_heads, s->d_v,
+                    true))
         return QUIRE_EINVAL;
-    if (o->flags & QUIRE_ATTEND_PARTIAL && ((s->n_queries && (!s->max || !s->sum)) || s->out_form != QUIRE_F32))
+    if (o->flags & QUIRE_ATTEND_PARTIAL &&
+        ((s->n_queries && (!s->max || !s->sum)) || s->out_form != QUIRE_F32))
         return QUIRE_EINVAL;
     quire_status status = read_mask(&job->mask, s->mask);
     if (!status) status = read_tiles(job);

@@ -20,7 +20,8 @@ static uint32_t run_length(const scatter *s, uint32_t i)
     return n;
 }
 
-static uint8_t *tile_at(const quire_paged_memory *m, quire_side side, uint32_t layer, uint32_t head, uint64_t slot)
+static uint8_t *tile_at(const quire_paged_memory *m, quire_side side, uint32_t layer, uint32_t head,
+                        uint64_t slot)
 {
     uint64_t block = slot / m->block_tokens, tile = slot % m->block_tokens / QUIRE_TILE_ROWS;
     if (side == QUIRE_K)

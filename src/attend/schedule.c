@@ -8,7 +8,8 @@
 #include <math.h>
 
 #define KNOWN_FLAGS (uint32_t)(QUIRE_ATTEND_BIDIRECTIONAL | QUIRE_ATTEND_PARTIAL)
-#define PARTIALS_IN_FLIGHT 64u /* partial results kept at once, at least, when splits are spread over threads */
+#define PARTIALS_IN_FLIGHT \
+    64u /* partial results kept at once, at least, when splits are spread over threads */
 
 typedef struct call {
     const quire_attend_options *options;
@@ -196,15 +197,14 @@ static void sort_longer_first(quire_job *jobs, uint32_t n)
             if (jobs[i - gap].n_tiles >= jobs[i].n_tiles) continue;
             quire_job moved = jobs[i];
             uint32_t to = i;
-            for (; to >= gap && jobs[to - gap].n_tiles < moved.n_tiles; to -= gap)
-                jobs[to] = jobs[to - gap];
+            for (; to >= gap && jobs[to - gap].n_tiles < moved.n_tiles; to -= gap) jobs[to] = jobs[to - gap];
             jobs[to] = moved;
         }
 }
 
 /* Checks all jobs. Tiles that come as arrays become lists first: a list that grows may move. */
-static quire_status read_jobs(quire_workspace *w, const quire_attend_options *o, const quire_attend_job *theirs,
-                              uint32_t n_jobs, size_t stride)
+static quire_status read_jobs(quire_workspace *w, const quire_attend_options *o,
+                              const quire_attend_job *theirs, uint32_t n_jobs, size_t stride)
 {
     quire_status status = QUIRE_OK;
     quire_tile_list_clear(&w->list);

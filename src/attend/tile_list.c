@@ -65,7 +65,7 @@ quire_status quire_tile_list_begin(quire_tile_list *list, uint32_t n_layers, uin
     if (n_tiles > UINT32_MAX - list->n_tiles || list->n_seqs == UINT32_MAX) return QUIRE_EINVAL;
     if (!quire_grow_raw(a, &list->seq, &list->cap_seqs, list->n_seqs, list->n_seqs + 1, sizeof *list->seq) ||
         !quire_grow_raw(a, &list->tile, &list->cap_tiles, list->n_tiles, list->n_tiles + n_tiles,
-                    sizeof *list->tile))
+                        sizeof *list->tile))
         return QUIRE_ENOMEM;
     list->seq[list->n_seqs] = (quire_list_seq){
         .first_tile = list->n_tiles,
@@ -104,9 +104,9 @@ static quire_status add_layout(quire_tile_list *list, const quire_list_seq *seq,
     const quire_allocator *a = &list->allocator;
     if (seq->n_layers > UINT32_MAX - list->n_layers) return QUIRE_EINVAL;
     if (!quire_grow_raw(a, &list->layout, &list->cap_layouts, list->n_layouts, list->n_layouts + 1,
-                    sizeof *list->layout) ||
+                        sizeof *list->layout) ||
         !quire_grow_raw(a, &list->layer, &list->cap_layers, list->n_layers, list->n_layers + seq->n_layers,
-                    sizeof *list->layer))
+                        sizeof *list->layer))
         return QUIRE_ENOMEM;
     quire_list_layer *layer = list->layer + list->n_layers;
     fill(ctx, layer);
@@ -157,7 +157,7 @@ static quire_status use_layout(quire_tile_list *list, quire_list_seq *seq, quire
                                      list->layer + list->layout[at].first_layer, seq->n_layers))
         return QUIRE_EINVAL;
     if (!quire_grow_raw(&list->allocator, &list->used, &list->cap_used, list->n_used, list->n_used + 1,
-                    sizeof *list->used))
+                        sizeof *list->used))
         return QUIRE_ENOMEM;
     list->used[list->n_used++] = at;
     *out = seq->n_used++;
@@ -174,8 +174,8 @@ quire_status quire_tile_list_push(quire_tile_list *list, const quire_list_tile *
     quire_status status = use_layout(list, seq, key, fill, ctx, &layout);
     if (status) return status;
     if (!seq->n_tiles || list->tile[list->n_tiles - 1].first / QUIRE_SPLIT_TOKENS != split) {
-        if (!quire_grow_raw(&list->allocator, &list->split, &list->cap_splits, list->n_splits, list->n_splits + 1,
-                        sizeof *list->split))
+        if (!quire_grow_raw(&list->allocator, &list->split, &list->cap_splits, list->n_splits,
+                            list->n_splits + 1, sizeof *list->split))
             return QUIRE_ENOMEM;
         list->split[list->n_splits++] = (quire_split){seq->n_tiles, seq->n_tiles};
         seq->n_splits++;

@@ -92,8 +92,9 @@ quire_status quire_tile_list_end(quire_tile_list *list, quire_status status);
 /* The caller's paged memory, checked except for its formats. */
 quire_status quire_paged_memory_read(quire_paged_memory *own, const quire_paged_memory *memory);
 
-static inline const quire_list_layer *quire_list_layer_at(const quire_tile_list *list, const quire_list_seq *seq,
-                                                          uint32_t used, uint32_t layer)
+static inline const quire_list_layer *quire_list_layer_at(const quire_tile_list *list,
+                                                          const quire_list_seq *seq, uint32_t used,
+                                                          uint32_t layer)
 {
     return &list->layer[list->layout[list->used[seq->first_used + used]].first_layer + layer];
 }

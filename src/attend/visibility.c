@@ -16,7 +16,8 @@ static uint64_t rows_between(const quire_list_tile *tile, int64_t from, int64_t 
 }
 
 /* Rows that the query at position p sees by position alone. */
-static uint64_t rows_in_sight(const quire_attend_job *job, const quire_list_tile *tile, int64_t p, bool causal)
+static uint64_t rows_in_sight(const quire_attend_job *job, const quire_list_tile *tile, int64_t p,
+                              bool causal)
 {
     int64_t end = causal ? p + 1 : INT64_MAX / 2;
     int64_t begin = job->window ? p - job->window + 1 : 0;

@@ -113,7 +113,8 @@ static void lay_out(carver *m, const quire_call_needs *n, quire_call_memory *out
     out->states = (float *)carve(m, (size_t)n->n_states, n->state_floats * sizeof(float));
 }
 
-quire_status quire_workspace_lay_out(quire_workspace *w, const quire_call_needs *needs, quire_call_memory *out)
+quire_status quire_workspace_lay_out(quire_workspace *w, const quire_call_needs *needs,
+                                     quire_call_memory *out)
 {
     carver count = {0};
     lay_out(&count, needs, out);

@@ -120,7 +120,8 @@ static quire_status prepare(quire_seq *seq, uint32_t group, uint32_t n_pages, gr
         return QUIRE_ERANGE;
     grow->n_new = n_pages - (grow->first > held ? grow->first : held);
     if (grow->kept > held) grow->n_new += grow->kept - held;
-    bool fits = quire_grow(&seq->pool->allocator, &t->page, &t->cap, t->n, t->n + grow->n_new, sizeof *t->page);
+    bool fits =
+        quire_grow(&seq->pool->allocator, &t->page, &t->cap, t->n, t->n + grow->n_new, sizeof *t->page);
     return fits ? QUIRE_OK : QUIRE_ENOMEM;
 }
 
@@ -163,8 +164,7 @@ quire_status quire_seq_adopt(quire_seq *seq, uint32_t n_pages, quire_find_page_f
     if (!grow) return QUIRE_ENOMEM;
     quire_status status = QUIRE_OK;
     for (uint32_t g = 0; g < n_groups && !status; g++) status = prepare(seq, g, n_pages, &grow[g]);
-    for (uint32_t g = 0; g < n_groups && !status; g++)
-        status = collect(seq, g, n_pages, &grow[g], find, ctx);
+    for (uint32_t g = 0; g < n_groups && !status; g++) status = collect(seq, g, n_pages, &grow[g], find, ctx);
     if (!status) {
         for (uint32_t g = 0; g < n_groups; g++) put_in_place(seq, g, &grow[g]);
         seq->length = n_pages * QUIRE_PAGE_TOKENS;

@@ -22,8 +22,9 @@ struct quire_step {
     uint8_t *appended;       /* [n_layers][n_seqs] */
     replaced_page *replaced; /* [n_seqs][n_groups] */
     quire_attend_job *job;   /* of sequences that have tokens */
-    quire_tile_list **list;  /* per group, of sequences that have tokens; NULL until a layer of the group attends */
-    size_t bytes;            /* of this block, arrays included */
+    quire_tile_list *
+        *list;    /* per group, of sequences that have tokens; NULL until a layer of the group attends */
+    size_t bytes; /* of this block, arrays included */
 };
 
 /* ---------------------------------------------------- begin, commit, abort */
@@ -224,7 +225,7 @@ static void append_head(void *arg, uint32_t head)
             quire_rows one = quire_rows_at(&w->rows[s], 0, p - seq->length, head);
             quire_status status =
                 quire_tile_write(quire_page_format(page, l->index, side), head,
-                                  quire_page_tile(page, l->index, side, head), row, run, &one, &counts);
+                                 quire_page_tile(page, l->index, side, head), row, run, &one, &counts);
             if (status) {
                 atomic_store_explicit(&w->status, (uint32_t)status, memory_order_relaxed);
                 return;
@@ -285,7 +286,8 @@ quire_status quire_step_append(quire_step *step, uint32_t layer, const float *k,
         if (!step->tokens[i]) continue;
         size_t at = (size_t)step->first_token[i] * shape->n_kv_heads;
         quire_rows k_rows = {.size = sizeof k_rows, .form = QUIRE_F32, .data = k + at * shape->d_k};
-        quire_rows v_rows = {.size = sizeof v_rows, .form = QUIRE_F32, .data = shape->v_in_k ? NULL : v + at * shape->d_v};
+        quire_rows v_rows = {
+            .size = sizeof v_rows, .form = QUIRE_F32, .data = shape->v_in_k ? NULL : v + at * shape->d_v};
         quire_status status = quire_step_append_rows(step, layer, i, &k_rows, &v_rows);
         if (status) return status;
     }
@@ -313,7 +315,8 @@ static quire_status prepare_list(quire_step *step, uint32_t group)
 }
 
 /* Strides that are 0 become dense, as the tokens of all sequences follow each other. */
-static void fill_strides(size_t *token_stride, size_t *head_stride, quire_form form, uint32_t n_heads, uint32_t d)
+static void fill_strides(size_t *token_stride, size_t *head_stride, quire_form form, uint32_t n_heads,
+                         uint32_t d)
 {
     size_t row = d * quire_value_bytes(form);
     if (!*head_stride) *head_stride = row;

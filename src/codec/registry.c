@@ -4,7 +4,8 @@
 
 #define FLOAT(NAME, BITS, FORM)                             \
     {                                                       \
-        .info = {.size = sizeof(quire_codec_info), .name = #NAME,                             \
+        .info = {.size = sizeof(quire_codec_info),          \
+                 .name = #NAME,                             \
                  .summary = #NAME " values, not quantized", \
                  .bits = BITS,                              \
                  .flags = QUIRE_CODEC_FLOAT},               \
@@ -18,7 +19,8 @@
 
 #define AFFINE_FORM(PREFIX, TEXT, FLAGS, ROTATION, BITS, GROUP)                                      \
     {                                                                                                \
-        .info = {.size = sizeof(quire_codec_info), .name = PREFIX "a" #BITS "g" #GROUP,                                                \
+        .info = {.size = sizeof(quire_codec_info),                                                   \
+                 .name = PREFIX "a" #BITS "g" #GROUP,                                                \
                  .summary = TEXT "MLX affine, " #BITS " bits, scale and bias per " #GROUP " values", \
                  .bits = BITS,                                                                       \
                  .group = GROUP,                                                                     \
@@ -32,7 +34,8 @@
 
 #define GGML_FORM(PREFIX, TEXT, FLAGS, ROTATION, NAME, BITS, VALUES, ZERO, BIAS, ENTRIES) \
     {                                                                                     \
-        .info = {.size = sizeof(quire_codec_info), .name = PREFIX #NAME,                                                    \
+        .info = {.size = sizeof(quire_codec_info),                                        \
+                 .name = PREFIX #NAME,                                                    \
                  .summary = TEXT "ggml " #NAME ", " #BITS " bits, blocks of 32 values",   \
                  .bits = BITS,                                                            \
                  .group = 32,                                                             \
@@ -50,7 +53,8 @@
 
 #define ROW_FORM(NAME, TEXT, FLAGS, REVISION, BITS, VALUES, ZERO, ENTRIES, ENCODE) \
     {                                                                              \
-        .info = {.size = sizeof(quire_codec_info), .name = NAME,                                                     \
+        .info = {.size = sizeof(quire_codec_info),                                 \
+                 .name = NAME,                                                     \
                  .summary = TEXT ", " #BITS " bits, one scale per row",            \
                  .bits = BITS,                                                     \
                  .flags = QUIRE_CODEC_ROTATED | (FLAGS)},                          \
