@@ -101,9 +101,9 @@ int main(void)
 {
     /* The shape of the model, and how its rows are stored. quire_plan_describe() prints the plan as text. */
     char why[256];
-    quire_geometry geometry = {QUIRE_OPTIONS,          .n_layers = LAYERS, .n_q_heads = Q_HEADS,
+    quire_geometry geometry = {sizeof(quire_geometry), .n_layers = LAYERS, .n_q_heads = Q_HEADS,
                                .n_kv_heads = KV_HEADS, .d_k = D,           .d_v = D};
-    quire_plan_options options = {QUIRE_OPTIONS, .message = why, .message_size = sizeof why};
+    quire_plan_options options = {sizeof(quire_plan_options), .message = why, .message_size = sizeof why};
     quire_plan *plan;
     if (quire_plan_create(&plan, &geometry, "balanced", &options)) {
         fprintf(stderr, "policy: %s\n", why);
@@ -116,11 +116,12 @@ int main(void)
     must(quire_threads_create(&threads, 2), "threads");
     quire_executor executor = quire_threads_executor(threads);
     engine e;
-    must(quire_pool_create(&e.pool, plan,
-                           &(quire_pool_options){
-                               QUIRE_OPTIONS, .budget_bytes = 3 * quire_plan_bytes(plan, NULL, 200, PROMPT),
-                               .executor = &executor}),
-         "pool");
+    must(
+        quire_pool_create(&e.pool, plan,
+                          &(quire_pool_options){sizeof(quire_pool_options),
+                                                .budget_bytes = 3 * quire_plan_bytes(plan, NULL, 200, PROMPT),
+                                                .executor = &executor}),
+        "pool");
     e.k = (float *)malloc(sizeof(float) * PROMPT * KV_HEADS * D);
     e.v = (float *)malloc(sizeof(float) * PROMPT * KV_HEADS * D);
     e.q = (float *)malloc(sizeof(float) * PROMPT * Q_HEADS * D);
@@ -145,7 +146,7 @@ int main(void)
     quire_seq *loaded = save_and_load(e.pool, seqs[0]);
     uint32_t next = 11;
     float a = step(&e, &seqs[0], ones, 1, &next), b = step(&e, &loaded, ones, 1, &next);
-    quire_pool_stats stats;
+    quire_pool_stats stats = {.size = sizeof stats};
     quire_pool_stats_get(e.pool, &stats);
     printf(
         "%u and %u tokens, %zu bytes in %llu pages, %llu copied because an answer wrote to a shared page\n",

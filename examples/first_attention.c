@@ -15,13 +15,14 @@ int main(void)
     static float k[8 * 128], v[8 * 128], q[32 * 128], out[32 * 128];
     uint32_t n_tokens = 0;
 
-    quire_geometry g = {QUIRE_OPTIONS,   .n_layers = 2, .n_q_heads = 32,
-                        .n_kv_heads = 8, .d_k = 128,    .d_v = 128};
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 2, .n_q_heads = 32,
+                        .n_kv_heads = 8,        .d_k = 128,    .d_v = 128};
     quire_plan *plan;
     quire_pool *pool;
     quire_seq *seq;
     if (quire_plan_create(&plan, &g, "k8v4", NULL)) return 1;
-    if (quire_pool_create(&pool, plan, &(quire_pool_options){QUIRE_OPTIONS, .budget_bytes = 1u << 30}))
+    if (quire_pool_create(&pool, plan,
+                          &(quire_pool_options){sizeof(quire_pool_options), .budget_bytes = 1u << 30}))
         return 1;
     if (quire_seq_create(&seq, pool, NULL)) return 1; /* NULL: unbounded, no sinks */
 
@@ -36,7 +37,7 @@ int main(void)
         if (quire_step_commit(step)) return 1;
     }
 
-    quire_pool_stats stats;
+    quire_pool_stats stats = {.size = sizeof stats};
     quire_pool_stats_get(pool, &stats);
     printf("%u tokens in %zu bytes; f16 would take %zu\n", quire_seq_length(seq), stats.used_bytes,
            (size_t)n_tokens * 2 * 2 * 8 * 128 * 2);

@@ -67,7 +67,7 @@ static void plain_free(void *ctx, void *ptr, size_t bytes)
 
 quire_allocator quire_mem_allocator(const quire_allocator *allocator)
 {
-    quire_allocator a = allocator ? *allocator : (quire_allocator){0};
+    quire_allocator a = allocator ? *allocator : (quire_allocator){.size = sizeof(quire_allocator)};
     if (!a.alloc || !a.free) {
         a.alloc = plain_alloc;
         a.free = plain_free;

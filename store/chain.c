@@ -8,16 +8,29 @@
 #define MEDIA_TOKEN 0xffffffffu
 #define TAG_MEDIA 1u
 
-bool quire_prompt_is_valid(const quire_prompt *prompt)
+/* Medium i of a prompt that was read. */
+static quire_media media_at(const quire_prompt *prompt, uint32_t i)
 {
-    if (!prompt || prompt->n_tokens > (uint32_t)INT32_MAX || (prompt->n_tokens && !prompt->tokens))
-        return false;
-    if (prompt->n_media && !prompt->media) return false;
-    for (uint32_t i = 0; i < prompt->n_media; i++) {
-        if (prompt->media[i].position >= prompt->n_tokens) return false;
-        if (i && prompt->media[i].position <= prompt->media[i - 1].position) return false;
+    quire_media media = {0};
+    (void)quire_read_element(&media, sizeof media, prompt->media, prompt->media_stride, i);
+    return media;
+}
+
+quire_status quire_prompt_read(quire_prompt *own, const quire_prompt *prompt)
+{
+    quire_status status = quire_read_sized(own, sizeof *own, prompt);
+    if (status) return status;
+    if (own->n_tokens > (uint32_t)INT32_MAX || (own->n_tokens && !own->tokens)) return QUIRE_EINVAL;
+    if (own->n_media && (!own->media || own->media_stride < sizeof(uint32_t) + 32)) return QUIRE_EINVAL;
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < own->n_media; i++) {
+        quire_media media;
+        status = quire_read_element(&media, sizeof media, own->media, own->media_stride, i);
+        if (status) return status;
+        if (media.position >= own->n_tokens || (i && media.position <= last)) return QUIRE_EINVAL;
+        last = media.position;
     }
-    return true;
+    return QUIRE_OK;
 }
 
 /* parent, token count, token ids; then tag, offset in the page and digest of each medium. *medium: the next one. */
@@ -29,7 +42,7 @@ static bool page_key(EVP_MD_CTX *md, quire_key *out, const quire_key *parent, co
     memcpy(bytes, parent->byte, 32);
     quire_store32(bytes + 32, QUIRE_PAGE_TOKENS);
     for (uint32_t i = 0; i < QUIRE_PAGE_TOKENS; i++) {
-        bool is_media = end < prompt->n_media && prompt->media[end].position == first + i;
+        bool is_media = end < prompt->n_media && media_at(prompt, end).position == first + i;
         quire_store32(bytes + 36 + 4 * i, is_media ? MEDIA_TOKEN : prompt->tokens[first + i]);
         end += is_media;
     }
@@ -37,9 +50,10 @@ static bool page_key(EVP_MD_CTX *md, quire_key *out, const quire_key *parent, co
         EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1 && EVP_DigestUpdate(md, bytes, sizeof bytes) == 1;
     for (uint32_t i = begin; i < end && done; i++) {
         uint8_t record[40];
+        quire_media media = media_at(prompt, i);
         quire_store32(record, TAG_MEDIA);
-        quire_store32(record + 4, prompt->media[i].position - first);
-        memcpy(record + 8, prompt->media[i].digest, 32);
+        quire_store32(record + 4, media.position - first);
+        memcpy(record + 8, media.digest, 32);
         done = EVP_DigestUpdate(md, record, sizeof record) == 1;
     }
     *medium = end;

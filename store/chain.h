@@ -6,7 +6,8 @@
 
 #include "store/base.h"
 
-bool quire_prompt_is_valid(const quire_prompt *prompt);
+/* The caller's prompt, checked. */
+quire_status quire_prompt_read(quire_prompt *own, const quire_prompt *prompt);
 /* keys[0..n_pages): keys of the first pages of the prompt, which must be that long. */
 quire_status quire_chain_keys(quire_key *keys, const quire_key *root, const quire_prompt *prompt,
                               uint32_t n_pages);

@@ -68,19 +68,16 @@ static void add_double(fields *f, uint32_t tag, double value)
 /* Codec names with their lengths, then shape and rotation. */
 static quire_status add_layer(fields *f, const quire_plan *plan, uint32_t i)
 {
-    quire_plan_layer l;
-    quire_layer shape;
+    quire_plan_layer l = {.size = sizeof l};
     quire_status status = quire_plan_layer_info(plan, i, &l);
-    if (!status) status = quire_plan_shape(plan, i, &shape);
     if (status) return status;
     const char *names[] = {l.k, l.v, l.sink_k, l.sink_v};
     for (size_t j = 0; j < 4; j++) add_text(f, TAG_LAYER, names[j] ? names[j] : "");
     const quire_codec_info *k = quire_codec_find(l.k), *v = l.v ? quire_codec_find(l.v) : NULL;
     uint32_t rotated =
         (k && k->flags & QUIRE_CODEC_ROTATED ? 1u : 0u) | (v && v->flags & QUIRE_CODEC_ROTATED ? 2u : 0u);
-    const uint32_t values[] = {i,         shape.n_q_heads, shape.n_kv_heads, shape.d_k,
-                               shape.d_v, shape.window,    shape.v_in_k,     l.sink_tokens,
-                               l.group,   rotated};
+    const uint32_t values[] = {i,     l.n_q_heads, l.n_kv_heads, l.d_k,     l.d_v, l.window, l.v_in_k,
+                               l.sink_tokens, l.group, rotated};
     add_u32s(f, TAG_LAYER, values, sizeof values / sizeof *values);
     return QUIRE_OK;
 }
@@ -89,11 +86,11 @@ static quire_status add_plan(fields *f, const quire_plan *plan, const quire_seq_
 {
     uint32_t bounds[] = {ring ? ring->max_tokens : 0, ring ? ring->sinks : 0}, n = 0;
     uint8_t fingerprint[8];
-    quire_layer shape;
+    quire_plan_layer layer = {.size = sizeof layer};
     add_u32s(f, TAG_RING, bounds, 2);
     quire_store64(fingerprint, quire_plan_fingerprint(plan)); /* revisions of codecs, layout, profile */
     add(f, TAG_PLAN, fingerprint, sizeof fingerprint);
-    while (quire_plan_shape(plan, n, &shape) == QUIRE_OK) n++;
+    while (quire_plan_layer_info(plan, n, &layer) == QUIRE_OK) n++;
     add_u32s(f, TAG_PLAN, &n, 1);
     quire_status status = QUIRE_OK;
     for (uint32_t i = 0; i < n && !status; i++) status = add_layer(f, plan, i);
@@ -102,7 +99,7 @@ static quire_status add_plan(fields *f, const quire_plan *plan, const quire_seq_
 
 static bool is_whole(const quire_identity *id)
 {
-    return id && quire_options_are_known(id->version) && id->weights && *id->weights && id->tokenizer &&
+    return id->weights && *id->weights && id->tokenizer &&
            *id->tokenizer && id->adapter && id->rope && *id->rope && id->secret &&
            id->adapter_scale == id->adapter_scale && (*id->adapter || id->adapter_scale == 0);
 }

@@ -150,12 +150,17 @@ static void leave(quire_loader *l, quire_load *load)
 quire_status quire_load_begin(quire_load **out, quire_namespace *ns, const quire_prompt *prompt,
                               quire_seq *seq, uint32_t timeout_ms)
 {
-    if (!out || !ns || !ns->plan || !quire_prompt_is_valid(prompt) || !seq) return QUIRE_EINVAL;
+    quire_prompt own;
+    if (!out || !ns || !ns->plan || !seq) return QUIRE_EINVAL;
+    quire_status status = quire_prompt_read(&own, prompt);
+    if (status) return status;
+    prompt = &own;
     uint32_t length = quire_seq_length(seq);
     if (length % QUIRE_PAGE_TOKENS || length > prompt->n_tokens) return QUIRE_EINVAL;
-    quire_status status = quire_namespace_check_seq(ns, seq);
+    status = quire_namespace_check_seq(ns, seq);
     if (status) return status;
-    quire_seq_options ring = quire_seq_ring(seq);
+    quire_seq_options ring = {.size = sizeof ring};
+    (void)quire_seq_ring(seq, &ring);
     quire_load *load;
     status = create(&load, ns, prompt, &ring, length / QUIRE_PAGE_TOKENS, timeout_ms);
     if (status) return status;
@@ -232,9 +237,13 @@ quire_status quire_load_end(quire_load *load, uint32_t *n_tokens)
 quire_status quire_namespace_lookup(quire_namespace *ns, const quire_prompt *prompt, uint32_t timeout_ms,
                                     uint32_t *n_tokens)
 {
-    if (!ns || !quire_prompt_is_valid(prompt) || !n_tokens) return QUIRE_EINVAL;
+    quire_prompt own;
+    if (!ns || !n_tokens) return QUIRE_EINVAL;
+    quire_status status = quire_prompt_read(&own, prompt);
+    if (status) return status;
+    prompt = &own;
     quire_load *load;
-    quire_status status = create(&load, ns, prompt, &ns->ring, 0, timeout_ms);
+    status = create(&load, ns, prompt, &ns->ring, 0, timeout_ms);
     if (status) return status;
     quire_store *store = ns->store;
     load->survey_only = true;
@@ -254,9 +263,13 @@ quire_status quire_namespace_lookup(quire_namespace *ns, const quire_prompt *pro
 quire_status quire_namespace_load_raw(quire_namespace *ns, const quire_prompt *prompt, uint32_t timeout_ms,
                                       quire_take_page_fn take, void *ctx, uint32_t *n_tokens)
 {
-    if (!ns || ns->plan || !quire_prompt_is_valid(prompt) || !take || !n_tokens) return QUIRE_EINVAL;
+    quire_prompt own;
+    if (!ns || ns->plan || !take || !n_tokens) return QUIRE_EINVAL;
+    quire_status status = quire_prompt_read(&own, prompt);
+    if (status) return status;
+    prompt = &own;
     quire_load *load;
-    quire_status status = create(&load, ns, prompt, &ns->ring, 0, timeout_ms);
+    status = create(&load, ns, prompt, &ns->ring, 0, timeout_ms);
     if (status) return status;
     quire_loader *l = &ns->store->loader;
     submit(l, load);

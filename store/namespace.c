@@ -44,18 +44,24 @@ static quire_status create(quire_namespace **out, quire_store *store, const quir
 quire_status quire_namespace_create(quire_namespace **out, quire_store *store, const quire_identity *identity,
                                     const quire_plan *plan, const quire_seq_options *ring)
 {
-    if (!out || !store || !identity || !plan) return QUIRE_EINVAL;
-    if (ring && !quire_options_are_known(ring->version)) return QUIRE_EINVAL;
-    return create(out, store, identity, plan, ring, NULL);
+    quire_identity own;
+    quire_seq_options own_ring = {.size = sizeof own_ring};
+    if (!out || !store || !plan) return QUIRE_EINVAL;
+    quire_status status = quire_read_sized(&own, sizeof own, identity);
+    if (!status && ring) status = quire_read_sized(&own_ring, sizeof own_ring, ring);
+    return status ? status : create(out, store, &own, plan, ring ? &own_ring : NULL, NULL);
 }
 
 quire_status quire_namespace_create_raw(quire_namespace **out, quire_store *store,
                                         const quire_identity *identity, const char *layout, size_t page_bytes)
 {
-    if (!out || !store || !identity || !layout || !*layout) return QUIRE_EINVAL;
+    quire_identity own;
+    if (!out || !store || !layout || !*layout) return QUIRE_EINVAL;
+    quire_status status = quire_read_sized(&own, sizeof own, identity);
+    if (status) return status;
     if (!page_bytes || page_bytes > QUIRE_OBJECT_MAX) return QUIRE_EINVAL;
     quire_raw_layout raw = {layout, page_bytes};
-    return create(out, store, identity, NULL, NULL, &raw);
+    return create(out, store, &own, NULL, NULL, &raw);
 }
 
 void quire_namespace_destroy(quire_namespace *ns)
@@ -95,7 +101,8 @@ void quire_namespace_leave(quire_namespace *ns)
 
 quire_page_info quire_namespace_page(const quire_namespace *ns, uint32_t group, uint32_t page_index)
 {
-    quire_page_info info = {.bytes = ns->raw_bytes, .fingerprint = ns->raw_fingerprint};
+    quire_page_info info = {
+        .size = sizeof(quire_page_info), .bytes = ns->raw_bytes, .fingerprint = ns->raw_fingerprint};
     if (ns->plan) (void)quire_plan_page_info(ns->plan, group, page_index, &info);
     return info;
 }
@@ -123,7 +130,8 @@ quire_object_id quire_namespace_object(const quire_namespace *ns, const quire_ke
 
 quire_status quire_namespace_check_seq(const quire_namespace *ns, const quire_seq *seq)
 {
-    quire_seq_options ring = quire_seq_ring(seq);
+    quire_seq_options ring = {.size = sizeof ring};
+    (void)quire_seq_ring(seq, &ring);
     if (!ns->plan) return QUIRE_EINVAL;
     if (quire_plan_fingerprint(quire_seq_plan(seq)) != quire_plan_fingerprint(ns->plan))
         return QUIRE_EMISMATCH;
@@ -264,8 +272,12 @@ static bool save_page(quire_namespace *ns, const chain *c, uint32_t group, uint3
 
 quire_status quire_namespace_save(quire_namespace *ns, const quire_prompt *prompt, const quire_seq *seq)
 {
-    if (!ns || !seq || !quire_prompt_is_valid(prompt)) return QUIRE_EINVAL;
-    quire_status status = quire_namespace_check_seq(ns, seq);
+    quire_prompt own;
+    if (!ns || !seq) return QUIRE_EINVAL;
+    quire_status status = quire_prompt_read(&own, prompt);
+    if (status) return status;
+    prompt = &own;
+    status = quire_namespace_check_seq(ns, seq);
     uint32_t n = quire_seq_length(seq) / QUIRE_PAGE_TOKENS;
     if (status) return status;
     if (prompt->n_tokens < n * QUIRE_PAGE_TOKENS) return QUIRE_EINVAL;
@@ -285,10 +297,14 @@ quire_status quire_namespace_save(quire_namespace *ns, const quire_prompt *promp
 quire_status quire_namespace_save_raw(quire_namespace *ns, const quire_prompt *prompt, uint32_t page_index,
                                       const void *bytes)
 {
-    if (!ns || ns->plan || !bytes || !quire_prompt_is_valid(prompt)) return QUIRE_EINVAL;
+    quire_prompt own;
+    if (!ns || ns->plan || !bytes) return QUIRE_EINVAL;
+    quire_status status = quire_prompt_read(&own, prompt);
+    if (status) return status;
+    prompt = &own;
     if (page_index >= prompt->n_tokens / QUIRE_PAGE_TOKENS) return QUIRE_EINVAL;
     chain c;
-    quire_status status = chain_make(ns, prompt, page_index + 1, &c);
+    status = chain_make(ns, prompt, page_index + 1, &c);
     if (status) return status;
     if (save_page(ns, &c, 0, page_index, NULL, bytes)) quire_namespace_touch(ns, c.objects, page_index + 1);
     chain_free(ns, &c);
@@ -300,10 +316,14 @@ quire_status quire_namespace_save_raw(quire_namespace *ns, const quire_prompt *p
 quire_status quire_namespace_pin(quire_namespace *ns, const quire_prompt *prompt, uint32_t pinned,
                                  uint32_t timeout_ms, uint32_t *n_tokens)
 {
-    if (!ns || !ns->store->disk || !quire_prompt_is_valid(prompt)) return QUIRE_EINVAL;
+    quire_prompt own;
+    if (!ns || !ns->store->disk) return QUIRE_EINVAL;
+    quire_status status = quire_prompt_read(&own, prompt);
+    if (status) return status;
+    prompt = &own;
     if (!quire_queue_flush(&ns->store->queue[QUIRE_DISK], quire_deadline(timeout_ms))) return QUIRE_EIO;
     uint32_t held = 0;
-    quire_status status = quire_namespace_lookup(ns, prompt, 0, &held);
+    status = quire_namespace_lookup(ns, prompt, 0, &held);
     if (status) return status;
     chain c;
     status = chain_make(ns, prompt, prompt->n_tokens / QUIRE_PAGE_TOKENS, &c);

@@ -64,8 +64,8 @@ static bool copy_options(quire_remote *r, const quire_store_remote *o)
 }
 
 quire_status quire_remote_create(quire_remote **out, const quire_store_remote *o,
-                                 const quire_allocator *allocator, quire_counters *counters, char *message,
-                                 size_t message_size)
+                                 const quire_allocator *allocator, quire_counters *counters, const quire_log *log,
+                                 char *message, size_t message_size)
 {
     if (strlen(o->host) >= QUIRE_HOST_MAX || !*o->host || o->port > 65535)
         return complain(message, message_size, QUIRE_EINVAL,
@@ -74,6 +74,7 @@ quire_status quire_remote_create(quire_remote **out, const quire_store_remote *o
     if (!r) return QUIRE_ENOMEM;
     r->allocator = *allocator;
     r->counters = counters;
+    r->log = log;
     pthread_mutex_init(&r->lock, NULL);
     memset(r->node_of_slot, QUIRE_MAX_NODES, sizeof r->node_of_slot);
     quire_status status = copy_options(r, o) ? QUIRE_OK : QUIRE_ENOMEM;
@@ -189,28 +190,44 @@ bool quire_node_may_try(quire_remote *r, uint32_t node)
     return may;
 }
 
+/* Not under the lock: the caller's function may take its time. */
+static void say(quire_remote *r, uint32_t node, quire_log_level level, const char *what)
+{
+    char sentence[QUIRE_HOST_MAX + 128], host[QUIRE_HOST_MAX];
+    uint32_t port;
+    if (!r->log || !r->log->write) return;
+    quire_node_address(r, node, host, &port);
+    (void)snprintf(sentence, sizeof sentence, "The remote node %s:%u %s.", host, port, what);
+    r->log->write(r->log->ctx, level, sentence);
+}
+
 void quire_node_succeeded(quire_remote *r, uint32_t node)
 {
     pthread_mutex_lock(&r->lock);
     quire_node *n = &r->node[node];
+    bool was_down = n->open_until != 0;
     n->n_failures = 0;
     n->open_until = 0;
     n->backoff = FIRST_BACKOFF;
     pthread_mutex_unlock(&r->lock);
+    if (was_down) say(r, node, QUIRE_LOG_INFO, "answers again");
 }
 
 void quire_node_failed(quire_remote *r, uint32_t node, bool hopeless)
 {
     pthread_mutex_lock(&r->lock);
     quire_node *n = &r->node[node];
+    bool is_lost = false;
     n->n_failures++;
     if (n->n_failures >= FAILURES || hopeless || n->open_until) {
-        if (!n->open_until) quire_count(&r->counters->breaks, 1);
+        is_lost = !n->open_until;
+        if (is_lost) quire_count(&r->counters->breaks, 1);
         n->open_until = quire_now() + n->backoff;
         n->backoff = n->backoff * 2 < LAST_BACKOFF ? n->backoff * 2 : LAST_BACKOFF;
     }
     r->stale = true; /* another node may have taken its slots */
     pthread_mutex_unlock(&r->lock);
+    if (is_lost) say(r, node, QUIRE_LOG_WARNING, "does not answer and is considered down");
 }
 
 /* ---------------------------------------------------------------- topology */

@@ -19,8 +19,8 @@ static quire_status open_tiers(quire_store *s, const quire_store_options *o)
     if (o->directory)
         status = quire_disk_open(&s->disk, o->directory, o->disk_bytes, &s->allocator, &s->counters,
                                  o->message, o->message_size);
-    if (!status && o->remote.host)
-        status = quire_remote_create(&s->remote, &o->remote, &s->allocator, &s->counters, o->message,
+    if (!status && o->remote)
+        status = quire_remote_create(&s->remote, o->remote, &s->allocator, &s->counters, &s->log, o->message,
                                      o->message_size);
     return status;
 }
@@ -30,7 +30,7 @@ static quire_status start_threads(quire_store *s, const quire_store_options *o)
     static void *(*const run[2])(void *) = {quire_save_to_disk, quire_save_to_remote};
     size_t queue_bytes = o->queue_bytes ? o->queue_bytes : DEFAULT_QUEUE;
     uint32_t n_disk = o->disk_threads ? o->disk_threads : DEFAULT_THREADS;
-    uint32_t n_remote = o->remote.connections ? o->remote.connections : DEFAULT_THREADS;
+    uint32_t n_remote = o->remote && o->remote->connections ? o->remote->connections : DEFAULT_THREADS;
     for (int t = 0; t < 2; t++) {
         if (!quire_queue_init(&s->queue[t], &s->allocator, queue_bytes, &s->counters.queued_bytes[t]))
             return QUIRE_ENOMEM;
@@ -41,21 +41,42 @@ static quire_status start_threads(quire_store *s, const quire_store_options *o)
     return quire_loader_start(&s->loader, s, s->disk ? n_disk : 0, s->remote ? n_remote : 0);
 }
 
-quire_status quire_store_open(quire_store **out, const quire_store_options *o)
+/* The caller's options, and the remote they point to, in structures of our own. */
+static quire_status read_options(quire_store_options *o, quire_store_remote *remote, quire_log *log,
+                                 const quire_store_options *theirs)
 {
-    if (!out || !o || !quire_options_are_known(o->version)) return QUIRE_EINVAL;
+    quire_status status = quire_read_sized(o, sizeof *o, theirs);
+    if (status) return status;
     if (o->message && o->message_size) o->message[0] = 0;
-    if ((!o->directory && !o->remote.host) || o->disk_threads > MAX_THREADS ||
-        o->remote.connections > MAX_THREADS)
+    if (o->remote) status = quire_read_sized(remote, sizeof *remote, o->remote);
+    if (!status && o->log) status = quire_read_sized(log, sizeof *log, o->log);
+    if (status) return status;
+    o->remote = o->remote && remote->host ? remote : NULL;
+    if ((!o->directory && !o->remote) || o->disk_threads > MAX_THREADS ||
+        (o->remote && o->remote->connections > MAX_THREADS))
         return QUIRE_EINVAL;
-    quire_allocator a = quire_mem_allocator(o->allocator);
+    return QUIRE_OK;
+}
+
+quire_status quire_store_open(quire_store **out, const quire_store_options *options)
+{
+    quire_store_options o;
+    quire_store_remote remote;
+    quire_log log = {.size = sizeof log};
+    quire_allocator a = {.size = sizeof a};
+    if (!out) return QUIRE_EINVAL;
+    quire_status status = read_options(&o, &remote, &log, options);
+    if (!status && o.allocator) status = quire_read_sized(&a, sizeof a, o.allocator);
+    if (status) return status;
+    a = quire_mem_allocator(&a);
     quire_store *s = (quire_store *)quire_mem_take(&a, sizeof *s);
     if (!s) return QUIRE_ENOMEM;
     s->allocator = a;
-    s->promote = !o->no_promote;
-    s->disk_bytes_per_day = o->disk_bytes_per_day;
-    quire_status status = open_tiers(s, o);
-    if (!status) status = start_threads(s, o);
+    s->log = log;
+    s->promote = !o.no_promote;
+    s->disk_bytes_per_day = o.disk_bytes_per_day;
+    status = open_tiers(s, &o);
+    if (!status) status = start_threads(s, &o);
     if (status)
         quire_store_close(s);
     else
@@ -124,11 +145,14 @@ void quire_store_discard(quire_store *s, const quire_object_id *id, int tier)
 
 /* ---------------------------------------------------------------- statistics */
 
-void quire_store_stats_get(quire_store *s, quire_store_stats *out)
+quire_status quire_store_stats_get(quire_store *s, quire_store_stats *theirs)
 {
+    if (!s) return QUIRE_EINVAL;
+    quire_store_stats stats, *out = &stats;
     const quire_counters *c = &s->counters;
     quire_disk_usage usage = {0};
-    *out = (quire_store_stats){.loads = quire_counted(&c->loads),
+    *out = (quire_store_stats){.size = sizeof(quire_store_stats),
+                               .loads = quire_counted(&c->loads),
                                .evicted = quire_counted(&c->evicted),
                                .breaks = quire_counted(&c->breaks),
                                .reconnects = quire_counted(&c->reconnects)};
@@ -150,6 +174,7 @@ void quire_store_stats_get(quire_store *s, quire_store_stats *out)
     out->disk_objects = usage.n_objects;
     out->pinned_objects = usage.n_pinned;
     if (s->remote) quire_remote_nodes(s->remote, &out->nodes, &out->nodes_down);
+    return quire_write_sized(theirs, out, sizeof *out);
 }
 
 /* ------------------------------------------------------------ administration */

@@ -201,7 +201,7 @@ static void tell_converted(const cache_options *o, const quire_counts *counts)
 static int convert(const cache_options *o, const mlx_cache *c)
 {
     char message[512], part[PLACE_SIZE];
-    quire_counts counts = {0};
+    quire_counts counts = {.size = sizeof(quire_counts)};
     progress bar;
     mlx_convert_options how = {.layout = o->has_layout ? o->layout : c->layout,
                                .codecs = {o->to ? o->codecs[0] : NULL, o->to ? o->codecs[1] : NULL},

@@ -130,9 +130,12 @@ static quire_plan *make_plan(const rows_run *r, const char *policy, char *messag
 {
     quire_plan *plan = NULL;
     quire_layer *layers = calloc(r->file.n_layers, sizeof *layers);
-    quire_geometry geometry = {.version = QUIRE_OPTIONS, .n_layers = r->file.n_layers, .layers = layers};
+    quire_geometry geometry = {.size = sizeof(quire_geometry),
+                               .n_layers = r->file.n_layers,
+                               .layer_stride = sizeof(quire_layer),
+                               .layers = layers};
     quire_plan_options with = {
-        .version = QUIRE_OPTIONS, .profile = r->profile, .message = message, .message_size = size};
+        .size = sizeof(quire_plan_options), .profile = r->profile, .message = message, .message_size = size};
     for (uint32_t i = 0; layers && i < r->file.n_layers; i++) layers[i] = r->file.layers[i].shape;
     if (layers && quire_plan_create(&plan, &geometry, policy, &with)) plan = NULL;
     free(layers);
@@ -159,7 +162,7 @@ static quire_status measure_layer(const rows_run *r, const quire_plan *plan, uin
                                   rows_error *e, double *bits)
 {
     const quire_layer *l = &r->file.layers[layer].shape;
-    quire_plan_layer info;
+    quire_plan_layer info = {.size = sizeof info};
     quire_plan_layer_info(plan, layer, &info);
     rows_case c = {.file = &r->file,
                    .layer = layer,

@@ -148,7 +148,7 @@ static bool has_room(const char *declared, const char *codec, uint32_t d, uint32
 /* A policy that does not fit into the quantized types of -ctk and -ctv is refused by the device, which keeps those. */
 static void compare_with_declared(run *r)
 {
-    quire_plan_layer info;
+    quire_plan_layer info = {.size = sizeof info};
     const char *k = r->host_says.type_k, *v = r->host_says.type_v;
     if (!r->has_model || (!k && !v)) return;
     for (uint32_t i = 0; !quire_plan_layer_info(r->plan.plan, i, &info); i++) {
@@ -255,7 +255,7 @@ static int settle_policy(run *r)
 static double planned_bytes(const run *r)
 {
     char policy[512];
-    quire_plan_layer info;
+    quire_plan_layer info = {.size = sizeof info};
     const char *k = r->host_says.type_k, *v = r->host_says.type_v;
     model_plan coded;
     uint32_t full = 0;

@@ -35,10 +35,11 @@ typedef struct quire_store quire_store;
 
 /* One server, or any node of a cluster. The store asks the server which of the two it is. */
 typedef struct quire_store_remote {
+    size_t size;
     const char *host;       /* host name or address; NULL: no remote tier */
-    uint32_t port;          /* 0: 6379 */
     const char *user;       /* ACL user, or NULL */
     const char *password;   /* password, or NULL */
+    uint32_t port;          /* 0: 6379 */
     uint32_t tls;           /* 1: use TLS and verify the server's certificate */
     const char *tls_ca;     /* file of trusted certificates; NULL: those of the system */
     const char *tls_cert;   /* file of the client certificate, or NULL */
@@ -52,15 +53,16 @@ typedef struct quire_store_remote {
 } quire_store_remote;
 
 typedef struct quire_store_options {
-    uint32_t version;                 /* QUIRE_OPTIONS */
+    size_t size;
     const char *directory;            /* disk tier; created if missing; NULL: none */
     uint64_t disk_bytes;              /* limit of all its files together, at least 16 MiB; 0: as before */
     uint64_t disk_bytes_per_day;      /* saves beyond this are dropped, to spare the SSD; 0: no limit */
     uint32_t disk_threads;            /* threads that load; 0: 2 */
     uint32_t no_promote;              /* 1: pages loaded from the remote tier are not saved to disk */
     size_t queue_bytes;               /* limit of pages that wait to be saved, per tier; 0: 256 MiB */
-    quire_store_remote remote;        /* host NULL: no remote tier */
+    const quire_store_remote *remote; /* NULL: no remote tier */
     const quire_allocator *allocator; /* copied */
+    const quire_log *log;             /* copied; told of nodes that are lost or back, and of damage on disk */
     char *message;                    /* receives one sentence if opening fails, else ""; may be NULL */
     size_t message_size;
 } quire_store_options;
@@ -108,12 +110,16 @@ typedef enum quire_miss {
         QUIRE_MISS_COUNT
 } quire_miss;
 
+/* Room for reasons of later versions. */
+#define QUIRE_MISS_REASONS 64
+
 QUIRE_API const char *quire_miss_name(quire_miss miss); /* "PAYLOAD" */
 QUIRE_API const char *quire_miss_text(quire_miss miss);
 
 typedef struct quire_store_stats {
-    uint64_t loads;                    /* loads begun */
-    uint64_t misses[QUIRE_MISS_COUNT]; /* pages not loaded, by reason; [0] is 0 */
+    size_t size;
+    uint64_t loads;                      /* loads begun */
+    uint64_t misses[QUIRE_MISS_REASONS]; /* pages not loaded, by reason; [0] is 0 */
     /* Pages and their bytes per tier: [0] disk, [1] remote. */
     uint64_t loaded[2], loaded_bytes[2];
     uint64_t saved[2], saved_bytes[2];
@@ -131,7 +137,7 @@ typedef struct quire_store_stats {
     uint32_t nodes_down; /* nodes considered down now */
 } quire_store_stats;
 
-QUIRE_API void quire_store_stats_get(quire_store *store, quire_store_stats *out);
+QUIRE_API quire_status quire_store_stats_get(quire_store *store, quire_store_stats *out); /* set its size */
 
 /* --------------------------------------------------------------- namespace */
 
@@ -140,7 +146,7 @@ QUIRE_API void quire_store_stats_get(quire_store *store, quire_store_stats *out)
  * shared an identity, one would load the other's pages; therefore no member may be NULL, and only adapter may be "".
  */
 typedef struct quire_identity {
-    uint32_t version;      /* QUIRE_OPTIONS */
+    size_t size;
     const char *weights;   /* revision of the weights, for example a digest */
     const char *tokenizer; /* revision of the tokenizer */
     const char *adapter;   /* revision of the adapter (LoRA), or "" */
@@ -169,7 +175,7 @@ QUIRE_API quire_status quire_namespace_create_raw(quire_namespace **out, quire_s
 QUIRE_API void quire_namespace_destroy(quire_namespace *ns);
 QUIRE_API void quire_namespace_root(const quire_namespace *ns, uint8_t root[32]);
 
-/* An image or other input that takes the place of a token; tokens[position] is ignored. */
+/* An image or other input that takes the place of a token; tokens[position] is ignored. Passed in arrays. */
 typedef struct quire_media {
     uint32_t position;
     uint8_t digest[32];
@@ -177,10 +183,11 @@ typedef struct quire_media {
 
 /* The input that was computed, from position 0 on. */
 typedef struct quire_prompt {
+    size_t size;
     const uint32_t *tokens;
-    uint32_t n_tokens;
     const quire_media *media; /* in ascending order of position */
-    uint32_t n_media;
+    size_t media_stride;      /* sizeof(quire_media), if media is given */
+    uint32_t n_tokens, n_media;
 } quire_prompt;
 
 /*
@@ -237,6 +244,7 @@ QUIRE_API quire_status quire_namespace_load_raw(quire_namespace *ns, const quire
 /* ------------------------------------------------------------ administration */
 
 typedef struct quire_object_info {
+    size_t size; /* of the library's structure */
     uint8_t object[32], root[32], key[32], parent[32];
     uint32_t group, page_index;
     uint64_t payload_bytes, fingerprint;

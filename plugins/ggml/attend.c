@@ -74,7 +74,8 @@ static int open_operand(struct operand *o, const struct host_tensor *t, quire_si
         say_trouble("the program passed %s to attention in an unexpected shape", kv->name);
         return HOST_FAILED;
     }
-    quire_format_options options = {.version = QUIRE_OPTIONS, .side = side, .d = (uint32_t)t->ne[0]};
+    quire_format_options options = {
+        .size = sizeof(quire_format_options), .side = side, .d = (uint32_t)t->ne[0]};
     if (quire_format_create(&o->format, host_codec(t->type), &options)) return HOST_ALLOC_FAILED;
     o->tile_bytes = quire_tile_bytes(o->format);
     return HOST_SUCCESS;
@@ -103,7 +104,8 @@ static void tile_task(void *arg, uint32_t task)
     uint32_t heads = (uint32_t)t->ne[2], head = task % heads, tile = task / heads % o->n_tiles,
              stream = task / heads / o->n_tiles, n = (uint32_t)t->ne[1] - tile * CELLS;
     char *to = tile_at(o, stream, tile) + head * o->tile_bytes;
-    quire_rows rows = {.form = QUIRE_NATIVE,
+    quire_rows rows = {.size = sizeof(quire_rows),
+                       .form = QUIRE_NATIVE,
                        .data = (const char *)t->data + (size_t)tile * CELLS * t->nb[1] + head * t->nb[2] +
                                stream * t->nb[3],
                        .token_stride = t->nb[1]};
@@ -211,6 +213,7 @@ static void fill_job(quire_attend_job *job, quire_mask *m, const quire_tile_ref 
 {
     const struct host_tensor *q = op->src[0], *mask = op->src[3];
     *job = (quire_attend_job){
+        .tile_stride = sizeof(quire_tile_ref),
         .tiles = refs,
         .n_tiles = k->n_tiles,
         .n_q_heads = (uint32_t)q->ne[2],
@@ -225,7 +228,8 @@ static void fill_job(quire_attend_job *job, quire_mask *m, const quire_tile_ref 
         .out_stride = op->nb[2] / sizeof(float),
         .out_head_stride = op->nb[1] / sizeof(float)};
     if (!mask) return;
-    *m = (quire_mask){.form = QUIRE_F16,
+    *m = (quire_mask){.size = sizeof(quire_mask),
+                      .form = QUIRE_F16,
                       .data = (const char *)mask->data + (size_t)(stream % mask->ne[3]) * mask->nb[3],
                       .query_stride = mask->nb[1] / 2,
                       .head_stride = mask->ne[2] > 1 ? mask->nb[2] / 2 : 0,
@@ -256,14 +260,14 @@ static int attend(struct worker *w, struct host_tensor *op, struct operand *k, s
         fill_job(&l.jobs[s], &l.masks[s], l.refs + (size_t)(s / (n_jobs / k_streams)) * k->n_tiles, k, op, s);
     float max_bias = host_float_param(op, 1), scale = host_float_param(op, 0);
     if (max_bias > 0) fill_slopes(l.slopes, n_heads, max_bias);
-    quire_attend_options options = {.version = QUIRE_OPTIONS,
+    quire_attend_options options = {.size = sizeof(quire_attend_options),
                                     .flags = QUIRE_ATTEND_BIDIRECTIONAL, /* the mask decides */
                                     .scale = scale != 0 ? scale : 1e-30f,
                                     .softcap = host_float_param(op, 2),
                                     .mask_slopes = max_bias > 0 ? l.slopes : NULL,
                                     .sink_logits = op->src[4] ? op->src[4]->data : NULL};
     if (!w->workspace && quire_workspace_create(&w->workspace, &w->executor, NULL)) return HOST_ALLOC_FAILED;
-    quire_workspace_stats before, after;
+    quire_workspace_stats before = {.size = sizeof before}, after = {.size = sizeof after};
     quire_workspace_stats_get(w->workspace, &before);
     quire_status status = quire_attend(w->workspace, &options, l.jobs, n_jobs);
     quire_workspace_stats_get(w->workspace, &after);

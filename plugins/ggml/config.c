@@ -106,9 +106,14 @@ static bool check_policy(char *message, size_t size)
 {
     char why[512];
     quire_plan *plan = NULL;
-    quire_geometry geometry = {
-        .version = QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 8, .n_kv_heads = 8, .d_k = 128, .d_v = 128};
-    quire_plan_options options = {.version = QUIRE_OPTIONS, .message = why, .message_size = sizeof why};
+    quire_geometry geometry = {.size = sizeof(quire_geometry),
+                               .n_layers = 1,
+                               .n_q_heads = 8,
+                               .n_kv_heads = 8,
+                               .d_k = 128,
+                               .d_v = 128};
+    quire_plan_options options = {
+        .size = sizeof(quire_plan_options), .message = why, .message_size = sizeof why};
     if (strstr(config.kv, "sinks=")) {
         snprintf(
             message, size,

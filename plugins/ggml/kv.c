@@ -151,8 +151,10 @@ void kv_decode(const struct kv *kv, uint64_t row, uint32_t n, quire_form form, v
 {
     char *tile = kv_tile(kv, row);
     for (uint32_t h = 0; h < kv->n_heads; h++) {
-        quire_rows_out rows = {
-            .form = form, .data = (char *)to + h * head_stride, .token_stride = row_stride};
+        quire_rows_out rows = {.size = sizeof(quire_rows_out),
+                               .form = form,
+                               .data = (char *)to + h * head_stride,
+                               .token_stride = row_stride};
         quire_tile_decode(kv->format, h, tile + h * kv->tile_bytes, kv_tile_row(kv, row), n, &rows);
     }
 }
@@ -166,8 +168,10 @@ void kv_write(struct kv *kv, uint64_t row, uint32_t n, const float *values)
 {
     char *tile = kv_tile(kv, row);
     for (uint32_t h = 0; h < kv->n_heads; h++) {
-        quire_rows rows = {
-            .form = QUIRE_F32, .data = values + (size_t)h * kv->d, .token_stride = kv->row * sizeof(float)};
+        quire_rows rows = {.size = sizeof(quire_rows),
+                           .form = QUIRE_F32,
+                           .data = values + (size_t)h * kv->d,
+                           .token_stride = kv->row * sizeof(float)};
         quire_tile_encode(kv->format, h, tile + h * kv->tile_bytes, kv_tile_row(kv, row), n, &rows, NULL);
     }
     kv_wrote(kv, row, n);

@@ -69,7 +69,10 @@ static bool gather_shapes(struct kv_context *c, struct shapes *s)
 
 static quire_geometry geometry_of(const struct shapes *s)
 {
-    return (quire_geometry){.version = QUIRE_OPTIONS, .n_layers = s->n_layers, .layers = s->layers};
+    return (quire_geometry){.size = sizeof(quire_geometry),
+                            .n_layers = s->n_layers,
+                            .layer_stride = sizeof(quire_layer),
+                            .layers = s->layers};
 }
 
 /* --------------------------------------------------------------------- policy */
@@ -79,7 +82,7 @@ static quire_plan *try_policy(const struct shapes *s, const char *policy)
     char why[512];
     quire_plan *plan = NULL;
     quire_geometry geometry = geometry_of(s);
-    quire_plan_options options = {.version = QUIRE_OPTIONS,
+    quire_plan_options options = {.size = sizeof(quire_plan_options),
                                   .profile = config.loaded_profile,
                                   .message = why,
                                   .message_size = sizeof why};
@@ -92,7 +95,7 @@ static quire_plan *try_policy(const struct shapes *s, const char *policy)
 
 static const char *codec_of(const quire_plan *plan, const struct kv *kv)
 {
-    quire_plan_layer info;
+    quire_plan_layer info = {.size = sizeof info};
     if (quire_plan_layer_info(plan, kv->layer, &info)) return NULL;
     return kv->side == QUIRE_K ? info.k : info.v;
 }
@@ -168,7 +171,7 @@ static quire_plan *plan_by_policy(struct kv_context *c, const struct shapes *s)
 
 static bool give_format(struct kv *kv, const char *codec)
 {
-    quire_format_options options = {.version = QUIRE_OPTIONS,
+    quire_format_options options = {.size = sizeof(quire_format_options),
                                     .side = kv->side,
                                     .d = kv->d,
                                     .d_v = kv->d_v,

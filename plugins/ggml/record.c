@@ -101,8 +101,10 @@ static bool learn_rope(struct recorder *r, uint32_t layer, const struct host_ten
             host_float_param(op, ROPE_SCALE) * powf(host_float_param(op, ROPE_BASE), -(float)i / (float)n);
         frequencies[i] = factors ? x / ((const float *)factors->data)[i] : x;
     }
-    quire_rope rope = {
-        .n_pairs = (uint32_t)n, .interleaved = mode == MODE_NEIGHBOURS, .frequencies = frequencies};
+    quire_rope rope = {.size = sizeof(quire_rope),
+                       .n_pairs = (uint32_t)n,
+                       .interleaved = mode == MODE_NEIGHBOURS,
+                       .frequencies = frequencies};
     return !quire_profile_set_rope(r->profile, layer, &rope);
 }
 

@@ -66,7 +66,8 @@ static void store_task(void *arg, uint32_t task)
     for (int64_t i = 0; i < s->rows->ne[1]; i += n) {
         n = run_of(s, i, &row);
         if (kv_page(kv, row) % s->parts != part) continue;
-        quire_rows rows = {.form = form,
+        quire_rows rows = {.size = sizeof(quire_rows),
+                           .form = form,
                            .data = (const char *)s->rows->data + (size_t)i * s->rows->nb[1] +
                                    (size_t)head * kv->d * s->rows->nb[0],
                            .token_stride = s->rows->nb[1]};
@@ -129,7 +130,7 @@ struct coder {
 
 static bool make_coder(struct coder *c, int type, int64_t d)
 {
-    quire_format_options options = {.version = QUIRE_OPTIONS, .side = QUIRE_K, .d = (uint32_t)d};
+    quire_format_options options = {.size = sizeof(quire_format_options), .side = QUIRE_K, .d = (uint32_t)d};
     c->d = (uint32_t)d;
     c->bytes = host.ggml_row_size(type, d);
     return !d || !quire_format_create(&c->format, host_codec(type), &options);
@@ -138,8 +139,8 @@ static bool make_coder(struct coder *c, int type, int64_t d)
 /* Through a tile of one row: the bytes that come out are the declared type's own. */
 static void code_values(const struct coder *c, void *tile, const void *values, quire_form form, char *to)
 {
-    quire_rows in = {.form = form, .data = values};
-    quire_rows_out out = {.form = QUIRE_NATIVE, .data = to};
+    quire_rows in = {.size = sizeof(quire_rows), .form = form, .data = values};
+    quire_rows_out out = {.size = sizeof(quire_rows_out), .form = QUIRE_NATIVE, .data = to};
     quire_tile_encode(c->format, 0, tile, 0, 1, &in, NULL);
     quire_tile_decode(c->format, 0, tile, 0, 1, &out);
 }

@@ -97,7 +97,10 @@ static void take_rows(struct kv *kv, uint64_t row, uint32_t n, const char *bytes
 {
     char *tile = kv_tile(kv, row);
     for (uint32_t h = 0; h < kv->n_heads; h++) {
-        quire_rows rows = {.form = form, .data = bytes + h * head_bytes, .token_stride = kv->row_bytes};
+        quire_rows rows = {.size = sizeof(quire_rows),
+                           .form = form,
+                           .data = bytes + h * head_bytes,
+                           .token_stride = kv->row_bytes};
         take_head(kv, h, tile + h * kv->tile_bytes, kv_tile_row(kv, row), n, rows);
     }
     kv_wrote(kv, row, n);
@@ -281,11 +284,19 @@ static bool get_values(const struct kv *kv, uint64_t row, uint32_t n, char *byte
     }
     for (uint32_t h = 0; h < kv->n_heads; h++) {
         const char *from = kv_tile(kv, row) + h * kv->tile_bytes;
-        quire_rows_out out = {
-            .form = QUIRE_NATIVE, .data = bytes + h * head_bytes, .token_stride = kv->row_bytes};
+        quire_rows_out out = {.size = sizeof(quire_rows_out),
+                              .form = QUIRE_NATIVE,
+                              .data = bytes + h * head_bytes,
+                              .token_stride = kv->row_bytes};
         float values[CELLS * 1024];
-        quire_rows_out decoded = {.form = QUIRE_F32, .data = values, .token_stride = kv->d * sizeof(float)};
-        quire_rows rows = {.form = QUIRE_F32, .data = values, .token_stride = kv->d * sizeof(float)};
+        quire_rows_out decoded = {.size = sizeof(quire_rows_out),
+                                  .form = QUIRE_F32,
+                                  .data = values,
+                                  .token_stride = kv->d * sizeof(float)};
+        quire_rows rows = {.size = sizeof(quire_rows),
+                           .form = QUIRE_F32,
+                           .data = values,
+                           .token_stride = kv->d * sizeof(float)};
         if (quire_tile_decode(kv->format, h, from, kv_tile_row(kv, row), n, &decoded) ||
             quire_tile_encode(declared, 0, tile, 0, n, &rows, NULL) ||
             quire_tile_decode(declared, 0, tile, 0, n, &out))
@@ -297,7 +308,7 @@ static bool get_values(const struct kv *kv, uint64_t row, uint32_t n, char *byte
 void state_get_values(struct kv *kv, size_t offset, size_t size, char *bytes)
 {
     uint64_t first = offset / kv->row_bytes, end = (offset + size + kv->row_bytes - 1) / kv->row_bytes;
-    quire_format_options options = {.version = QUIRE_OPTIONS, .side = kv->side, .d = kv->d};
+    quire_format_options options = {.size = sizeof(quire_format_options), .side = kv->side, .d = kv->d};
     quire_format *declared = NULL;
     memset(bytes, 0, size);
     if (!in_bounds(kv, offset, size) || kv->owner->state != KV_SETTLED) return;

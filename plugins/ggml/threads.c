@@ -112,7 +112,7 @@ struct worker *worker_create(void)
     }
     if (host.openmp) t->parallel = find_parallel();
     w->team = t;
-    w->executor = (quire_executor){.ctx = w, .run = run, .n_threads = 1};
+    w->executor = (quire_executor){.size = sizeof(quire_executor), .ctx = w, .run = run, .n_threads = 1};
     w->n_threads = 1;
     return w;
 }

@@ -55,8 +55,10 @@ static void plan(const char *text)
         {4, 1, 192, 128, 0, 1}, {1, 1, 1, 1, 0, 0},
     };
     char message[256] = "";
-    quire_geometry geometry = {QUIRE_OPTIONS, .n_layers = 5, .layers = layers};
-    quire_plan_options options = {QUIRE_OPTIONS, .message = message, .message_size = sizeof message};
+    quire_geometry geometry = {sizeof(quire_geometry), .n_layers = 5, .layer_stride = sizeof(quire_layer),
+                               .layers = layers};
+    quire_plan_options options = {sizeof(quire_plan_options), .message = message,
+                                  .message_size = sizeof message};
     quire_plan *made = NULL;
     size_t bytes = 0;
     if (quire_plan_create(&made, &geometry, text, &options)) {

@@ -30,8 +30,9 @@ static void save_seed(const char *folder, const char *name, const quire_geometry
 static void write_seeds(const char *folder)
 {
     static const quire_layer uneven[] = {{2, 1, 8, 8, 0, 0}, {4, 2, 20, 8, 0, 0}};
-    quire_geometry small = {QUIRE_OPTIONS, 1, .n_q_heads = 1, .n_kv_heads = 1, .d_k = 2, .d_v = 2};
-    quire_geometry two = {QUIRE_OPTIONS, 2, .layers = uneven}, usual = kit_geometry(1, 32, 32);
+    quire_geometry small = {sizeof(quire_geometry), 1, .n_q_heads = 1, .n_kv_heads = 1, .d_k = 2, .d_v = 2};
+    quire_geometry two = {sizeof(quire_geometry), 2, .layer_stride = sizeof(quire_layer), .layers = uneven},
+                   usual = kit_geometry(1, 32, 32);
     save_seed(folder, "small", &small);
     save_seed(folder, "uneven", &two);
     save_seed(folder, "usual", &usual);
@@ -59,13 +60,14 @@ static size_t hash_at(const uint8_t *data, size_t size)
 /* A row through a codec calibrated by layer 0. */
 static void code_a_row(const quire_profile *profile, uint32_t d)
 {
-    quire_format_options options = {QUIRE_OPTIONS, .side = QUIRE_K, .d = d, .profile = profile};
+    quire_format_options options = {sizeof(quire_format_options), .side = QUIRE_K, .d = d,
+                                    .profile = profile};
     quire_format *format = NULL;
     KIT_REQUIRE(!quire_format_create(&format, "c:r4", &options));
     void *tile = aligned_alloc(64, quire_tile_bytes(format));
     float x[1024], y[1024];
-    quire_rows in = {.form = QUIRE_F32, .data = x};
-    quire_rows_out out = {.form = QUIRE_F32, .data = y};
+    quire_rows in = {.size = sizeof(quire_rows), .form = QUIRE_F32, .data = x};
+    quire_rows_out out = {.size = sizeof(quire_rows_out), .form = QUIRE_F32, .data = y};
     KIT_REQUIRE(tile);
     memset(tile, 0, quire_tile_bytes(format));
     kit_row(3, 0, QUIRE_K, 0, x, d);

@@ -27,7 +27,7 @@ static struct {
 
 static size_t used(void)
 {
-    quire_pool_stats stats;
+    quire_pool_stats stats = {.size = sizeof stats};
     quire_pool_stats_get(world.pool, &stats);
     KIT_REQUIRE(stats.resident_bytes <= BUDGET);
     return stats.used_bytes;
@@ -79,8 +79,8 @@ static void open_world(void)
     static const char *const policies[N_PLANS] = {"r2,window=r2", "f16/a2g32,window=r3,sinks=4:q4_0",
                                                   "c:r4/tq2,window=q5_1/iq4_nl"};
     static const uint32_t windows[] = {0, 40};
-    world.g = (quire_geometry){QUIRE_OPTIONS, 2,        .n_q_heads = 2,    .n_kv_heads = 1,
-                               .d_k = 8,      .d_v = 4, .windows = windows};
+    world.g = (quire_geometry){sizeof(quire_geometry), 2, .n_q_heads = 2, .n_kv_heads = 1, .d_k = 8, .d_v = 4,
+                               .windows = windows};
     quire_profile *profile = kit_profile(&world.g, 1, NULL);
     quire_allocator a = peak_allocator(&world.memory);
     for (uint32_t i = 0; i < N_PLANS; i++) world.plan[i] = kit_plan(&world.g, policies[i], profile);
@@ -102,7 +102,7 @@ static void read_rows(const quire_seq *seq)
         KIT_REQUIRE(n <= 256); /* the budget has no room for more */
         for (uint32_t i = 0; i < n; i++) {
             float x[64 * 32];
-            quire_rows_out rows = {.form = QUIRE_F32, .data = x};
+            quire_rows_out rows = {.size = sizeof(quire_rows_out), .form = QUIRE_F32, .data = x};
             KIT_REQUIRE(tile[i].n_rows >= 1 && tile[i].n_rows <= 64 && tile[i].first % 64 == 0);
             KIT_REQUIRE(tile[i].first + tile[i].n_rows <= quire_seq_length(seq));
             for (uint32_t s = 0; s < 2; s++) {
@@ -118,7 +118,7 @@ static void read_rows(const quire_seq *seq)
 static void must_hold(const quire_seq *seq, uint32_t layer, uint32_t position)
 {
     float x[32];
-    quire_rows_out rows = {.form = QUIRE_F32, .data = x};
+    quire_rows_out rows = {.size = sizeof(quire_rows_out), .form = QUIRE_F32, .data = x};
     KIT_REQUIRE(!quire_seq_export(seq, layer, QUIRE_K, position, 1, &rows));
 }
 
@@ -191,7 +191,7 @@ static void try_bytes(const uint8_t *data, size_t size)
     } bytes = {data}; /* it is only read */
     kit_bytes b = {.data = bytes.out, .n = size};
     quire_seq *seq = NULL;
-    quire_snapshot_info info;
+    quire_snapshot_info info = {.size = sizeof info};
     size_t blocks = world.memory.blocks, before = world.memory.bytes;
     bool has_info = !quire_snapshot_read_info(&info, kit_read, &b);
     if (has_info) KIT_REQUIRE(memchr(info.policy, 0, sizeof info.policy) && info.length <= INT32_MAX);
@@ -203,7 +203,7 @@ static void try_bytes(const uint8_t *data, size_t size)
         KIT_REQUIRE(!seq);
     } else {
         KIT_REQUIRE(has_info && info.length == quire_seq_length(seq));
-        quire_seq_options ring = {QUIRE_OPTIONS, info.max_tokens, info.sinks, info.spare_tokens};
+        quire_seq_options ring = {sizeof(quire_seq_options), info.max_tokens, info.sinks, info.spare_tokens};
         read_rows(seq);
         rows_in_sight(seq, &ring);
         (void)kit_attend_hash(&world.g, seq, &ring, 3); /* finds every output finite */

@@ -70,7 +70,7 @@ static loaded_case load(const gold_file *file, const golden_case *c)
     l.lens = (const int32_t *)golden_array(file, "%s_lens", c->name)->data;
     l.out = (const double *)golden_array(file, "%s_out", c->name)->data;
     l.lse = (const double *)golden_array(file, "%s_lse", c->name)->data;
-    l.options = (quire_attend_options){.version = QUIRE_OPTIONS,
+    l.options = (quire_attend_options){.size = sizeof(quire_attend_options),
                                        .flags = c->causal ? 0 : QUIRE_ATTEND_BIDIRECTIONAL,
                                        .scale = c->scale,
                                        .softcap = c->softcap,
@@ -78,6 +78,7 @@ static loaded_case load(const gold_file *file, const golden_case *c)
                                        .sink_logits = l.sinks};
     for (uint32_t b = 0; b < c->n_seqs && c->mask; b++) /* [B, mask heads, L, S] */
         l.masks[b] = (quire_mask){
+            .size = sizeof(quire_mask),
             .form = QUIRE_F32,
             .data = l.mask + (size_t)b * c->mask_heads * c->n_queries * c->n_keys,
             .query_stride = c->n_keys,
@@ -140,9 +141,11 @@ static void run_steps(loaded_case *l)
 {
     const golden_case *c = &l->c;
     quire_layer layer = {c->n_q, c->n_kv, c->d_k, c->d_v, c->window, c->v_in_k};
-    quire_geometry geometry = {QUIRE_OPTIONS, .n_layers = 1, .layers = &layer};
+    quire_geometry geometry = {sizeof(quire_geometry), .n_layers = 1, .layer_stride = sizeof(quire_layer),
+                               .layers = &layer};
     ref_cache cache = ref_open(&geometry, "f32,window=f32", NULL, NULL);
-    quire_seq_options ring = {QUIRE_OPTIONS, .max_tokens = c->ring_tokens, .sinks = c->ring_sinks};
+    quire_seq_options ring = {sizeof(quire_seq_options), .max_tokens = c->ring_tokens,
+                              .sinks = c->ring_sinks};
     quire_seq *seq[MOST_SEQS];
     uint32_t before[MOST_SEQS], now[MOST_SEQS];
     for (uint32_t b = 0; b < c->n_seqs; b++) {
@@ -155,8 +158,9 @@ static void run_steps(loaded_case *l)
         REF_OK(quire_step_begin(&step, cache.pool, seq, part ? now : before, c->n_seqs));
         for (uint32_t b = 0; b < c->n_seqs; b++) {
             size_t row = ((size_t)b * c->n_keys + (part ? before[b] : 0)) * c->n_kv;
-            quire_rows k = {.form = QUIRE_F32, .data = l->k + row * c->d_k};
-            quire_rows v = {.form = QUIRE_F32, .data = l->v ? l->v + row * c->d_v : NULL};
+            quire_rows k = {.size = sizeof(quire_rows), .form = QUIRE_F32, .data = l->k + row * c->d_k};
+            quire_rows v = {
+                .size = sizeof(quire_rows), .form = QUIRE_F32, .data = l->v ? l->v + row * c->d_v : NULL};
             REF_OK(quire_step_append_rows(step, 0, b, &k, &v));
         }
         if (part)
@@ -182,9 +186,9 @@ static tile_list make_tiles(const loaded_case *l, uint32_t b, uint32_t rows)
 {
     const golden_case *c = &l->c;
     tile_list t = {.n = ((uint32_t)l->lens[b] + rows - 1) / rows};
-    quire_format_options k_options = {QUIRE_OPTIONS, .side = QUIRE_K, .d = c->d_k,
+    quire_format_options k_options = {sizeof(quire_format_options), .side = QUIRE_K, .d = c->d_k,
                                       .d_v = c->v_in_k ? c->d_v : 0};
-    quire_format_options v_options = {QUIRE_OPTIONS, .side = QUIRE_V, .d = c->d_v};
+    quire_format_options v_options = {sizeof(quire_format_options), .side = QUIRE_V, .d = c->d_v};
     REF_OK(quire_format_create(&t.k, "f32", &k_options));
     REF_OK(quire_format_create(&t.v, "f32", &v_options));
     size_t k_bytes = quire_tile_bytes(t.k), v_bytes = quire_tile_bytes(t.v), used = 0;
@@ -196,10 +200,12 @@ static tile_list make_tiles(const loaded_case *l, uint32_t b, uint32_t rows)
         uint8_t *k = t.memory + used, *v = k + k_bytes; /* K and V of a head side by side */
         for (uint32_t h = 0; h < c->n_kv; h++) {
             size_t row = ((size_t)b * c->n_keys + first) * c->n_kv + h;
-            quire_rows k_rows = {.form = QUIRE_F32,
+            quire_rows k_rows = {.size = sizeof(quire_rows),
+                                 .form = QUIRE_F32,
                                  .data = l->k + row * c->d_k,
                                  .token_stride = sizeof(float) * c->n_kv * c->d_k};
-            quire_rows v_rows = {.form = QUIRE_F32,
+            quire_rows v_rows = {.size = sizeof(quire_rows),
+                                 .form = QUIRE_F32,
                                  .data = l->v ? l->v + row * c->d_v : NULL,
                                  .token_stride = sizeof(float) * c->n_kv * c->d_v};
             REF_OK(quire_tile_encode(t.k, h, k + h * (k_bytes + v_bytes), 0, n, &k_rows, NULL));
@@ -230,7 +236,8 @@ static quire_attend_job job_of(const loaded_case *l, uint32_t b, const quire_til
 {
     const golden_case *c = &l->c;
     size_t row = (size_t)b * c->n_queries * c->n_q;
-    return (quire_attend_job){.tiles = tiles,
+    return (quire_attend_job){.tile_stride = sizeof(quire_tile_ref),
+                              .tiles = tiles,
                               .n_tiles = n,
                               .n_q_heads = c->n_q,
                               .n_kv_heads = c->n_kv,

@@ -7,8 +7,8 @@
 
 enum { N_KV = 2, D_K = 32, D_V = 16, MOST_SEQS = 8, MOST_TOKENS = 512, D_PACKED = 128 };
 
-static const quire_geometry geometry = {QUIRE_OPTIONS,      .n_layers = 2, .n_q_heads = N_KV,
-                                        .n_kv_heads = N_KV, .d_k = D_K,    .d_v = D_V};
+static const quire_geometry geometry = {sizeof(quire_geometry), .n_layers = 2, .n_q_heads = N_KV,
+                                        .n_kv_heads = N_KV,     .d_k = D_K,    .d_v = D_V};
 
 /* Every value says whose it is: token, layer, side, head and channel. Whole numbers in f32. */
 static float value_of(uint32_t token, uint32_t layer, quire_side side, uint32_t head, uint32_t c)
@@ -106,7 +106,8 @@ static void trim(quire_batch *batch, uint32_t n_tokens)
 static quire_rows_out mlx_arrays(float *data, uint32_t n_columns, uint32_t d)
 {
     size_t row = sizeof(float) * d;
-    return (quire_rows_out){.form = QUIRE_F32,
+    return (quire_rows_out){.size = sizeof(quire_rows_out),
+                            .form = QUIRE_F32,
                             .data = data,
                             .token_stride = row,
                             .head_stride = row * n_columns,
@@ -210,7 +211,7 @@ static void operations_of_mlx(void **unused)
     }
     assert_int_equal(number, 43);
     quire_batch_destroy(batch);
-    quire_pool_stats stats;
+    quire_pool_stats stats = {.size = sizeof stats};
     quire_pool_stats_get(cache.pool, &stats);
     assert_int_equal(stats.n_pages, 0);
     ref_close(&cache);
@@ -256,7 +257,8 @@ static void make_values(uint64_t *state, quire_form form, uint8_t *bytes, size_t
 static quire_rows block(quire_form form, quire_form scale_form, uint8_t *const *array, size_t bytes,
                         size_t scale_bytes)
 {
-    return (quire_rows){.form = form,
+    return (quire_rows){.size = sizeof(quire_rows),
+                        .form = form,
                         .scale_form = scale_form,
                         .data = array[0],
                         .scales = array[1],
@@ -273,8 +275,8 @@ static quire_rows block(quire_form form, quire_form scale_form, uint8_t *const *
 static void import_and_export(const char *policy, quire_form form, quire_form scale_form, uint32_t bits,
                               uint32_t group)
 {
-    quire_geometry g = {QUIRE_OPTIONS,      .n_layers = 1,   .n_q_heads = N_KV,
-                        .n_kv_heads = N_KV, .d_k = D_PACKED, .d_v = D_PACKED / 2};
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 1,   .n_q_heads = N_KV,
+                        .n_kv_heads = N_KV,     .d_k = D_PACKED, .d_v = D_PACKED / 2};
     ref_cache cache = ref_open(&g, policy, NULL, NULL);
     uint64_t state = bits * 100 + (uint64_t)form;
     uint8_t *array[2][3] = {{0}};
@@ -297,7 +299,8 @@ static void import_and_export(const char *policy, quire_form form, quire_form sc
         uint8_t *back[3];
         uint32_t padding[N_PADDED];
         for (int i = 0; i < 3; i++) back[i] = random_bytes(&state, N_ROWS * (i ? scale_bytes[s] : bytes[s]));
-        quire_rows_out out = {.form = form,
+        quire_rows_out out = {.size = sizeof(quire_rows_out),
+                              .form = form,
                               .scale_form = scale_form,
                               .data = back[0],
                               .scales = back[1],
@@ -319,7 +322,7 @@ static void import_and_export(const char *policy, quire_form form, quire_form sc
             free(array[s][i]);
         }
     }
-    quire_pool_stats stats;
+    quire_pool_stats stats = {.size = sizeof stats};
     quire_pool_stats_get(cache.pool, &stats);
     assert_int_equal(stats.counts.nan + stats.counts.saturated + stats.counts.recoded, 0);
     quire_batch_destroy(batch);

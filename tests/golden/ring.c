@@ -46,8 +46,8 @@ typedef struct seen_rows {
 
 static seen_rows seen_open(const quire_seq_options *ring)
 {
-    quire_geometry geometry = {QUIRE_OPTIONS,   .n_layers = 1, .n_q_heads = 1,
-                               .n_kv_heads = 1, .d_k = D_K,    .d_v = D_SEEN};
+    quire_geometry geometry = {sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 1,
+                               .n_kv_heads = 1,        .d_k = D_K,    .d_v = D_SEEN};
     seen_rows s = {.cache = ref_open(&geometry, "f32", NULL, NULL)};
     s.seq = ref_seq(&s.cache, ring);
     return s;
@@ -116,7 +116,7 @@ static void steps_see_what_mlx_sees(void **unused)
     read_index(file, cases);
     for (uint32_t i = 0; i < N_CASES; i++) {
         const ring_case *c = &cases[i];
-        quire_seq_options ring = {QUIRE_OPTIONS, .max_tokens = c->max_size, .sinks = c->keep};
+        quire_seq_options ring = {sizeof(quire_seq_options), .max_tokens = c->max_size, .sinks = c->keep};
         seen_rows s = seen_open(&ring);
         char what[32];
         snprintf(what, sizeof what, "ring %u/%u", c->max_size, c->keep);
@@ -161,7 +161,7 @@ static void chunks_keep_the_sinks_in_sight(void **unused)
     uint32_t n_hidden = 0;
     for (uint32_t i = 0; i < 3; i++) {
         const ring_case *c = &cases[i];
-        quire_seq_options ring = {QUIRE_OPTIONS, .max_tokens = c->max_size, .sinks = c->keep};
+        quire_seq_options ring = {sizeof(quire_seq_options), .max_tokens = c->max_size, .sinks = c->keep};
         seen_rows s = seen_open(&ring);
         uint32_t n_tokens[3] = {c->prefill, STEPS, 3}, p = 0;
         for (uint32_t part = 0; part < 3; p += n_tokens[part], part++) {
@@ -190,10 +190,10 @@ static void run_attention(const gold_file *file, const ring_case *c, const char 
 {
     const float *k = golden_array(file, "attn_k")->data, *v = golden_array(file, "attn_v")->data,
                 *q = golden_array(file, "attn_q")->data;
-    quire_geometry geometry = {QUIRE_OPTIONS,      .n_layers = 1, .n_q_heads = N_Q,
-                               .n_kv_heads = N_KV, .d_k = D,      .d_v = D};
+    quire_geometry geometry = {sizeof(quire_geometry), .n_layers = 1, .n_q_heads = N_Q,
+                               .n_kv_heads = N_KV,     .d_k = D,      .d_v = D};
     ref_cache cache = ref_open(&geometry, policy, NULL, NULL);
-    quire_seq_options ring = {QUIRE_OPTIONS, .max_tokens = c->max_size, .sinks = c->keep};
+    quire_seq_options ring = {sizeof(quire_seq_options), .max_tokens = c->max_size, .sinks = c->keep};
     quire_seq *seq = ref_seq(&cache, &ring), *twin = ref_seq(&cache, NULL);
     uint32_t all = c->prefill + STEPS, one = 1, row = N_KV * D;
     ref_step(&cache, &seq, &c->prefill, 1, k, v, NULL, NULL);
@@ -285,7 +285,8 @@ static void trim_after_the_ring_has_wrapped(void **unused)
     (void)unused;
     enum { MAX = 100, SINKS = 4 };
     for (uint32_t spare = 0; spare <= 150; spare += 30) {
-        quire_seq_options ring = {QUIRE_OPTIONS, .max_tokens = MAX, .sinks = SINKS, .spare_tokens = spare};
+        quire_seq_options ring = {sizeof(quire_seq_options), .max_tokens = MAX, .sinks = SINKS,
+                                  .spare_tokens = spare};
         seen_rows s = seen_open(&ring);
         look_on(&s, 400, MAX, SINKS, "before the trim");
         if (held_rows(s.seq) > 64 + MAX + spare + 64)

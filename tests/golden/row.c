@@ -13,7 +13,7 @@ static const uint32_t sizes[] = {64, 80, 128, 256, 576};
 static void encode(const quire_coder *coder, const float *x, quire_coded_row *coded)
 {
     float y[QUIRE_MAX_D];
-    quire_counts counts = {0};
+    quire_counts counts = {.size = sizeof(quire_counts)};
     bool in_range = true;
     for (uint32_t i = 0; i < coder->d; i++) in_range &= fabsf(x[i]) <= QUIRE_F16_MAX;
     if (in_range) {

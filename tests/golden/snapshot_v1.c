@@ -44,7 +44,8 @@ typedef struct scene {
 
 static void open_scene(scene *s, const frozen *f, const char *policy)
 {
-    *s = (scene){.geometry = {QUIRE_OPTIONS, .n_layers = f->n_layers, .n_q_heads = 2, .n_kv_heads = 1}};
+    *s = (scene){
+        .geometry = {sizeof(quire_geometry), .n_layers = f->n_layers, .n_q_heads = 2, .n_kv_heads = 1}};
     s->geometry.d_k = f->d_k;
     s->geometry.d_v = f->d_v;
     s->windows[f->n_layers - 1] = f->window;
@@ -96,7 +97,7 @@ static void check(const frozen *f)
 {
     scene s;
     kit_bytes bytes = {0}, again = {0}, anew = {0};
-    quire_snapshot_info info;
+    quire_snapshot_info info = {.size = sizeof info};
     quire_seq *loaded = NULL;
     read_file(&bytes, f);
     assert_int_equal(quire_snapshot_read_info(&info, kit_read, &bytes), QUIRE_OK);

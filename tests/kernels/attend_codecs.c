@@ -103,7 +103,7 @@ static void try_seed(const ref_cache *cache, const char *policy, const shape *s,
     REF_OK(quire_step_begin(&step, cache->pool, &seq, &chunk, 1));
     REF_OK(quire_step_append(step, 0, k + first * s->d_k, v_rows ? v + first * s->d_v : NULL));
     for (uint32_t i = 0; i < COUNT(spreads); i++) {
-        options[i] = (quire_attend_options){.version = QUIRE_OPTIONS,
+        options[i] = (quire_attend_options){.size = sizeof(quire_attend_options),
                                             .scale = spreads[i] / deviation(q, k, first, s->d_k)};
         REF_OK(quire_step_attend_with(step, 0, q, out[i], NULL, NULL, &options[i], NULL));
     }
@@ -144,8 +144,8 @@ static void try_policy(const quire_geometry *geometry, const quire_profile *prof
 
 static void try_shape(const shape *s)
 {
-    quire_geometry geometry = {QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = N_Q,   .n_kv_heads = N_KV,
-                               .d_k = s->d_k, .d_v = s->d_v, .v_in_k = s->v_in_k};
+    quire_geometry geometry = {sizeof(quire_geometry), .n_layers = 1, .n_q_heads = N_Q,   .n_kv_heads = N_KV,
+                               .d_k = s->d_k,          .d_v = s->d_v, .v_in_k = s->v_in_k};
     quire_profile *profile = ref_profile(&geometry);
     const char *isa;
     for (uint32_t at = 0; (isa = quire_isa_at(at)); at++) {

@@ -34,7 +34,7 @@ static uint8_t *read_file(const char *path, size_t *n)
 static char *make_tiles(const mlx_layer *l, quire_side side, quire_format **format, uint32_t n_tiles)
 {
     const mlx_side *s = &l->sides[side];
-    quire_format_options o = {.version = QUIRE_OPTIONS, .side = side, .d = s->d};
+    quire_format_options o = {.size = sizeof(quire_format_options), .side = side, .d = s->d};
     MUST(!quire_format_create(format, s->codec, &o));
     size_t bytes = quire_tile_bytes(*format);
     char *tiles = (char *)aligned_alloc(64, bytes * n_tiles * l->n_heads);
@@ -66,7 +66,8 @@ static void attend(const mlx_layer *l, const float *q, float *out)
                                    .v_format = v_format,
                                    .first = t * 64,
                                    .n_rows = l->n_rows - t * 64u < 64 ? (uint32_t)(l->n_rows - t * 64u) : 64};
-    quire_attend_job job = {.tiles = refs,
+    quire_attend_job job = {.tile_stride = sizeof(quire_tile_ref),
+                            .tiles = refs,
                             .n_tiles = n_tiles,
                             .n_q_heads = Q_PER_KV * l->n_heads,
                             .n_kv_heads = l->n_heads,
@@ -75,7 +76,7 @@ static void attend(const mlx_layer *l, const float *q, float *out)
                             .n_queries = 1,
                             .q = q,
                             .out = out};
-    quire_attend_options o = {.version = QUIRE_OPTIONS, .flags = QUIRE_ATTEND_BIDIRECTIONAL};
+    quire_attend_options o = {.size = sizeof(quire_attend_options), .flags = QUIRE_ATTEND_BIDIRECTIONAL};
     MUST(!quire_attend(w, &o, &job, 1));
     quire_workspace_destroy(w);
     quire_format_destroy(k_format);

@@ -65,7 +65,7 @@ static model_seq *any_seq(game *g)
 static void op_create(game *g)
 {
     rng *r = &g->r;
-    quire_seq_options ring = {.version = QUIRE_OPTIONS};
+    quire_seq_options ring = {.size = sizeof(quire_seq_options)};
     if (rng_below(r, 3)) {
         ring.sinks = rng_below(r, 2) ? 0 : rng_below(r, rng_below(r, 4) ? 8 : 150);
         /* At least two tokens beside the sinks: with one, a query sees sinks and itself, and there is nothing to trim to. */

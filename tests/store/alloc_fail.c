@@ -20,7 +20,7 @@ static void live(const char *directory, const quire_allocator *a)
     KIT_REQUIRE(status == QUIRE_OK || status == QUIRE_ENOMEM);
     if (!status) {
         uint32_t n = 0, tokens[256] = {0};
-        quire_prompt p = {.tokens = tokens, .n_tokens = 256};
+        quire_prompt p = {.size = sizeof(quire_prompt), .tokens = tokens, .n_tokens = 256};
         kit_raw_save(&raw, 1, 4);
         KIT_REQUIRE(!quire_store_flush(store, 20000));
         KIT_REQUIRE(kit_raw_load(&raw, 1, 4, 1000) <= 4);

@@ -80,7 +80,8 @@ static void little_room(void **state)
     char *dir = kit_directory(NULL);
     quire_store *store = kit_open(dir, KIT_CAP, NULL);
     kit_scene s;
-    quire_geometry g = {QUIRE_OPTIONS, .n_layers = 2, .n_q_heads = 4, .n_kv_heads = 2, .d_k = 64, .d_v = 64};
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 2, .n_q_heads = 4,
+                        .n_kv_heads = 2,        .d_k = 64,     .d_v = 64};
     kit_scene_begin_with(&s, store, &g, "f16", 1, 0, 0);
     quire_seq_destroy(kit_compute(&s, 640, true));
     assert_int_equal(quire_store_flush(store, 10000), QUIRE_OK);

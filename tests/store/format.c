@@ -41,8 +41,8 @@ static const uint8_t secret[32] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14
 
 static quire_identity identity(int variant)
 {
-    quire_identity id = {QUIRE_OPTIONS, .weights = "w",       .tokenizer = "t",
-                         .adapter = "", .rope = "base=10000", .secret = secret};
+    quire_identity id = {sizeof(quire_identity), .weights = "w",       .tokenizer = "t",
+                         .adapter = "",          .rope = "base=10000", .secret = secret};
     if (variant == 1) id.weights = "wt", id.tokenizer = "t"; /* fields must not run together */
     if (variant == 2) id.weights = "w", id.tokenizer = "tt";
     if (variant == 3) id.adapter = "a", id.adapter_scale = 0.75;
@@ -63,7 +63,7 @@ static quire_key plan_root(uint32_t max_tokens)
     quire_identity id = identity(0);
     quire_geometry g = kit_geometry(2, 64, 32);
     quire_plan *plan = kit_plan(&g, "k4v4", NULL);
-    quire_seq_options ring = {QUIRE_OPTIONS, max_tokens, max_tokens ? 4 : 0, 0};
+    quire_seq_options ring = {sizeof(quire_seq_options), max_tokens, max_tokens ? 4 : 0, 0};
     quire_key root;
     KIT_REQUIRE(!quire_identity_root(&root, &id, plan, &ring, NULL));
     quire_plan_destroy(plan);
@@ -84,7 +84,8 @@ static material make(void)
     quire_key root = root_of(0);
     for (uint32_t i = 0; i < 192; i++) tokens[i] = i * i;
     memset(media.digest, 0xab, 32);
-    quire_prompt p = {.tokens = tokens, .n_tokens = 192, .media = &media, .n_media = 1};
+    quire_prompt p = {
+        .size = sizeof(quire_prompt), .tokens = tokens, .n_tokens = 192, .media = &media, .n_media = 1};
     KIT_REQUIRE(!quire_chain_keys(m.keys, &root, &p, 3));
     KIT_REQUIRE(!quire_chain_objects(m.objects, m.keys, 3, 1));
     KIT_REQUIRE(!quire_identity_seal_key(&m.seal_key, &root, secret));

@@ -42,7 +42,7 @@ static void single(void **state)
 {
     (void)state;
     kit_server server;
-    quire_store_stats stats;
+    quire_store_stats stats = {.size = sizeof stats};
     kit_server_start(&server, NULL);
     quire_store_remote remote = kit_remote(server.port);
     assert_int_equal(exchange(&remote, &stats), 320);
@@ -70,7 +70,7 @@ static void passwords(void **state)
 {
     (void)state;
     kit_server server;
-    quire_store_stats stats;
+    quire_store_stats stats = {.size = sizeof stats};
     const char *args[] = {"--requirepass", "secret", NULL};
     kit_server_start(&server, args);
     quire_store_remote remote = kit_remote(server.port);
@@ -102,7 +102,7 @@ static void tls(void **state)
 {
     (void)state;
     kit_server server;
-    quire_store_stats stats;
+    quire_store_stats stats = {.size = sizeof stats};
     char *dir = kit_directory(NULL), ca[512], other[512], cert[512], key[512];
     kit_certificates(dir);
     snprintf(ca, sizeof ca, "%s/ca.pem", dir);
@@ -193,7 +193,7 @@ static void sealed(void **state)
 {
     (void)state;
     kit_server server;
-    quire_store_stats stats;
+    quire_store_stats stats = {.size = sizeof stats};
     kit_server_start(&server, NULL);
     quire_store_remote remote = kit_remote(server.port);
     (void)exchange(&remote, &stats);

@@ -41,7 +41,7 @@ static void *run(void *arg)
         kit_raw *at = &w->raw[rng_bits(&r) % 3];
         uint64_t text = rng_bits(&r) % 100;
         uint32_t n = 1 + (uint32_t)(rng_bits(&r) % 8), tokens[64] = {0}, found;
-        quire_prompt p = {.tokens = tokens, .n_tokens = 64};
+        quire_prompt p = {.size = sizeof(quire_prompt), .tokens = tokens, .n_tokens = 64};
         switch (rng_bits(&r) % 12) {
         case 0: use_sequences(w, &r); break;
         case 1: (void)quire_namespace_lookup(at->ns, &p, 50, &found); break;

@@ -89,7 +89,8 @@ static quire_miss load_reason(kit_scene *s, uint32_t n_expected)
 /* Plain geometry: one group. */
 static void begin(kit_scene *s, quire_store *store)
 {
-    quire_geometry g = {QUIRE_OPTIONS, .n_layers = 2, .n_q_heads = 4, .n_kv_heads = 2, .d_k = 64, .d_v = 64};
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 2, .n_q_heads = 4,
+                        .n_kv_heads = 2,        .d_k = 64,     .d_v = 64};
     kit_scene_begin_with(s, store, &g, "k4v4", 3, 0, 0);
 }
 
@@ -218,7 +219,7 @@ static void identities(void **state)
         quire_identity id = kit_identity(1);
         const char *policy = "k4v4";
         quire_layer layers[2] = {{4, 2, 64, 64, 0, 0}, {4, 2, 64, 64, 0, 0}};
-        quire_seq_options ring = {QUIRE_OPTIONS, 0, 0, 0};
+        quire_seq_options ring = {sizeof(quire_seq_options), 0, 0, 0};
         if (i == 0) id.secret = secret;
         if (i == 1) id.weights = "weights-2";
         if (i == 2) id.tokenizer = "tokenizer-2";
@@ -230,7 +231,9 @@ static void identities(void **state)
         if (i == 8) g.n_q_heads = 2;
         if (i == 9) g.n_kv_heads = 4;
         if (i == 10) g.d_v = 32;
-        if (i == 11) layers[1].window = 64, g.layers = layers, g.n_q_heads = g.n_kv_heads = g.d_k = g.d_v = 0;
+        if (i == 11)
+            layers[1].window = 64, g.layer_stride = sizeof(quire_layer), g.layers = layers,
+            g.n_q_heads = g.n_kv_heads = g.d_k = g.d_v = 0;
         if (i == 12) ring.max_tokens = 512, ring.sinks = 4;
         if (i == 13) g.n_layers = 1;
         kit_scene_begin_with(&o, NULL, &g, policy, 3, ring.max_tokens, ring.sinks);

@@ -44,7 +44,7 @@ void kit_bytes_free(kit_bytes *b)
 quire_geometry kit_geometry(uint32_t n_kv_heads, uint32_t d_k, uint32_t d_v)
 {
     static const uint32_t windows[KIT_LAYERS] = {0, KIT_WINDOW, 0};
-    return (quire_geometry){.version = QUIRE_OPTIONS,
+    return (quire_geometry){.size = sizeof(quire_geometry),
                             .n_layers = KIT_LAYERS,
                             .n_q_heads = 2 * n_kv_heads,
                             .n_kv_heads = n_kv_heads,
@@ -78,7 +78,7 @@ quire_profile *kit_profile(const quire_geometry *geometry, uint64_t seed, const 
 quire_plan *kit_plan(const quire_geometry *geometry, const char *policy, const quire_profile *profile)
 {
     char message[256] = "";
-    quire_plan_options options = {QUIRE_OPTIONS, .profile = profile, .message = message,
+    quire_plan_options options = {sizeof(quire_plan_options), .profile = profile, .message = message,
                                   .message_size = sizeof message};
     quire_plan *plan = NULL;
     quire_status status = quire_plan_create(&plan, geometry, policy, &options);
@@ -89,7 +89,7 @@ quire_plan *kit_plan(const quire_geometry *geometry, const char *policy, const q
 
 quire_pool *kit_pool(const quire_plan *plan, size_t budget, const quire_allocator *allocator)
 {
-    quire_pool_options options = {QUIRE_OPTIONS, .budget_bytes = budget, .allocator = allocator};
+    quire_pool_options options = {sizeof(quire_pool_options), .budget_bytes = budget, .allocator = allocator};
     quire_pool *pool = NULL;
     KIT_REQUIRE(!quire_pool_create(&pool, plan, &options));
     return pool;
@@ -97,7 +97,7 @@ quire_pool *kit_pool(const quire_plan *plan, size_t budget, const quire_allocato
 
 quire_seq *kit_seq(quire_pool *pool, uint32_t max_tokens, uint32_t sinks, uint32_t spare)
 {
-    quire_seq_options options = {QUIRE_OPTIONS, max_tokens, sinks, spare};
+    quire_seq_options options = {sizeof(quire_seq_options), max_tokens, sinks, spare};
     quire_seq *seq = NULL;
     KIT_REQUIRE(!quire_seq_create(&seq, pool, &options));
     return seq;
@@ -105,7 +105,7 @@ quire_seq *kit_seq(quire_pool *pool, uint32_t max_tokens, uint32_t sinks, uint32
 
 void kit_pool_is_empty(quire_pool *pool)
 {
-    quire_pool_stats stats;
+    quire_pool_stats stats = {.size = sizeof stats};
     quire_pool_stats_get(pool, &stats);
     KIT_REQUIRE(stats.used_bytes == 0);
     KIT_REQUIRE(stats.n_pages == 0);
@@ -182,7 +182,7 @@ uint64_t kit_rows_hash(const quire_geometry *geometry, const quire_seq *seq)
         KIT_REQUIRE(x);
         for (uint32_t p = 0; p < length; p++)
             for (uint32_t s = 0; s < (l.v_in_k ? 1u : 2u); s++) {
-                quire_rows_out rows = {.form = QUIRE_F32, .data = x};
+                quire_rows_out rows = {.size = sizeof(quire_rows_out), .form = QUIRE_F32, .data = x};
                 quire_status status = quire_seq_export(seq, i, s ? QUIRE_V : QUIRE_K, p, 1, &rows);
                 KIT_REQUIRE(status == QUIRE_OK || status == QUIRE_ERANGE);
                 uint32_t n = l.n_kv_heads * (s ? l.d_v : l.d_k);
@@ -209,7 +209,8 @@ uint64_t kit_attend_hash(const quire_geometry *geometry, const quire_seq *seq, c
         float *out = (float *)calloc((size_t)l.n_q_heads * l.d_v, sizeof(float));
         KIT_REQUIRE(tiles && q && out && quire_seq_tiles(seq, i, tiles, n) == n);
         kit_row(seed, i, QUIRE_K, quire_seq_length(seq), q, (size_t)l.n_q_heads * l.d_k);
-        quire_attend_job job = {.tiles = tiles,
+        quire_attend_job job = {.tile_stride = sizeof(quire_tile_ref),
+                                .tiles = tiles,
                                 .n_tiles = n,
                                 .n_q_heads = l.n_q_heads,
                                 .n_kv_heads = l.n_kv_heads,

@@ -74,7 +74,8 @@ void fail_alloc_init(struct fail_alloc *f, uint64_t fail_at)
 
 quire_allocator fail_alloc_allocator(struct fail_alloc *f)
 {
-    return (quire_allocator){.ctx = f,
+    return (quire_allocator){.size = sizeof(quire_allocator),
+                             .ctx = f,
                              .alloc = fail_alloc,
                              .free = fail_free,
                              .reserve = fail_reserve,

@@ -50,7 +50,7 @@ static bool check_values(const row_world *w, const model_seq *s, uint32_t layer,
 {
     float x[MAX_ROWS * ROW_WIDEST];
     uint32_t width = row_width(w, layer, side);
-    quire_rows_out rows = {.form = QUIRE_F32, .data = x};
+    quire_rows_out rows = {.size = sizeof(quire_rows_out), .form = QUIRE_F32, .data = x};
     quire_status status = quire_seq_export(s->real, layer, side, first, n, &rows);
     quire_status due = all_held(w, s, layer, first, n) ? QUIRE_OK : QUIRE_ERANGE;
     if (status != due)
@@ -70,7 +70,7 @@ static bool check_native(const row_world *w, const model_seq *s, uint32_t layer,
 {
     uint8_t bytes[MAX_ROWS * ROW_WIDEST * 4];
     uint32_t g = w->group[layer];
-    quire_rows_out rows = {.form = QUIRE_NATIVE, .data = bytes};
+    quire_rows_out rows = {.size = sizeof(quire_rows_out), .form = QUIRE_NATIVE, .data = bytes};
     quire_status due = !all_held(w, s, layer, first, n)            ? QUIRE_ERANGE
                        : !all_planned(w, s, layer, side, first, n) ? QUIRE_EUNSUPPORTED
                                                                    : QUIRE_OK;
@@ -148,7 +148,7 @@ bool model_check_seq(const row_world *w, const model_seq *s, model_why *why)
 
 bool model_check_pool(model_pool *pool, model_why *why)
 {
-    quire_pool_stats stats;
+    quire_pool_stats stats = {.size = sizeof stats};
     quire_pool_stats_get(pool->real, &stats);
     if (stats.used_bytes != pool->used || stats.n_pages != pool->n_pages)
         return differs(why, "pool: %zu bytes in %llu pages, not %zu in %llu", stats.used_bytes,

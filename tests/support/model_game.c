@@ -67,7 +67,8 @@ void game_create(game *g, uint64_t seed)
         chosen[at] = chosen[i];
         chosen[i] = policy;
     }
-    quire_geometry geometry = {QUIRE_OPTIONS, .n_layers = n_layers[shape], .layers = shapes[shape]};
+    quire_geometry geometry = {sizeof(quire_geometry), .n_layers = n_layers[shape],
+                               .layer_stride = sizeof(quire_layer), .layers = shapes[shape]};
     row_world_create(&g->world, &geometry, chosen, n_plans, seed);
 
     fail_alloc_init(&g->memory, 0);
@@ -94,7 +95,7 @@ void game_destroy(game *g)
         for (uint32_t k = 0; k < g->batch[i].n; k++) model_seq_destroy(&g->world, g->batch[i].seq[k]);
     }
     for (uint32_t i = 0; i < GAME_POOLS; i++) {
-        quire_pool_stats stats;
+        quire_pool_stats stats = {.size = sizeof stats};
         quire_pool_stats_get(g->pool[i].real, &stats);
         GAME_EXPECT(g, !stats.used_bytes && !stats.n_pages, "pool %u: %zu bytes are in use", i,
                     stats.used_bytes);
@@ -151,8 +152,11 @@ static void fill_rows(const game *g, const plan_of_step *p, uint32_t i, uint32_t
     size_t row = form == QUIRE_NATIVE ? 0 : d * quire_value_bytes(form);
     if (form == QUIRE_NATIVE) /* every page has the same codec, the caller has looked */
         row = w->layout[w->node[p->seq[i]->node[group][first]].layout].row_bytes[layer][side];
-    *rows = (quire_rows){
-        .form = form, .data = to, .head_stride = row + gap, .token_stride = (row + gap) * heads + gap};
+    *rows = (quire_rows){.size = sizeof(quire_rows),
+                         .form = form,
+                         .data = to,
+                         .head_stride = row + gap,
+                         .token_stride = (row + gap) * heads + gap};
     for (uint32_t t = 0; t < p->n_tokens[i]; t++)
         for (uint32_t h = 0; h < heads; h++) {
             uint8_t *at = to + t * rows->token_stride + h * rows->head_stride;
@@ -188,9 +192,9 @@ static void append_one(game *g, quire_step *step, const plan_of_step *p, uint32_
     static const quire_form forms[] = {QUIRE_F32, QUIRE_F16, QUIRE_BF16, QUIRE_NATIVE};
     quire_form form = forms[rng_below(&g->r, 4)];
     size_t gap = rng_below(&g->r, 2) * 4;
-    quire_rows k = {0}, v = {0};
+    quire_rows k = {.size = sizeof(quire_rows)}, v = {0};
     if (form == QUIRE_NATIVE && !fits_native(g, p, i, layer)) {
-        k = v = (quire_rows){.form = QUIRE_NATIVE, .data = bytes};
+        k = v = (quire_rows){.size = sizeof(quire_rows), .form = QUIRE_NATIVE, .data = bytes};
         if (p->n_tokens[i])
             game_expect_status(g, quire_step_append_rows(step, layer, i, &k, &v), QUIRE_EUNSUPPORTED);
         form = QUIRE_F32;
@@ -272,7 +276,7 @@ void game_step(game *g, model_pool *pool)
     bool fits = bytes <= pool->budget - pool->used;
     game_expect_status(g, status, fits ? QUIRE_OK : QUIRE_EFULL);
     if (!fits) {
-        quire_pool_stats stats; /* some copies were made before the budget ended */
+        quire_pool_stats stats = {.size = sizeof stats}; /* some copies were made before the budget ended */
         quire_pool_stats_get(pool->real, &stats);
         pool->n_copies = stats.n_copies;
         g->n_refused_full++;
@@ -326,7 +330,8 @@ void game_import(game *g, model_pool *pool)
             for (uint32_t i = 0; i < n; i++)
                 for (uint32_t c = 0; c < columns; c++, x += width)
                     memcpy(x, row_input(w, token[i][c], layer, s ? QUIRE_V : QUIRE_K), width * sizeof(float));
-            *(s ? &v[layer] : &k[layer]) = (quire_rows){.form = QUIRE_F32, .data = block[layer][s]};
+            *(s ? &v[layer] : &k[layer]) =
+                (quire_rows){.size = sizeof(quire_rows), .form = QUIRE_F32, .data = block[layer][s]};
         }
     quire_status status = quire_batch_import(&b.real, pool->real, n, columns, padding, k, v);
     for (uint32_t layer = 0; layer < w->n_layers; layer++)
@@ -363,7 +368,7 @@ void game_export(game *g, const model_batch *b)
     }
     uint32_t columns = longest + rng_below(&g->r, 3), width = row_width(w, layer, side);
     if (columns > MAX_COLUMNS) return;
-    quire_rows_out rows = {.form = QUIRE_F32, .data = x};
+    quire_rows_out rows = {.size = sizeof(quire_rows_out), .form = QUIRE_F32, .data = x};
     memset(x, 0x7f, sizeof(float) * b->n * columns * width);
     if (longest && held)
         game_expect_status(g, quire_batch_export(b->real, layer, side, longest - 1, padding, &rows),

@@ -27,5 +27,6 @@ static void peak_free(void *ctx, void *ptr, size_t bytes)
 
 quire_allocator peak_allocator(struct peak_alloc *p)
 {
-    return (quire_allocator){.ctx = p, .alloc = peak_take, .free = peak_free};
+    return (quire_allocator){
+        .size = sizeof(quire_allocator), .ctx = p, .alloc = peak_take, .free = peak_free};
 }

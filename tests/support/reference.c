@@ -211,12 +211,14 @@ ref_cache ref_open(const quire_geometry *geometry, const char *policy, const qui
 {
     ref_cache cache = {0};
     char message[256] = "";
-    quire_plan_options plan_options = {
-        .version = QUIRE_OPTIONS, .profile = profile, .message = message, .message_size = sizeof message};
+    quire_plan_options plan_options = {.size = sizeof(quire_plan_options),
+                                       .profile = profile,
+                                       .message = message,
+                                       .message_size = sizeof message};
     if (quire_plan_create(&cache.plan, geometry, policy, &plan_options))
         fail_msg("policy %s: %s", policy, message);
     quire_pool_options pool_options = {
-        .version = QUIRE_OPTIONS, .budget_bytes = (size_t)1 << 28, .executor = executor};
+        .size = sizeof(quire_pool_options), .budget_bytes = (size_t)1 << 28, .executor = executor};
     REF_OK(quire_pool_create(&cache.pool, cache.plan, &pool_options));
     return cache;
 }
@@ -247,7 +249,7 @@ void ref_step(const ref_cache *cache, quire_seq *const *seqs, const uint32_t *n_
 
 void ref_export(const quire_seq *seq, uint32_t layer, quire_side side, uint32_t first, uint32_t n, float *to)
 {
-    quire_rows_out rows = {.form = QUIRE_F32, .data = to};
+    quire_rows_out rows = {.size = sizeof(quire_rows_out), .form = QUIRE_F32, .data = to};
     REF_OK(quire_seq_export(seq, layer, side, first, n, &rows));
 }
 
@@ -266,5 +268,5 @@ static void run_backwards(void *ctx, void (*task)(void *arg, uint32_t index), vo
 
 quire_executor ref_backwards(uint32_t n_threads)
 {
-    return (quire_executor){.run = run_backwards, .n_threads = n_threads};
+    return (quire_executor){.size = sizeof(quire_executor), .run = run_backwards, .n_threads = n_threads};
 }

@@ -89,7 +89,7 @@ static void group_layers(row_world *w, const quire_geometry *geometry)
 static void add_format(row_world *w, row_layout *l, uint32_t i, quire_side side, const char *codec)
 {
     const quire_layer *shape = &w->layer[i];
-    quire_format_options options = {.version = QUIRE_OPTIONS,
+    quire_format_options options = {.size = sizeof(quire_format_options),
                                     .side = side,
                                     .d = side == QUIRE_K ? shape->d_k : shape->d_v,
                                     .profile = w->profile,
@@ -107,7 +107,7 @@ static void add_plan(row_world *w, uint32_t p, const quire_geometry *geometry, c
 {
     w->plan[p] = kit_plan(geometry, policy, w->profile);
     for (uint32_t i = 0; i < w->n_layers; i++) {
-        quire_plan_layer info;
+        quire_plan_layer info = {.size = sizeof info};
         KIT_REQUIRE(!quire_plan_layer_info(w->plan[p], i, &info) && info.group == w->group[i]);
         for (uint32_t sink = 0; sink < (info.sink_tokens ? 2u : 1u); sink++) {
             row_layout *l = &w->layout[(p * 2 + sink) * w->n_groups + info.group];
@@ -191,8 +191,9 @@ bool row_layouts_equal(const row_world *w, uint32_t a, uint32_t b)
 static void code_row(row_world *w, const quire_format *f, uint32_t head, const float *x, uint32_t t,
                      uint8_t *native, float *values)
 {
-    quire_rows in = {.form = QUIRE_F32, .data = x};
-    quire_rows_out bytes = {.form = QUIRE_NATIVE, .data = native}, back = {.form = QUIRE_F32, .data = values};
+    quire_rows in = {.size = sizeof(quire_rows), .form = QUIRE_F32, .data = x};
+    quire_rows_out bytes = {.size = sizeof(quire_rows_out), .form = QUIRE_NATIVE, .data = native},
+                   back = {.form = QUIRE_F32, .data = values};
     memset(w->tile, 0, quire_tile_bytes(f));
     KIT_REQUIRE(!quire_tile_encode(f, head, w->tile, t, 1, &in, NULL));
     KIT_REQUIRE(!quire_tile_decode(f, head, w->tile, t, 1, &bytes));

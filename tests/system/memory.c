@@ -93,15 +93,16 @@ typedef struct cache {
 static cache open_cache(uint32_t n_layers, const uint32_t *windows, const char *policy, uint32_t n_threads,
                         const quire_seq_options *ring)
 {
-    cache c = {.geometry = {QUIRE_OPTIONS, n_layers, .n_q_heads = HEADS, .n_kv_heads = HEADS, .d_k = D,
-                            .d_v = D, .windows = windows}};
-    quire_executor executor = {0};
+    cache c = {.geometry = {sizeof(quire_seq_options), n_layers, .n_q_heads = HEADS, .n_kv_heads = HEADS,
+                            .d_k = D, .d_v = D, .windows = windows}};
+    quire_executor executor = {.size = sizeof(quire_executor)};
     if (n_threads > 1) {
         assert_int_equal(quire_threads_create(&c.threads, n_threads), QUIRE_OK);
         executor = quire_threads_executor(c.threads);
     }
     c.plan = kit_plan(&c.geometry, policy, NULL);
-    quire_pool_options options = {QUIRE_OPTIONS, .budget_bytes = (size_t)4 << 30, .executor = &executor};
+    quire_pool_options options = {sizeof(quire_pool_options), .budget_bytes = (size_t)4 << 30,
+                                  .executor = &executor};
     assert_int_equal(quire_pool_create(&c.pool, c.plan, &options), QUIRE_OK);
     assert_int_equal(quire_seq_create(&c.seq, c.pool, ring), QUIRE_OK);
     return c;
@@ -197,7 +198,8 @@ static void two_threads(void **state)
 static void ring(void **state)
 {
     (void)state;
-    quire_seq_options options = {QUIRE_OPTIONS, .max_tokens = 8192, .sinks = 4, .spare_tokens = 64};
+    quire_seq_options options = {sizeof(quire_seq_options), .max_tokens = 8192, .sinks = 4,
+                                 .spare_tokens = 64};
     cache c = open_cache(1, NULL, "k8v4", 1, &options);
     append(&c, 1, true);
     int64_t page = (int64_t)quire_plan_page_bytes(c.plan, 0), base = resident();
@@ -206,7 +208,7 @@ static void ring(void **state)
                 (8192 + 64 + CHUNK + 3 * 64) * (page / 64)); /* the ring, a step, pages not yet passed */
     int64_t peak = append_to(&c, MEASURED ? 40000 : 12000, CHUNK * (page / 64) + page + NOISE);
     at_most("a ring of 8,192 tokens", peak - base, bytes + NOISE);
-    quire_pool_stats stats;
+    quire_pool_stats stats = {.size = sizeof stats};
     quire_pool_stats_get(c.pool, &stats);
     assert_true((int64_t)stats.peak_bytes <= bytes);
     close_cache(&c);

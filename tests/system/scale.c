@@ -47,7 +47,7 @@ static void reference(const quire_seq *seq, const quire_layer *l, uint32_t head,
     for (int pass = 0; pass < 2; pass++) {
         quire_side side = pass && !l->v_in_k ? QUIRE_V : QUIRE_K;
         uint32_t d = side == QUIRE_K ? l->d_k : l->d_v;
-        quire_rows_out rows = {.form = QUIRE_F32, .data = x};
+        quire_rows_out rows = {.size = sizeof(quire_rows_out), .form = QUIRE_F32, .data = x};
         for (uint32_t first = 0; first < n; first += PART) {
             uint32_t n_part = n - first < PART ? n - first : PART;
             assert_int_equal(quire_seq_export(seq, 0, side, first, n_part, &rows), QUIRE_OK);
@@ -82,7 +82,7 @@ static double error_of(const float *out, const double *expected, uint32_t d)
 static quire_pool *pool_of(const quire_plan *plan, size_t budget, const quire_executor *executor)
 {
     quire_pool *pool = NULL;
-    quire_pool_options options = {QUIRE_OPTIONS, .budget_bytes = budget, .executor = executor};
+    quire_pool_options options = {sizeof(quire_pool_options), .budget_bytes = budget, .executor = executor};
     assert_int_equal(quire_pool_create(&pool, plan, &options), QUIRE_OK);
     return pool;
 }
@@ -94,8 +94,8 @@ static void million_tokens(void **state)
     (void)state;
     enum { D = 32, CHUNK = 8000, QUERIES = 2 };
     const uint32_t n = SLOW ? 40000 : 1000000;
-    quire_geometry g = {QUIRE_OPTIONS,   .n_layers = 1, .n_q_heads = QUERIES,
-                        .n_kv_heads = 1, .d_k = D,      .d_v = D};
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 1, .n_q_heads = QUERIES,
+                        .n_kv_heads = 1,        .d_k = D,      .d_v = D};
     quire_layer l = {QUERIES, 1, D, D, 0, 0};
     quire_plan *plan = kit_plan(&g, "a2g32/r2", NULL);
     quire_threads *team = NULL;
@@ -139,7 +139,8 @@ static void million_tokens(void **state)
     quire_tile_ref *tiles = (quire_tile_ref *)allocate(n_tiles, sizeof *tiles);
     assert_int_equal(n_tiles, n / 64 + 1);
     quire_seq_tiles(seq, 0, tiles, n_tiles);
-    quire_attend_job job = {.tiles = tiles,
+    quire_attend_job job = {.tile_stride = sizeof(quire_tile_ref),
+                            .tiles = tiles,
                             .n_tiles = n_tiles,
                             .n_q_heads = QUERIES,
                             .n_kv_heads = 1,
@@ -171,7 +172,8 @@ static void many_sequences(void **state)
 {
     (void)state;
     enum { SEQS = 4096, D = 16 };
-    quire_geometry g = {QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 2, .n_kv_heads = 1, .d_k = D, .d_v = D};
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 2,
+                        .n_kv_heads = 1,        .d_k = D,      .d_v = D};
     quire_plan *plan = kit_plan(&g, "r4/r3", NULL);
     quire_pool *pool = pool_of(plan, (size_t)SEQS * 2 * quire_plan_page_bytes(plan, 0), NULL);
     quire_seq **seq = (quire_seq **)allocate(SEQS, sizeof *seq);
@@ -227,7 +229,8 @@ static void many_pages(void **state)
 {
     (void)state;
     enum { STEP = 4096, STEPS = 25, SEQS = STEP * STEPS, D = 16 };
-    quire_geometry g = {QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 1, .n_kv_heads = 1, .d_k = D, .d_v = D};
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 1,
+                        .n_kv_heads = 1,        .d_k = D,      .d_v = D};
     quire_plan *plan = kit_plan(&g, "r2", NULL);
     quire_pool *pool = pool_of(plan, (size_t)SEQS * quire_plan_page_bytes(plan, 0), NULL);
     quire_seq **seq = (quire_seq **)allocate(SEQS, sizeof *seq);
@@ -244,7 +247,7 @@ static void many_pages(void **state)
             assert_int_equal(quire_step_append(step, 0, x, x), QUIRE_OK);
             assert_int_equal(quire_step_commit(step), QUIRE_OK);
         }
-        quire_pool_stats stats;
+        quire_pool_stats stats = {.size = sizeof stats};
         quire_pool_stats_get(pool, &stats);
         assert_int_equal(stats.n_pages, SEQS);
         assert_true(stats.used_bytes == stats.budget_bytes);
@@ -272,7 +275,8 @@ static void large_pages(void **state)
 {
     (void)state;
     enum { LAYERS = 128, HEADS = 128, D = 128 };
-    quire_geometry g = {QUIRE_OPTIONS, LAYERS, .n_q_heads = HEADS, .n_kv_heads = HEADS, .d_k = D, .d_v = D};
+    quire_geometry g = {sizeof(quire_geometry), LAYERS,   .n_q_heads = HEADS,
+                        .n_kv_heads = HEADS,    .d_k = D, .d_v = D};
     quire_plan *plan = kit_plan(&g, "r2", NULL);
     size_t page = quire_plan_page_bytes(plan, 0);
     assert_int_equal(page, (size_t)LAYERS * HEADS * 2 * (D / 4 + 2) * 64);
@@ -291,7 +295,7 @@ static void large_pages(void **state)
         if (layer % 32 == 31) assert_int_equal(quire_step_attend(step, layer, x, out), QUIRE_OK);
     }
     assert_int_equal(quire_step_commit(step), QUIRE_OK);
-    quire_rows_out rows = {.form = QUIRE_F32, .data = back};
+    quire_rows_out rows = {.size = sizeof(quire_rows_out), .form = QUIRE_F32, .data = back};
     assert_int_equal(quire_seq_export(seq, LAYERS - 1, QUIRE_V, 0, 1, &rows), QUIRE_OK);
     for (uint32_t i = 0; i < HEADS * D; i++) /* a single row: attention gives it back, but for the rounding */
         if (!(fabsf(out[i] - back[i]) <= 1e-5f * (1 + fabsf(back[i]))))
@@ -315,7 +319,8 @@ static void large_heads(void **state)
     for (uint32_t shared = 0; shared < 2; shared++)
         for (uint32_t p = 0; p < sizeof policies / sizeof *policies; p++) {
             quire_layer l = {Q_HEADS, 1, D_K, D_V, 0, shared};
-            quire_geometry g = {QUIRE_OPTIONS, .n_layers = 1, .layers = &l};
+            quire_geometry g = {sizeof(quire_geometry), .n_layers = 1, .layer_stride = sizeof(quire_layer),
+                                .layers = &l};
             quire_plan *plan = kit_plan(&g, policies[p], NULL);
             quire_pool *pool = pool_of(plan, quire_plan_bytes(plan, NULL, N, N), NULL);
             quire_seq *seq = kit_seq(pool, 0, 0, 0);

@@ -73,7 +73,7 @@ static void scene_destroy(scene *s)
 /* All that can be seen of the sequences and the pool. */
 static uint64_t look(const scene *s)
 {
-    quire_pool_stats stats;
+    quire_pool_stats stats = {.size = sizeof stats};
     uint64_t hash = 0;
     const quire_seq *seqs[] = {s->plain, s->fork, s->ring};
     for (uint32_t i = 0; i < 3; i++)
@@ -100,7 +100,8 @@ typedef quire_status call(scene *s);
 static quire_status plan_create(scene *s)
 {
     quire_plan *plan = NULL;
-    quire_plan_options options = {QUIRE_OPTIONS, .profile = s->profile, .allocator = &s->allocator};
+    quire_plan_options options = {sizeof(quire_plan_options), .profile = s->profile,
+                                  .allocator = &s->allocator};
     quire_status status = quire_plan_create(&plan, &s->geometry, OTHER_POLICY, &options);
     quire_plan_destroy(plan);
     return status;
@@ -109,7 +110,8 @@ static quire_status plan_create(scene *s)
 static quire_status pool_create(scene *s)
 {
     quire_pool *pool = NULL;
-    quire_pool_options options = {QUIRE_OPTIONS, .budget_bytes = BUDGET, .allocator = &s->allocator};
+    quire_pool_options options = {sizeof(quire_pool_options), .budget_bytes = BUDGET,
+                                  .allocator = &s->allocator};
     quire_status status = quire_pool_create(&pool, s->plan, &options);
     quire_pool_destroy(pool);
     return status;
@@ -123,7 +125,7 @@ static quire_status pool_add_plan(scene *s)
 static quire_status seq_create(scene *s)
 {
     quire_seq *seq = NULL;
-    quire_seq_options ring = {QUIRE_OPTIONS, 100, 4, 8};
+    quire_seq_options ring = {sizeof(quire_seq_options), 100, 4, 8};
     quire_status status = quire_seq_create(&seq, s->pool, &ring);
     quire_seq_destroy(seq);
     return status;
@@ -164,7 +166,8 @@ static quire_status step_begin(scene *s)
 /* Two open steps in a new pool: each needs a workspace of its own. */
 static quire_status first_steps(scene *s)
 {
-    quire_pool_options options = {QUIRE_OPTIONS, .budget_bytes = BUDGET, .allocator = &s->allocator};
+    quire_pool_options options = {sizeof(quire_pool_options), .budget_bytes = BUDGET,
+                                  .allocator = &s->allocator};
     quire_pool *pool = NULL;
     quire_seq *seq[2] = {NULL, NULL};
     quire_step *step[2] = {NULL, NULL};
@@ -250,7 +253,8 @@ static quire_status batch_import(scene *s)
     quire_rows rows[KIT_LAYERS];
     quire_batch *batch = NULL;
     KIT_REQUIRE(x);
-    for (uint32_t i = 0; i < KIT_LAYERS; i++) rows[i] = (quire_rows){.form = QUIRE_F32, .data = x};
+    for (uint32_t i = 0; i < KIT_LAYERS; i++)
+        rows[i] = (quire_rows){.size = sizeof(quire_rows), .form = QUIRE_F32, .data = x};
     quire_status status = quire_batch_import(&batch, s->pool, SEQS, COLUMNS, padding, rows, rows);
     quire_batch_destroy(batch);
     free(x);
@@ -288,7 +292,8 @@ static quire_status attend(scene *s)
     for (uint32_t n = 1; n <= N && !status; n += N - 1) {
         quire_attend_job job[2];
         for (uint32_t i = 0; i < 2; i++)
-            job[i] = (quire_attend_job){.tiles = tile,
+            job[i] = (quire_attend_job){.tile_stride = sizeof(quire_tile_ref),
+                                        .tiles = tile,
                                         .n_tiles = n_tiles,
                                         .n_q_heads = 4,
                                         .n_kv_heads = 2,
@@ -334,8 +339,8 @@ static quire_status profile_load(scene *s)
 static quire_status format_create(scene *s)
 {
     quire_format *format = NULL;
-    quire_format_options options = {QUIRE_OPTIONS, .side = QUIRE_K, .d = 32, .profile = s->profile,
-                                    .allocator = &s->allocator};
+    quire_format_options options = {sizeof(quire_format_options), .side = QUIRE_K, .d = 32,
+                                    .profile = s->profile, .allocator = &s->allocator};
     quire_status status = quire_format_create(&format, "c:r4", &options);
     quire_format_destroy(format);
     return status;

@@ -16,22 +16,22 @@ static void expect_refusal(host *t, const quire_attend_job *bad, quire_status st
         if (((const uint8_t *)t->out)[i] != 0x55) fail_msg("%s: something was written", what);
 }
 
-#define REFUSED(...)                                                      \
-    do {                                                                  \
-        quire_attend_job job = host_job(t);                               \
-        quire_tile_ref tile = t->tile[1];                                 \
-        quire_mask mask = {.form = QUIRE_F32, .data = t->q, .n_keys = 1}; \
-        job.tiles = &tile;                                                \
-        job.n_tiles = 1;                                                  \
-        (void)mask;                                                       \
-        __VA_ARGS__;                                                      \
-        expect_refusal(t, &job, QUIRE_EINVAL, #__VA_ARGS__);              \
+#define REFUSED(...)                                                                                  \
+    do {                                                                                              \
+        quire_attend_job job = host_job(t);                                                           \
+        quire_tile_ref tile = t->tile[1];                                                             \
+        quire_mask mask = {.size = sizeof(quire_mask), .form = QUIRE_F32, .data = t->q, .n_keys = 1}; \
+        job.tiles = &tile;                                                                            \
+        job.n_tiles = 1;                                                                              \
+        (void)mask;                                                                                   \
+        __VA_ARGS__;                                                                                  \
+        expect_refusal(t, &job, QUIRE_EINVAL, #__VA_ARGS__);                                          \
     } while (0)
 
 static void refused_options(host *t, const quire_attend_job *job, quire_attend_options options,
                             const char *what)
 {
-    options.version = QUIRE_OPTIONS;
+    options.size = sizeof(quire_attend_options);
     quire_status got = quire_attend(t->workspace, &options, job, 1);
     if (got != QUIRE_EINVAL) fail_msg("%s: %s", what, quire_status_name(got));
 }
@@ -78,10 +78,11 @@ static void refused_jobs(void **unused)
     REFUSED(mask.form = QUIRE_MLX, job.mask = &mask);
 
     /* A calibrated format knows the heads of its profile only. Its tiles have the size of the plain r4. */
-    quire_geometry one = {QUIRE_OPTIONS,   .n_layers = 1, .n_q_heads = 1,
-                          .n_kv_heads = 1, .d_k = D,      .d_v = D_V};
+    quire_geometry one = {sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 1,
+                          .n_kv_heads = 1,        .d_k = D,      .d_v = D_V};
     quire_profile *profile = ref_profile(&one);
-    quire_format_options options = {QUIRE_OPTIONS, .side = QUIRE_K, .d = D, .profile = profile};
+    quire_format_options options = {sizeof(quire_format_options), .side = QUIRE_K, .d = D,
+                                    .profile = profile};
     quire_format *format = NULL;
     REF_OK(quire_format_create(&format, "c:r4", &options));
     REFUSED(tile = t->tile[2], tile.k_format = format);
@@ -113,12 +114,13 @@ static void refused_jobs(void **unused)
 static void refused_steps(void **unused)
 {
     (void)unused;
-    quire_geometry g = {QUIRE_OPTIONS, .n_layers = 2, .n_q_heads = 1, .n_kv_heads = 1, .d_k = D, .d_v = D};
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 2, .n_q_heads = 1,
+                        .n_kv_heads = 1,        .d_k = D,      .d_v = D};
     ref_cache cache = ref_open(&g, "f32", NULL, NULL);
     quire_seq *seq = ref_seq(&cache, NULL);
     uint32_t one = 1;
     float k[D] = {1}, q[D] = {1}, out[D];
-    quire_mask bad = {.form = QUIRE_NATIVE, .data = k, .n_keys = 1};
+    quire_mask bad = {.size = sizeof(quire_mask), .form = QUIRE_NATIVE, .data = k, .n_keys = 1};
     quire_attend_options old = {.version = QUIRE_OPTIONS - 1};
     quire_step *step = NULL;
     REF_OK(quire_step_begin(&step, cache.pool, &seq, &one, 1));
@@ -155,7 +157,7 @@ static void nothing_to_see(void **unused)
         for (uint32_t i = 0; i < 3; i++) far[i].first = i * 1024;
         quire_attend_job jobs[] = {host_job(t), host_job(t), host_job(t), host_job(t)};
         memset(out, 0xff, sizeof out);
-        jobs[0].tiles = far;
+        jobs[0].tile_stride = sizeof(quire_tile_ref), 0].tiles = far;
         jobs[0].n_tiles = 3;
         jobs[0].first_query = 4000;
         jobs[1] = (quire_attend_job){.n_q_heads = N_Q,
@@ -236,13 +238,15 @@ static void masks_and_slopes(void **unused)
     for (uint32_t per_head = 0; per_head < 2; per_head++)
         for (uint32_t sloped = 0; sloped < 2; sloped++)
             for (uint32_t f = 0; f < 3; f++) {
-                quire_mask mask = {.form = forms[f],
+                quire_mask mask = {.size = sizeof(quire_mask),
+                                   .form = forms[f],
                                    .data = values[f],
                                    .query_stride = per_head ? N_Q * ROW : ROW,
                                    .head_stride = per_head ? ROW : 0,
                                    .first = FIRST,
                                    .n_keys = N_KEYS};
-                quire_attend_options options = {QUIRE_OPTIONS, .mask_slopes = sloped ? slopes : NULL};
+                quire_attend_options options = {sizeof(quire_attend_options),
+                                                .mask_slopes = sloped ? slopes : NULL};
                 quire_attend_job job = host_job(t);
                 char what[64];
                 snprintf(what, sizeof what, "mask of form %d, per head %u, slopes %u", (int)forms[f],
@@ -252,7 +256,7 @@ static void masks_and_slopes(void **unused)
                 if (f == 0) memcpy(want, t->out, sizeof want);
                 if (memcmp(want, t->out, sizeof want)) fail_msg("%s: not the bits of an f32 mask", what);
             }
-    quire_mask empty = {.form = QUIRE_MLX}; /* no keys: not looked at */
+    quire_mask empty = {.size = sizeof(quire_mask), .form = QUIRE_MLX}; /* no keys: not looked at */
     quire_attend_job job = host_job(t);
     job.mask = &empty;
     check_job(t, &job, NULL, "empty mask");
@@ -267,12 +271,16 @@ static void masks_of_positions(void **unused)
     static const quire_form forms[] = {QUIRE_F32, QUIRE_F16, QUIRE_BF16};
     static float values[N_QUERIES * MOST_KEYS], want[N_OUT * D_V];
     host *t = host_open();
-    quire_attend_options all = {QUIRE_OPTIONS, .flags = QUIRE_ATTEND_BIDIRECTIONAL};
+    quire_attend_options all = {sizeof(quire_attend_options), .flags = QUIRE_ATTEND_BIDIRECTIONAL};
     quire_attend_job job = host_job(t);
     REF_OK(quire_attend(t->workspace, NULL, &job, 1));
     memcpy(want, t->out, sizeof want);
     for (uint32_t f = 0; f < COUNT(forms); f++) {
-        quire_mask mask = {.form = forms[f], .data = values, .query_stride = MOST_KEYS, .n_keys = t->n_rows};
+        quire_mask mask = {.size = sizeof(quire_mask),
+                           .form = forms[f],
+                           .data = values,
+                           .query_stride = MOST_KEYS,
+                           .n_keys = t->n_rows};
         for (uint32_t adds = 0; adds < 2; adds++) {
             for (uint32_t i = 0; i < N_QUERIES; i++)
                 for (uint32_t k = 0; k < t->n_rows; k++) {
@@ -299,7 +307,7 @@ static void tiles_skipped(void **unused)
     static float hides[TILE_ROWS];
     host *t = host_open();
     quire_attend_job job = host_job(t);
-    quire_workspace_stats a, b;
+    quire_workspace_stats a = {.size = sizeof a}, b = {.size = sizeof b};
     job.n_queries = 1;
     job.first_query = 0; /* sees the first row of the first tile */
     quire_workspace_stats_get(t->workspace, &a);
@@ -308,7 +316,7 @@ static void tiles_skipped(void **unused)
     assert_int_equal(b.tiles_read - a.tiles_read, job.n_kv_heads);
     assert_int_equal(b.tiles_skipped - a.tiles_skipped, job.n_kv_heads * (job.n_tiles - 1));
     for (uint32_t k = 0; k < TILE_ROWS; k++) hides[k] = -INFINITY;
-    quire_mask mask = {.form = QUIRE_F32, .data = hides, .n_keys = TILE_ROWS};
+    quire_mask mask = {.size = sizeof(quire_mask), .form = QUIRE_F32, .data = hides, .n_keys = TILE_ROWS};
     job.first_query = (job.n_tiles - 1) * TILE_ROWS;
     job.mask = &mask;
     REF_OK(quire_attend(t->workspace, NULL, &job, 1));
@@ -326,8 +334,8 @@ static void mixed_formats(void **unused)
     static const float alibi[N_Q] = {0.5f, 0.1f, 0.01f, 0}, sinks[N_Q] = {0, 3, -3, 30};
     host *t = host_open();
     quire_attend_job job = host_job(t);
-    quire_attend_options options = {QUIRE_OPTIONS, .flags = QUIRE_ATTEND_BIDIRECTIONAL, .softcap = 4,
-                                    .alibi = alibi, .sink_logits = sinks};
+    quire_attend_options options = {sizeof(quire_attend_options), .flags = QUIRE_ATTEND_BIDIRECTIONAL,
+                                    .softcap = 4, .alibi = alibi, .sink_logits = sinks};
     check_job(t, &job, NULL, "four formats");
     for (uint32_t i = 0; i < t->n_tiles; i++) t->tile[i].k_head_stride = t->tile[i].v_head_stride = 0;
     check_job(t, &job, NULL, "four formats, tile after tile");

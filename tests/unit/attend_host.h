@@ -38,9 +38,9 @@ typedef struct host {
 static inline void add_tile(host *t, const char *k_codec, const char *v_codec, uint64_t *state)
 {
     uint32_t i = t->n_tiles++, d[2] = {D, D_V};
-    quire_format_options options = {QUIRE_OPTIONS, .side = QUIRE_K, .d = D};
+    quire_format_options options = {sizeof(quire_format_options), .side = QUIRE_K, .d = D};
     REF_OK(quire_format_create(&t->k[i], k_codec, &options));
-    options = (quire_format_options){QUIRE_OPTIONS, .side = QUIRE_V, .d = D_V};
+    options = (quire_format_options){sizeof(quire_format_options), .side = QUIRE_V, .d = D_V};
     REF_OK(quire_format_create(&t->v[i], v_codec, &options));
     size_t k_bytes = quire_tile_bytes(t->k[i]), v_bytes = quire_tile_bytes(t->v[i]);
     t->memory[i] = aligned_alloc(64, N_KV * (k_bytes + v_bytes));
@@ -52,8 +52,9 @@ static inline void add_tile(host *t, const char *k_codec, const char *v_codec, u
             const quire_format *f = s ? t->v[i] : t->k[i];
             float rows[TILE_ROWS * D];
             ref_k_rows(state, rows, TILE_ROWS, 1, d[s]);
-            quire_rows in = {.form = QUIRE_F32, .data = rows};
-            quire_rows_out out = {.form = QUIRE_F32,
+            quire_rows in = {.size = sizeof(quire_rows), .form = QUIRE_F32, .data = rows};
+            quire_rows_out out = {.size = sizeof(quire_rows_out),
+                                  .form = QUIRE_F32,
                                   .data = decoded[s] + h * d[s],
                                   .token_stride = sizeof(float) * N_KV * d[s]};
             uint8_t *tile = at[s] + h * quire_tile_bytes(f);
@@ -97,7 +98,8 @@ static inline void host_close(host *t)
 
 static inline quire_attend_job host_job(host *t)
 {
-    return (quire_attend_job){.tiles = t->tile,
+    return (quire_attend_job){.tile_stride = sizeof(quire_tile_ref),
+                              .tiles = t->tile,
                               .n_tiles = t->n_tiles,
                               .n_q_heads = N_Q,
                               .n_kv_heads = N_KV,

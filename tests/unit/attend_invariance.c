@@ -26,7 +26,8 @@ static const quire_layer layers[N_LAYERS] = {
     {.n_q_heads = 2, .n_kv_heads = 1, .d_k = D, .d_v = D},
     {.n_q_heads = 4, .n_kv_heads = 2, .d_k = D, .d_v = D, .window = 300},
 };
-static const quire_geometry geometry = {QUIRE_OPTIONS, .n_layers = N_LAYERS, .layers = layers};
+static const quire_geometry geometry = {sizeof(quire_geometry), .n_layers = N_LAYERS,
+                                        .layer_stride = sizeof(quire_layer), .layers = layers};
 
 static const char *const policies[] = {
     "f16,window=f16",         "a4g64,window=a4g64",         "k8v4,window=r4",         "r5/r3,window=r5/r3",
@@ -208,8 +209,8 @@ static void chunks_and_batches_in_rings(void **unused)
     (void)unused;
     static const char *const of_rings[] = {"a4g64,window=a4g64", "c:r4/r4,window=r4", "r5/r3,sinks=4:f16"};
     static const quire_seq_options rings[] = {
-        {QUIRE_OPTIONS, .max_tokens = 1300, .sinks = 4},
-        {QUIRE_OPTIONS, .max_tokens = 200, .sinks = 70, .spare_tokens = 9}};
+        {sizeof(quire_seq_options), .max_tokens = 1300, .sinks = 4},
+        {sizeof(quire_seq_options), .max_tokens = 200, .sinks = 70, .spare_tokens = 9}};
     for (uint32_t i = 0; i < COUNT(of_rings) && i < N_POLICIES; i++) try_chunks(of_rings[i], &rings[0]);
     try_chunks(of_rings[2], &rings[1]);
 }
@@ -269,7 +270,8 @@ static void make_jobs(tile_jobs *t, const quire_seq *seq)
         const quire_layer *s = &layers[l];
         uint32_t n_tiles = quire_seq_tiles(seq, l, t->tile[l], 64);
         assert_true(n_tiles <= 64);
-        t->job[i] = (quire_attend_job){.tiles = t->tile[l],
+        t->job[i] = (quire_attend_job){.tile_stride = sizeof(quire_tile_ref),
+                                       .tiles = t->tile[l],
                                        .n_tiles = n_tiles,
                                        .n_q_heads = s->n_q_heads,
                                        .n_kv_heads = s->n_kv_heads,
@@ -283,7 +285,7 @@ static void make_jobs(tile_jobs *t, const quire_seq *seq)
     }
     memcpy(t->sparse, t->tile[0], sizeof t->sparse);
     for (uint32_t i = 0; i < t->job[3].n_tiles; i++) t->sparse[i].first = i * 2048;
-    t->job[3].tiles = t->sparse;
+    t->job[3].tile_stride = sizeof(quire_tile_ref), 3].tiles = t->sparse;
     t->job[3].n_queries = N_LAST; /* two blocks of 41 splits each */
     t->job[3].first_query = 1 << 20;
     t->job[3].q = all_q[0];

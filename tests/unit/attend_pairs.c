@@ -17,8 +17,8 @@ static const uint32_t step_tokens[N_STEPS][N_SEQS] = {{60, 0, 100}, {9, 4, 28}, 
 static const uint32_t seq_tokens[N_SEQS] = {70, 5, 129};
 static const uint32_t seq_first[N_SEQS] = {0, 70, 75}; /* rows of the sequences follow each other */
 
-static const quire_geometry geometry = {QUIRE_OPTIONS,      .n_layers = 1, .n_q_heads = N_Q,
-                                        .n_kv_heads = N_KV, .d_k = D_K,    .d_v = D_V};
+static const quire_geometry geometry = {sizeof(quire_geometry), .n_layers = 1, .n_q_heads = N_Q,
+                                        .n_kv_heads = N_KV,     .d_k = D_K,    .d_v = D_V};
 
 /* A codec's rows of one side: its own bytes, which every pair appends again, and what they decode to. */
 typedef struct coded_side {
@@ -58,7 +58,9 @@ static coded_side encode_side(const fixture *f, const char *name, quire_side sid
     for (uint32_t s = 0; s < N_SEQS; s++) seq[s] = ref_seq(&cache, NULL);
     ref_step(&cache, seq, seq_tokens, N_SEQS, f->k, f->v, NULL, NULL);
     for (uint32_t s = 0; s < N_SEQS; s++) {
-        quire_rows_out rows = {.form = QUIRE_NATIVE, .data = c.native + seq_first[s] * N_KV * c.row_bytes};
+        quire_rows_out rows = {.size = sizeof(quire_rows_out),
+                               .form = QUIRE_NATIVE,
+                               .data = c.native + seq_first[s] * N_KV * c.row_bytes};
         REF_OK(quire_seq_export(seq[s], 0, side, 0, seq_tokens[s], &rows));
         ref_export(seq[s], 0, side, 0, seq_tokens[s], c.decoded + seq_first[s] * side_floats(side));
         quire_seq_destroy(seq[s]);
@@ -140,7 +142,8 @@ static void check(fixture *f, const coded_side *k, const coded_side *v, uint32_t
 
 static quire_rows native_rows(const coded_side *c, uint32_t s, uint32_t token)
 {
-    return (quire_rows){.form = QUIRE_NATIVE,
+    return (quire_rows){.size = sizeof(quire_rows),
+                        .form = QUIRE_NATIVE,
                         .data = c->native + (seq_first[s] + token) * N_KV * c->row_bytes};
 }
 

@@ -27,8 +27,8 @@ static quire_profile *profile;
 
 static quire_geometry shape(bool v_in_k)
 {
-    return (quire_geometry){QUIRE_OPTIONS,      .n_layers = 1, .n_q_heads = N_Q,
-                            .n_kv_heads = N_KV, .d_k = D,      .d_v = v_in_k ? D_LATENT : D,
+    return (quire_geometry){sizeof(quire_geometry), .n_layers = 1, .n_q_heads = N_Q,
+                            .n_kv_heads = N_KV,     .d_k = D,      .d_v = v_in_k ? D_LATENT : D,
                             .v_in_k = v_in_k};
 }
 
@@ -161,10 +161,10 @@ static const char *const filling_name[] = {"zeros", "bytes of ff", "random bytes
 static tile_list make_tiles(const char *codec, bool v_in_k, filling fill)
 {
     tile_list t = {.d_v = v_in_k ? D_LATENT : D};
-    quire_format_options options = {QUIRE_OPTIONS, .side = QUIRE_K, .d = D, .d_v = v_in_k ? D_LATENT : 0,
-                                    .profile = profile};
+    quire_format_options options = {sizeof(quire_format_options), .side = QUIRE_K, .d = D,
+                                    .d_v = v_in_k ? D_LATENT : 0, .profile = profile};
     REF_OK(quire_format_create(&t.k, codec, &options));
-    options = (quire_format_options){QUIRE_OPTIONS, .side = QUIRE_V, .d = t.d_v};
+    options = (quire_format_options){sizeof(quire_format_options), .side = QUIRE_V, .d = t.d_v};
     REF_OK(quire_format_create(&t.v, v_codec(codec), &options));
     t.stride = t.k->tile_bytes + t.v->tile_bytes;
     t.memory = aligned_alloc(64, N_TILES * N_KV * t.stride);
@@ -174,7 +174,7 @@ static tile_list make_tiles(const char *codec, bool v_in_k, filling fill)
     float row[D];
     for (uint32_t j = 0; j < N_ROWS; j++)
         for (uint32_t h = 0; h < N_KV; h++) {
-            quire_rows rows = {.form = QUIRE_F32, .data = row};
+            quire_rows rows = {.size = sizeof(quire_rows), .form = QUIRE_F32, .data = row};
             ref_k_rows(&state, row, 1, 1, D);
             REF_OK(quire_tile_encode(t.k, h, head_tile(&t, QUIRE_K, j / 64, h), j % 64, 1, &rows, NULL));
             if (!v_in_k)
@@ -259,8 +259,13 @@ static void attend_scene(const tile_list *t, const scene *s, const float *q, flo
     for (uint32_t i = 0; i < N_QUERIES; i++)
         for (uint32_t j = 0; j < N_ROWS; j++)
             bias[i * N_ROWS + j] = is_clean(s, i) && is_bad(s, j) ? s->hide : 0.25f;
-    quire_mask mask = {.form = QUIRE_F32, .data = bias, .query_stride = N_ROWS, .n_keys = N_ROWS};
-    quire_attend_job job = {.tiles = t->tile,
+    quire_mask mask = {.size = sizeof(quire_mask),
+                       .form = QUIRE_F32,
+                       .data = bias,
+                       .query_stride = N_ROWS,
+                       .n_keys = N_ROWS};
+    quire_attend_job job = {.tile_stride = sizeof(quire_tile_ref),
+                            .tiles = t->tile,
                             .n_tiles = N_TILES,
                             .n_q_heads = N_Q,
                             .n_kv_heads = N_KV,

@@ -97,7 +97,7 @@ static void hostile_rows(const quire_coder *coder, const quire_calibration *cal)
     float x[D];
     for (uint32_t kind = 0; make_hostile(kind, largest(info), x).what; kind++) {
         hostile h = make_hostile(kind, largest(info), x);
-        quire_counts counts = {0};
+        quire_counts counts = {.size = sizeof(quire_counts)};
         memset(&row, 0xff, sizeof row);
         quire_encode_row(coder, cal, x, &row, &counts);
         check_finite(coder, cal, &row, h.what);
@@ -210,7 +210,7 @@ static void saturated_scales_are_counted(void **state)
         quire_coder coder;
         static quire_coded_row row;
         float x[QUIRE_MAX_D];
-        quire_counts counts = {0};
+        quire_counts counts = {.size = sizeof(quire_counts)};
         assert_int_equal(quire_coder_init(&coder, quire_codec_get(cases[i].name), QUIRE_K, QUIRE_MAX_D, 0),
                          QUIRE_OK);
         for (uint32_t j = 0; j < QUIRE_MAX_D; j++) x[j] = 65504;

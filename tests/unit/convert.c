@@ -16,7 +16,7 @@ static const char *name(quire_status status)
 
 static quire_pool_stats stats(quire_pool *pool)
 {
-    quire_pool_stats s;
+    quire_pool_stats s = {.size = sizeof s};
     quire_pool_stats_get(pool, &s);
     return s;
 }
@@ -25,7 +25,8 @@ static quire_pool_stats stats(quire_pool *pool)
 static void full_pool(void **unused)
 {
     (void)unused;
-    quire_geometry g = {QUIRE_OPTIONS, .n_layers = 2, .n_q_heads = 2, .n_kv_heads = 1, .d_k = 64, .d_v = 64};
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 2, .n_q_heads = 2,
+                        .n_kv_heads = 1,        .d_k = 64,     .d_v = 64};
     quire_plan *wide = kit_plan(&g, "f16", NULL), *narrow = kit_plan(&g, "k4v4", NULL);
     quire_pool *pool = kit_pool(wide, 3 * quire_plan_page_bytes(wide, 0), NULL);
     quire_seq *seq = kit_seq(pool, 0, 0, 0);
@@ -97,7 +98,8 @@ static void forks_stay_shared(void **unused)
 static void attend_tiles(const quire_tile_ref *tiles, uint32_t n, uint32_t window, const float *q, float *out)
 {
     quire_workspace *w;
-    quire_attend_job job = {.tiles = tiles,
+    quire_attend_job job = {.tile_stride = sizeof(quire_tile_ref),
+                            .tiles = tiles,
                             .n_tiles = n,
                             .n_q_heads = 4,
                             .n_kv_heads = 2,
@@ -138,7 +140,7 @@ static void equal_layers(void **unused)
     }
     assert_memory_equal(out[0], out[1], sizeof out[0]);
 
-    quire_seq_options none = {.version = QUIRE_OPTIONS};
+    quire_seq_options none = {.size = sizeof(quire_seq_options)};
     uint64_t before = kit_attend_hash(&g, changed, &none, 5);
     kit_bytes bytes = {0};
     quire_seq *loaded;
@@ -191,7 +193,7 @@ static void as_many_plans_as_may_be(void **unused)
     quire_plan *first = kit_plan(&g, "f32", NULL);
     quire_pool *pool = kit_pool(first, 64 << 20, NULL);
     quire_seq *seq = kit_seq(pool, 0, 0, 0);
-    quire_seq_options none = {.version = QUIRE_OPTIONS};
+    quire_seq_options none = {.size = sizeof(quire_seq_options)};
     uint32_t n_taken = 0;
     quire_status status = QUIRE_OK;
     for (uint32_t i = 3; i < 30 && !status; i++) {
@@ -219,10 +221,10 @@ static void budget(void **unused)
     (void)unused;
     quire_geometry g = kit_geometry(1, 32, 32);
     quire_plan *plan = kit_plan(&g, "k8v4,sinks=4:f32", NULL);
-    static const quire_seq_options rings[] = {{QUIRE_OPTIONS, 0, 0, 0},
-                                              {QUIRE_OPTIONS, 100, 4, 0},
-                                              {QUIRE_OPTIONS, 200, 70, 33},
-                                              {QUIRE_OPTIONS, 0, 0, 50}};
+    static const quire_seq_options rings[] = {{sizeof(quire_seq_options), 0, 0, 0},
+                                              {sizeof(quire_seq_options), 100, 4, 0},
+                                              {sizeof(quire_seq_options), 200, 70, 33},
+                                              {sizeof(quire_seq_options), 0, 0, 50}};
     for (size_t r = 0; r < sizeof rings / sizeof *rings; r++)
         for (uint32_t chunk = 1; chunk < 400; chunk = chunk * 3 + 1) {
             size_t bytes = quire_plan_bytes(plan, &rings[r], 1000, chunk);

@@ -189,11 +189,11 @@ static void host_float_mode(void **unused)
                                          "r8",    "tq3",     "f16",  "bf16"};
     for (size_t k = 0; k < sizeof codecs / sizeof *codecs; k++) {
         quire_format *f;
-        quire_format_options o = {QUIRE_OPTIONS, .side = QUIRE_K, .d = 128};
+        quire_format_options o = {sizeof(quire_format_options), .side = QUIRE_K, .d = 128};
         assert_int_equal(quire_format_create(&f, codecs[k], &o), QUIRE_OK);
         static float x[64 * 128], y[2][64 * 128];
         for (int i = 0; i < 64 * 128; i++) x[i] = ((float)(next() % 2001) - 1000) * (i % 5 ? 1e-3f : 1e-41f);
-        quire_rows rows = {.form = QUIRE_F32, .data = x};
+        quire_rows rows = {.size = sizeof(quire_rows), .form = QUIRE_F32, .data = x};
         uint8_t *tile[2];
         for (int mode = 0; mode < 2; mode++) {
             tile[mode] = (uint8_t *)aligned_alloc(64, quire_tile_bytes(f));
@@ -204,7 +204,7 @@ static void host_float_mode(void **unused)
             if (mode) __builtin_ia32_ldmxcsr(csr | 0x8040); /* flush denormals, results and operands */
             uint32_t before = __builtin_ia32_stmxcsr() & 0xffc0;
 #endif
-            quire_rows_out out = {.form = QUIRE_F32, .data = y[mode]};
+            quire_rows_out out = {.size = sizeof(quire_rows_out), .form = QUIRE_F32, .data = y[mode]};
             assert_int_equal(quire_tile_encode(f, 0, tile[mode], 0, 64, &rows, NULL), QUIRE_OK);
             assert_int_equal(quire_tile_decode(f, 0, tile[mode], 0, 64, &out), QUIRE_OK);
 #if defined(__SSE__)

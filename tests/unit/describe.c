@@ -74,7 +74,7 @@ static void odd_head_sizes(void **state)
         quire_geometry g = uniform(1, 1, 1, table[i].d_k);
         g.d_v = table[i].d_v;
         quire_plan *plan = make(&g, table[i].policy);
-        quire_plan_layer l;
+        quire_plan_layer l = {.size = sizeof l};
         assert_int_equal(quire_plan_layer_info(plan, 0, &l), QUIRE_OK);
         assert_true(l.bytes_per_token == table[i].bytes);
         assert_true(!l.reason == !table[i].reason);

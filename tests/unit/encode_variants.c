@@ -158,13 +158,14 @@ static void differ(const test_case *c, const char *isa, const char *what)
 static quire_counts encode(const test_case *c, uint8_t *tile, bool all)
 {
     rng r = {c->seed};
-    quire_counts counts = {0};
+    quire_counts counts = {.size = sizeof(quire_counts)};
     size_t row_bytes = c->d * quire_value_bytes(c->form);
     for (uint32_t runs = all ? 1 : 8; runs; runs--) {
         uint32_t row = all ? 0 : rng_below(&r, ROWS);
         uint32_t n = all ? ROWS : rng_between(&r, 1, rng_below(&r, 3) ? 1 : ROWS - row);
         uint32_t from = rng_below(&r, ROWS - n + 1);
-        quire_rows rows = {.form = c->form, .data = c->rows.data + from * row_bytes};
+        quire_rows rows = {
+            .size = sizeof(quire_rows), .form = c->form, .data = c->rows.data + from * row_bytes};
         assert_int_equal(quire_tile_encode(c->format, 1, tile, row, n, &rows, &counts), QUIRE_OK);
     }
     return counts;
@@ -174,7 +175,7 @@ static quire_counts encode(const test_case *c, uint8_t *tile, bool all)
 static void compare_encoding(test_case *c, const uint8_t *before)
 {
     size_t bytes = quire_tile_bytes(c->format);
-    quire_counts expected = {0};
+    quire_counts expected = {.size = sizeof(quire_counts)};
     for (uint32_t i = 0; i < n_isas; i++) {
         uint8_t *tile = i ? c->tile.data : c->expected;
         if (before)
@@ -199,7 +200,8 @@ static void compare_decoding(const test_case *c)
     size_t row_bytes = c->d * quire_value_bytes(c->form), bytes = quire_tile_bytes(c->format);
     memcpy(c->tile.data, c->expected, bytes);
     for (uint32_t i = 0; i < n_isas; i++) {
-        quire_rows_out out = {.form = c->form, .data = i ? c->out.data : c->decoded};
+        quire_rows_out out = {
+            .size = sizeof(quire_rows_out), .form = c->form, .data = i ? c->out.data : c->decoded};
         assert_int_equal(quire_isa_use(isas[i]), QUIRE_OK);
         assert_int_equal(quire_tile_decode(c->format, 1, c->tile.data, 0, ROWS, &out), QUIRE_OK);
         if (i && memcmp(c->out.data, c->decoded, ROWS * row_bytes)) differ(c, isas[i], "decodes otherwise");
@@ -220,7 +222,7 @@ static void run_case(uint32_t codec, quire_side side, uint32_t at, quire_form fo
     shape s = shapes[at];
     if (side == QUIRE_V && (s.d_v || (info->flags & QUIRE_CODEC_CALIBRATED))) return;
     if (has_search(info) && s.d >= 512 && form != forms[seed / 6 % 3]) return; /* one of the forms */
-    quire_format_options options = {QUIRE_OPTIONS, .side = side, .d = s.d, .d_v = s.d_v};
+    quire_format_options options = {sizeof(quire_format_options), .side = side, .d = s.d, .d_v = s.d_v};
     if (info->flags & QUIRE_CODEC_CALIBRATED) {
         options.profile = profiles[at];
         options.layer = 1;

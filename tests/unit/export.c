@@ -18,7 +18,8 @@ static const char *name(quire_status status)
 static void refused_whole(void **unused)
 {
     (void)unused;
-    quire_geometry g = {QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 1, .n_kv_heads = 1, .d_k = 32, .d_v = 32};
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 1,
+                        .n_kv_heads = 1,        .d_k = 32,     .d_v = 32};
     quire_plan *plan = kit_plan(&g, "a8g32", NULL), *other = kit_plan(&g, "a4g32", NULL);
     quire_pool *pool = kit_pool(plan, 16 << 20, NULL);
     quire_seq *two[2] = {kit_seq(pool, 0, 0, 0), kit_seq(pool, 64, 0, 0)};
@@ -28,7 +29,7 @@ static void refused_whole(void **unused)
     assert_string_equal(name(quire_batch_merge(&batch, pool, two, 2)), "OK");
     uint32_t n, padding[2] = {77, 77};
     static uint8_t bytes[300 * 2 * 128];
-    quire_rows_out out = {.form = QUIRE_NATIVE, .data = bytes};
+    quire_rows_out out = {.size = sizeof(quire_rows_out), .form = QUIRE_NATIVE, .data = bytes};
     assert_string_equal(name(quire_batch_export(batch, 0, QUIRE_K, 25, padding, &out)), "OK");
     assert_true(padding[0] == 15 && padding[1] == 5);
 
@@ -45,7 +46,8 @@ static void refused_whole(void **unused)
     assert_true(padding[0] == 77 && padding[1] == 77);
 
     /* Rows that name another codec than the one they meet. */
-    quire_rows_out named = {.form = QUIRE_NATIVE, .data = bytes, .codec = "q8_0"};
+    quire_rows_out named = {
+        .size = sizeof(quire_rows_out), .form = QUIRE_NATIVE, .data = bytes, .codec = "q8_0"};
     assert_string_equal(name(quire_seq_export(two[0], 0, QUIRE_K, 0, 10, &named)), "EMISMATCH");
     named.codec = "a8g32";
     assert_string_equal(name(quire_seq_export(two[0], 0, QUIRE_K, 0, 10, &named)), "OK");
@@ -63,7 +65,8 @@ static void refused_whole(void **unused)
 static void head_major(void **unused)
 {
     (void)unused;
-    quire_geometry g = {QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 3, .n_kv_heads = 3, .d_k = 16, .d_v = 16};
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 3,
+                        .n_kv_heads = 3,        .d_k = 16,     .d_v = 16};
     quire_plan *plan = kit_plan(&g, "f32", NULL);
     quire_pool *pool = kit_pool(plan, 16 << 20, NULL);
     quire_seq *two[2] = {kit_seq(pool, 0, 0, 0), kit_seq(pool, 0, 0, 0)};
@@ -73,14 +76,19 @@ static void head_major(void **unused)
     assert_string_equal(name(quire_batch_merge(&batch, pool, two, 2)), "OK");
     static float x[2][3][12][16], y[9][3][16];
     uint32_t padding[2];
-    quire_rows_out out = {.form = QUIRE_F32, .data = x, .token_stride = 64, .head_stride = 12 * 64};
+    quire_rows_out out = {.size = sizeof(quire_rows_out),
+                          .form = QUIRE_F32,
+                          .data = x,
+                          .token_stride = 64,
+                          .head_stride = 12 * 64};
     assert_string_equal(name(quire_batch_export(batch, 0, QUIRE_V, 12, padding, &out)), "OK");
-    quire_rows_out dense = {.form = QUIRE_F32, .data = y};
+    quire_rows_out dense = {.size = sizeof(quire_rows_out), .form = QUIRE_F32, .data = y};
     assert_string_equal(name(quire_seq_export(two[1], 0, QUIRE_V, 0, 9, &dense)), "OK");
     for (int t = 0; t < 9; t++)
         for (int h = 0; h < 3; h++) assert_memory_equal(x[1][h][3 + t], y[t][h], 64);
 
-    quire_rows in = {.form = QUIRE_F32, .data = x, .token_stride = 64, .head_stride = 12 * 64};
+    quire_rows in = {
+        .size = sizeof(quire_rows), .form = QUIRE_F32, .data = x, .token_stride = 64, .head_stride = 12 * 64};
     assert_string_equal(name(quire_batch_import(&back, pool, 2, 12, padding, &in, &in)), "OK");
     memset(y, 0, sizeof y);
     assert_string_equal(name(quire_seq_export(quire_batch_seqs(back, NULL)[1], 0, QUIRE_K, 0, 9, &dense)),
@@ -99,14 +107,19 @@ static void head_major(void **unused)
 static void prefix_of_k(void **unused)
 {
     (void)unused;
-    quire_geometry g = {QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 4, .n_kv_heads = 1,
-                        .d_k = 96,     .d_v = 64,     .v_in_k = 1};
+    quire_geometry g = {sizeof(quire_geometry),
+                        .n_layers = 1,
+                        .n_q_heads = 4,
+                        .n_kv_heads = 1,
+                        .d_k = 96,
+                        .d_v = 64,
+                        .v_in_k = 1};
     quire_plan *plan = kit_plan(&g, "r4", NULL);
     quire_pool *pool = kit_pool(plan, 16 << 20, NULL);
     quire_seq *seq = kit_seq(pool, 0, 0, 0);
     assert_string_equal(name(kit_append(pool, &g, seq, 70, 1)), "OK");
     static float k[70][96], v[70][64], padded[80][64];
-    quire_rows_out out = {.form = QUIRE_F32, .data = k};
+    quire_rows_out out = {.size = sizeof(quire_rows_out), .form = QUIRE_F32, .data = k};
     assert_string_equal(name(quire_seq_export(seq, 0, QUIRE_K, 0, 70, &out)), "OK");
     out.data = v;
     assert_string_equal(name(quire_seq_export(seq, 0, QUIRE_V, 0, 70, &out)), "OK");
@@ -136,16 +149,16 @@ static void halves_saturate(void **unused)
         const quire_codec_info *c = quire_codec_at(i);
         if (c->flags & QUIRE_CODEC_CALIBRATED) continue;
         quire_format *f;
-        quire_format_options o = {QUIRE_OPTIONS, .side = QUIRE_V, .d = 64};
+        quire_format_options o = {sizeof(quire_format_options), .side = QUIRE_V, .d = 64};
         assert_string_equal(name(quire_format_create(&f, c->name, &o)), "OK");
         uint8_t *tile = (uint8_t *)aligned_alloc(64, quire_tile_bytes(f));
         memset(tile, 0, quire_tile_bytes(f));
         static float x[64 * 64];
         for (int e = 0; e < 64 * 64; e++) x[e] = (e * 7919 % 13 < 6 ? -1.0f : 1.0f) * 65504.0f;
-        quire_rows in = {.form = QUIRE_F32, .data = x};
+        quire_rows in = {.size = sizeof(quire_rows), .form = QUIRE_F32, .data = x};
         assert_string_equal(name(quire_tile_encode(f, 0, tile, 0, 64, &in, NULL)), "OK");
         static uint16_t h[64 * 64];
-        quire_rows_out out = {.form = QUIRE_F16, .data = h};
+        quire_rows_out out = {.size = sizeof(quire_rows_out), .form = QUIRE_F16, .data = h};
         assert_string_equal(name(quire_tile_decode(f, 0, tile, 0, 64, &out)), "OK");
         for (int e = 0; e < 64 * 64; e++)
             if ((h[e] & 0x7c00) == 0x7c00) fail_msg("%s: value %d is %04x", c->name, e, h[e]);

@@ -27,7 +27,7 @@ static quire_page *find(void *ctx, uint32_t group, uint32_t page_index)
 {
     source *s = (source *)ctx;
     if (group == s->wrong_group) return NULL;
-    quire_page_info info;
+    quire_page_info info = {.size = sizeof info};
     quire_page *held = quire_seq_hold_page(s->seq, group, page_index);
     quire_page *page = quire_pool_take_page(s->pool, quire_seq_plan(s->seq), group, page_index);
     assert_true(held && page);
@@ -145,7 +145,7 @@ static void held(void **state)
     quire_plan *plan = kit_plan(&g, "r4", NULL);
     quire_pool *pool = kit_pool(plan, 8u << 20, NULL);
     quire_seq *seq = computed(pool, &g, 128, 0, 0);
-    quire_page_info info;
+    quire_page_info info = {.size = sizeof info};
     assert_int_equal(quire_plan_page_info(plan, 0, 1, &info), QUIRE_OK);
     quire_page *page = quire_seq_hold_page(seq, 0, 1);
     void *copy = malloc(info.bytes);
@@ -166,8 +166,8 @@ static void held(void **state)
 static void populated(void **state)
 {
     (void)state;
-    quire_geometry g = {QUIRE_OPTIONS,   .n_layers = 8, .n_q_heads = 8,
-                        .n_kv_heads = 8, .d_k = 128,    .d_v = 128};
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 8, .n_q_heads = 8,
+                        .n_kv_heads = 8,        .d_k = 128,    .d_v = 128};
     quire_plan *plan = kit_plan(&g, "k4v4", NULL);
     size_t bytes = quire_plan_page_bytes(plan, 0);
     quire_pool *pool = kit_pool(plan, 40 * (bytes + 4096), NULL);
@@ -200,7 +200,7 @@ static void ranges(void **state)
     quire_plan_page_range(plan, NULL, 1, 10, &kept, &first);
     assert_int_equal(kept, 0);
     assert_int_equal(first, 9);
-    quire_seq_options ring = {QUIRE_OPTIONS, 200, 70, 0};
+    quire_seq_options ring = {sizeof(quire_seq_options), 200, 70, 0};
     quire_plan_page_range(plan, &ring, 0, 10, &kept, &first); /* 130 back from 640: position 511 */
     assert_int_equal(kept, 2);
     assert_int_equal(first, 7);

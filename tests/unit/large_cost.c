@@ -80,9 +80,9 @@ static void open_world(world *w)
 {
     memset(w, 0, sizeof *w);
     w->count.os_page = (size_t)sysconf(_SC_PAGESIZE);
-    w->geometry =
-        (quire_geometry){QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 1, .n_kv_heads = 1, .d_k = 16, .d_v = 16};
-    quire_allocator a = {.ctx = &w->count, .alloc = take, .free = give};
+    w->geometry = (quire_geometry){sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 1,
+                                   .n_kv_heads = 1,        .d_k = 16,     .d_v = 16};
+    quire_allocator a = {.size = sizeof(quire_allocator), .ctx = &w->count, .alloc = take, .free = give};
     w->plan = kit_plan(&w->geometry, "r2", NULL);
     w->pool = kit_pool(w->plan, (size_t)1 << 30, &a);
 }

@@ -33,7 +33,7 @@ static uint64_t fingerprint(const quire_geometry *geometry, const char *policy)
 
 static quire_plan_layer info(const quire_plan *plan, uint32_t layer)
 {
-    quire_plan_layer out;
+    quire_plan_layer out = {.size = sizeof out};
     assert_int_equal(quire_plan_layer_info(plan, layer, &out), QUIRE_OK);
     return out;
 }
@@ -64,7 +64,7 @@ static void check_refused(const quire_geometry *geometry, const char *policy, co
     struct fail_alloc f;
     fail_alloc_init(&f, 0);
     quire_allocator a = fail_alloc_allocator(&f);
-    quire_plan_options options = {QUIRE_OPTIONS, profile, &a, message, sizeof message};
+    quire_plan_options options = {sizeof(quire_plan_options), profile, &a, message, sizeof message};
     assert_int_equal(quire_plan_create(&plan, geometry, policy, &options), status);
     if (!strstr(message, fragment)) fail_msg("\"%s\" lacks \"%s\"", message, fragment);
     assert_true(plan == (quire_plan *)(uintptr_t)64);
@@ -105,7 +105,7 @@ static void smollm(void **state)
     assert_true(quire_plan_bytes_per_token(plan) == 30 * 3 * (68 + 36));
     assert_int_equal(quire_plan_page_bytes(plan, 0), 64 * 30 * 3 * (68 + 36));
     assert_int_equal(quire_plan_page_bytes(plan, 1), 0);
-    quire_plan_layer l;
+    quire_plan_layer l = {.size = sizeof l};
     assert_int_equal(quire_plan_layer_info(plan, 30, &l), QUIRE_EINVAL);
     assert_int_equal(quire_plan_layer_info(plan, 0, NULL), QUIRE_EINVAL);
     quire_plan_destroy(plan);
@@ -282,7 +282,7 @@ static void refusals(void **state)
     quire_geometry g = uniform(2, 4, 2, 64), bad = g, other = uniform(2, 4, 2, 80);
     check_refused(&g, "r4,q=1", NULL, QUIRE_EINVAL, "\"q=1\" has an unknown key");
     check_refused(&g, NULL, NULL, QUIRE_EINVAL, "no policy was given");
-    check_refused(NULL, "r4", NULL, QUIRE_EINVAL, "QUIRE_OPTIONS");
+    check_refused(NULL, "r4", NULL, QUIRE_EINVAL, "sizeof(quire_geometry)");
     bad.n_q_heads = 3;
     check_refused(&bad, "r4", NULL, QUIRE_EINVAL, "multiple of the number of KV heads");
 
@@ -315,7 +315,8 @@ static void profiles(void **state)
     (void)state;
     quire_geometry g = uniform(3, 4, 2, 64), other = uniform(3, 4, 2, 80);
     quire_profile *p = make_profile(&g, 1, true), *q = make_profile(&g, 2, true);
-    quire_plan_options with_p = {QUIRE_OPTIONS, .profile = p}, with_q = {QUIRE_OPTIONS, .profile = q};
+    quire_plan_options with_p = {sizeof(quire_plan_options), .profile = p},
+                       with_q = {sizeof(quire_plan_options), .profile = q};
     quire_plan *a, *b;
     assert_int_equal(quire_plan_create(&a, &g, "balanced", &with_p), QUIRE_OK);
     assert_int_equal(quire_plan_create(&b, &g, "balanced", &with_q), QUIRE_OK);
@@ -349,7 +350,7 @@ static void memory_runs_out(void **state)
         fail_alloc_init(&f, n);
         quire_allocator a = fail_alloc_allocator(&f);
         char message[64] = "";
-        quire_plan_options options = {QUIRE_OPTIONS, profile, &a, message, sizeof message};
+        quire_plan_options options = {sizeof(quire_plan_options), profile, &a, message, sizeof message};
         quire_plan *plan = NULL;
         quire_status status = quire_plan_create(&plan, &g, "balanced,edge=1:r8,sinks=64:f16", &options);
         if (f.calls < n) {
@@ -374,7 +375,7 @@ static void references(void **state)
     fail_alloc_init(&f, 0);
     quire_allocator a = fail_alloc_allocator(&f);
     quire_geometry g = uniform(2, 4, 2, 64);
-    quire_plan_options options = {QUIRE_OPTIONS, .allocator = &a};
+    quire_plan_options options = {sizeof(quire_plan_options), .allocator = &a};
     quire_plan *plan, *held;
     assert_int_equal(quire_plan_create(&plan, &g, "r4", &options), QUIRE_OK);
     held = quire_plan_hold(plan);

@@ -19,13 +19,14 @@ static quire_geometry one_layer(uint32_t window)
 {
     static uint32_t windows[1];
     windows[0] = window;
-    return (quire_geometry){QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 2,    .n_kv_heads = 2,
-                            .d_k = 40,     .d_v = 24,     .windows = windows};
+    return (quire_geometry){sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 2,
+                            .n_kv_heads = 2,        .d_k = 40,     .d_v = 24,
+                            .windows = windows};
 }
 
 static quire_pool_stats stats_of(quire_pool *pool)
 {
-    quire_pool_stats stats;
+    quire_pool_stats stats = {.size = sizeof stats};
     quire_pool_stats_get(pool, &stats);
     assert_true(stats.used_bytes <= stats.resident_bytes);
     assert_true(stats.resident_bytes <= stats.peak_bytes);
@@ -82,7 +83,7 @@ static void fill_and_reuse(void **state)
         quire_pool_destroy(pool);
     }
     quire_pool *pool = NULL;
-    quire_pool_options small = {QUIRE_OPTIONS, .budget_bytes = page - 1};
+    quire_pool_options small = {sizeof(quire_pool_options), .budget_bytes = page - 1};
     assert_int_equal(quire_pool_create(&pool, plan, &small), QUIRE_EINVAL);
     assert_null(pool);
     quire_plan_destroy(plan);
@@ -274,10 +275,10 @@ static void promised_bytes(void **state)
 {
     (void)state;
     static const uint32_t chunks[] = {1, 7, 64, 100};
-    static const quire_seq_options rings[] = {{QUIRE_OPTIONS, 0, 0, 0},
-                                              {QUIRE_OPTIONS, 150, 10, 0},
-                                              {QUIRE_OPTIONS, 70, 4, 33},
-                                              {QUIRE_OPTIONS, 0, 0, 50}};
+    static const quire_seq_options rings[] = {{sizeof(quire_seq_options), 0, 0, 0},
+                                              {sizeof(quire_seq_options), 150, 10, 0},
+                                              {sizeof(quire_seq_options), 70, 4, 33},
+                                              {sizeof(quire_seq_options), 0, 0, 50}};
     quire_geometry g = kit_geometry(1, 16, 16);
     quire_plan *plan = kit_plan(&g, "r4,sinks=70:f16", NULL);
     for (uint32_t c = 0; c < 4; c++)

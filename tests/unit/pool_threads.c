@@ -87,7 +87,7 @@ static void run_workers(quire_executor *executor, bool at_once, uint64_t result[
 {
     quire_geometry g = kit_geometry(1, 32, 32);
     quire_plan *plan = kit_plan(&g, "r4/r3", NULL);
-    quire_pool_options options = {QUIRE_OPTIONS, .budget_bytes = 4 << 20, .executor = executor};
+    quire_pool_options options = {sizeof(quire_pool_options), .budget_bytes = 4 << 20, .executor = executor};
     quire_pool *pool = NULL;
     assert_int_equal(quire_pool_create(&pool, plan, &options), QUIRE_OK);
     quire_seq *base = kit_seq(pool, 0, 0, 0);

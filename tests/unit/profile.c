@@ -14,7 +14,10 @@ static const quire_layer shapes[LAYERS] = {
     {.n_q_heads = 1, .n_kv_heads = 1, .d_k = 80, .d_v = 16},
     {.n_q_heads = 2, .n_kv_heads = 2, .d_k = 4, .d_v = 4},
 };
-static const quire_geometry geometry = {.version = QUIRE_OPTIONS, .n_layers = LAYERS, .layers = shapes};
+static const quire_geometry geometry = {.size = sizeof(quire_geometry),
+                                        .n_layers = LAYERS,
+                                        .layer_stride = sizeof(quire_layer),
+                                        .layers = shapes};
 
 /* Bytes in memory, read and written through callbacks. */
 typedef struct memory {
@@ -109,7 +112,7 @@ static void exact_statistics(void **state)
 {
     (void)state;
     const quire_geometry one = {
-        .version = QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 2, .n_kv_heads = 1, .d_k = 3, .d_v = 3};
+        .size = sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 2, .n_kv_heads = 1, .d_k = 3, .d_v = 3};
     const float k[] = {9, 9, 9, /* position 3: left out */ 1, 5, 1e30f, 3, 5, -1e30f};
     const float q[] = {3, 0, 1, 4, 0, 1};
     quire_profile *p = NULL;
@@ -180,7 +183,7 @@ static void misuse(void **state)
     assert_int_equal(quire_profile_create(&p, &bad, NULL), QUIRE_EINVAL);
     assert_int_equal(quire_profile_create(&p, NULL, NULL), QUIRE_EINVAL);
     assert_int_equal(quire_profile_create(NULL, &geometry, NULL), QUIRE_EINVAL);
-    bad = (quire_geometry){.version = QUIRE_OPTIONS,
+    bad = (quire_geometry){.size = sizeof(quire_geometry),
                            .n_layers = 4096,
                            .n_q_heads = 65535,
                            .n_kv_heads = 65535,
@@ -398,7 +401,7 @@ static quire_status load_means(uint32_t n_layers, uint32_t n_kv_heads, uint32_t 
                                uint32_t n_means, size_t size)
 {
     endless e = {.head = "QUIREPRF", .size = size};
-    quire_allocator a = {.alloc = count_alloc, .free = count_free};
+    quire_allocator a = {.size = sizeof(quire_allocator), .alloc = count_alloc, .free = count_free};
     quire_profile *p = NULL;
     quire_store32(e.head + 8, version);
     quire_store32(e.head + 12, n_layers);

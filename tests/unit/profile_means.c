@@ -11,7 +11,7 @@
 enum { D = 32, CENTRES = 12, ROWS = 1500 };
 
 static const quire_geometry one_head = {
-    .version = QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 1, .n_kv_heads = 1, .d_k = D, .d_v = D};
+    .size = sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 1, .n_kv_heads = 1, .d_k = D, .d_v = D};
 
 /* Row t lies around one of CENTRES centres. */
 static void clustered_row(uint32_t t, uint32_t d, float *x)
@@ -106,7 +106,7 @@ static void few_rows(void **state)
 {
     (void)state;
     const quire_geometry small = {
-        .version = QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 1, .n_kv_heads = 1, .d_k = 2, .d_v = 2};
+        .size = sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 1, .n_kv_heads = 1, .d_k = 2, .d_v = 2};
     static const float k[] = {1, 2, 3, -4, 0.5f, 8};
     quire_profile *p = NULL;
     REF_OK(quire_profile_create(&p, &small, NULL));
@@ -136,7 +136,7 @@ static void late_rows_count(void **state)
 {
     (void)state;
     const quire_geometry small = {
-        .version = QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 1, .n_kv_heads = 1, .d_k = 1, .d_v = 1};
+        .size = sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 1, .n_kv_heads = 1, .d_k = 1, .d_v = 1};
     quire_profile *p = NULL;
     uint64_t seed = 3;
     uint32_t n_late = 0;
@@ -158,8 +158,8 @@ static void memory_is_bounded(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < 2; i++) {
-        quire_geometry g = {QUIRE_OPTIONS, .n_layers = i ? 1 : 16, .n_q_heads = i ? 15000 : 8, .d_k = 128,
-                            .d_v = 1};
+        quire_geometry g = {sizeof(quire_geometry), .n_layers = i ? 1 : 16, .n_q_heads = i ? 15000 : 8,
+                            .d_k = 128, .d_v = 1};
         g.n_kv_heads = g.n_q_heads;
         size_t channels = (size_t)g.n_layers * g.n_kv_heads * g.d_k;
         struct peak_alloc memory = {0};
@@ -243,7 +243,7 @@ static uint32_t attend_with(const quire_geometry *g, const quire_profile *profil
     ref_step(&cache, &seq, &first, 1, k, g->v_in_k ? NULL : v, NULL, NULL);
     ref_step(&cache, &seq, &chunk, 1, k + (size_t)first * d, g->v_in_k ? NULL : v + (size_t)first * g->d_v, q,
              out);
-    quire_rows_out rows = {.form = QUIRE_NATIVE, .data = native};
+    quire_rows_out rows = {.size = sizeof(quire_rows_out), .form = QUIRE_NATIVE, .data = native};
     REF_OK(quire_seq_export(seq, 0, QUIRE_K, 0, TOKENS, &rows));
     for (uint32_t t = 0; t < TOKENS; t++) used[native[(t + 1) * row_bytes - 2] & 15] = true;
     for (uint32_t m = 1; m < QUIRE_MEAN_SLOTS; m++) n_means += used[m];
@@ -313,9 +313,9 @@ static void many_means_at_once(void **state)
     } shapes[] = {{4, 64, 32, 0}, {1, 32, 32, 1}, {20, 80, 64, 1}, {16, 576, 512, 1}};
     const char *isa;
     for (size_t s = 0; s < COUNT(shapes); s++) {
-        quire_geometry g = {
-            QUIRE_OPTIONS,        .n_layers = 1,        .n_q_heads = shapes[s].n_q_heads, .n_kv_heads = 1,
-            .d_k = shapes[s].d_k, .d_v = shapes[s].d_v, .v_in_k = shapes[s].v_in_k};
+        quire_geometry g = {sizeof(quire_geometry),    .n_layers = 1,        .n_q_heads = shapes[s].n_q_heads,
+                            .n_kv_heads = 1,           .d_k = shapes[s].d_k, .d_v = shapes[s].d_v,
+                            .v_in_k = shapes[s].v_in_k};
         quire_profile *p = profile_of(&g, 300, 300);
         for (uint32_t i = 0; (isa = quire_isa_at(i)); i++) {
             REF_OK(quire_isa_use(isa));

@@ -16,7 +16,8 @@ enum {
     SERVED = 4096
 }; /* SHOWN: few enough that weights are those of one mean */
 static const quire_layer layer = {.n_q_heads = 1, .n_kv_heads = 1, .d_k = D, .d_v = D};
-static const quire_geometry one = {.version = QUIRE_OPTIONS, .n_layers = 1, .layers = &layer};
+static const quire_geometry one = {
+    .size = sizeof(quire_geometry), .n_layers = 1, .layer_stride = sizeof(quire_layer), .layers = &layer};
 static const float slow[PAIRS] = {1, 0.1f, 0.01f, 0.0005f};
 
 /* Always the same row, turned to a position. */
@@ -51,7 +52,7 @@ static void served_length(void **state)
     for (uint32_t interleaved = 0; interleaved < 2; interleaved++)
         for (int right = 0; right < 2; right++) {
             quire_profile *p = NULL;
-            quire_rope rope = {PAIRS, interleaved, right ? slow : wrong};
+            quire_rope rope = {.size = sizeof(quire_rope), PAIRS, interleaved, right ? slow : wrong};
             double mean[D] = {0}, square[D] = {0}, n = (right ? SERVED : SHOWN) - 4;
             assert_int_equal(quire_profile_create(&p, &one, NULL), QUIRE_OK);
             assert_int_equal(quire_profile_set_rope(p, 0, &rope), QUIRE_OK);
@@ -89,7 +90,7 @@ static void rows_are_moved(void **state)
     (void)state;
     for (uint32_t interleaved = 0; interleaved < 2; interleaved++) {
         quire_profile *p = NULL;
-        quire_rope rope = {PAIRS, interleaved, slow};
+        quire_rope rope = {.size = sizeof(quire_rope), PAIRS, interleaved, slow};
         float row[D], expected[2][D];
         assert_int_equal(quire_profile_create(&p, &one, NULL), QUIRE_OK);
         assert_int_equal(quire_profile_set_rope(p, 0, &rope), QUIRE_OK);
@@ -122,9 +123,9 @@ static void misuse(void **state)
 {
     (void)state;
     static const quire_geometry small = {
-        .version = QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 1, .n_kv_heads = 1, .d_k = 4, .d_v = 4};
+        .size = sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 1, .n_kv_heads = 1, .d_k = 4, .d_v = 4};
     static const float angles[4] = {0};
-    quire_rope rope = {2, 0, angles};
+    quire_rope rope = {.size = sizeof(quire_rope), 2, 0, angles};
     quire_profile *p = NULL;
     assert_int_equal(quire_profile_create(&p, &small, NULL), QUIRE_OK);
     assert_int_equal(quire_profile_set_rope(NULL, 0, &rope), QUIRE_EINVAL);
@@ -132,7 +133,7 @@ static void misuse(void **state)
     assert_int_equal(quire_profile_set_rope(p, 0, NULL), QUIRE_EINVAL);
     rope.n_pairs = 3;
     assert_int_equal(quire_profile_set_rope(p, 0, &rope), QUIRE_EINVAL);
-    rope = (quire_rope){1, 0, NULL};
+    rope = (quire_rope){.size = sizeof(quire_rope), 1, 0, NULL};
     assert_int_equal(quire_profile_set_rope(p, 0, &rope), QUIRE_EINVAL);
     assert_int_equal(quire_profile_set_length(NULL, 1), QUIRE_EINVAL);
     quire_profile_destroy(p);

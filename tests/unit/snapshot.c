@@ -37,7 +37,7 @@ static const char *const policies[] = {
 
 static size_t used(quire_pool *pool)
 {
-    quire_pool_stats stats;
+    quire_pool_stats stats = {.size = sizeof stats};
     quire_pool_stats_get(pool, &stats);
     return stats.used_bytes;
 }
@@ -70,7 +70,7 @@ static void check_trip(const quire_geometry *g, quire_pool *pool, quire_pool *ot
                        const quire_seq_options *ring, const char *what)
 {
     kit_bytes saved = {0}, again = {0};
-    quire_snapshot_info info;
+    quire_snapshot_info info = {.size = sizeof info};
     assert_int_equal(quire_seq_save(seq, kit_write, &saved), QUIRE_OK);
     assert_int_equal(quire_snapshot_read_info(&info, kit_read, &saved), QUIRE_OK);
     assert_string_equal(info.policy, quire_plan_policy(quire_seq_plan(seq)));
@@ -108,11 +108,11 @@ static void check_trip(const quire_geometry *g, quire_pool *pool, quire_pool *ot
 static void round_trips(void **state)
 {
     (void)state;
-    static const quire_seq_options none = {.version = QUIRE_OPTIONS};
-    static const quire_seq_options rings[] = {{QUIRE_OPTIONS, 100, 10, 0},
-                                              {QUIRE_OPTIONS, 90, 70, 20},
-                                              {QUIRE_OPTIONS, 30, 0, 5},
-                                              {QUIRE_OPTIONS, 0, 0, 300}};
+    static const quire_seq_options none = {.size = sizeof(quire_seq_options)};
+    static const quire_seq_options rings[] = {{sizeof(quire_seq_options), 100, 10, 0},
+                                              {sizeof(quire_seq_options), 90, 70, 20},
+                                              {sizeof(quire_seq_options), 30, 0, 5},
+                                              {sizeof(quire_seq_options), 0, 0, 300}};
     quire_geometry g = kit_geometry(2, 32, 48);
     quire_profile *profile = kit_profile(&g, 3, NULL);
     for (uint32_t p = 0; p < N_POLICIES; p++) {
@@ -203,7 +203,7 @@ static void damage(void **state)
         for (uint32_t k = 0; k < 9; k++) {
             if (i >= 1024 && k != i % 8 && k != 8) continue;
             quire_seq *seq = NULL;
-            quire_snapshot_info info;
+            quire_snapshot_info info = {.size = sizeof info};
             uint8_t change = (uint8_t)(k == 8 ? 0xffu : 1u << k);
             s.bytes.data[i] = (uint8_t)(s.bytes.data[i] ^ change);
             s.bytes.at = 0;

@@ -126,7 +126,7 @@ static bool subject_create(subject *s, uint32_t codec, quire_side side, uint32_t
     quire_profile *profile = info->flags & QUIRE_CODEC_CALIBRATED ? profiles[size] : NULL;
     if (profile && side == QUIRE_V) return false;
     *s = (subject){.codec = info->name, .side = side, .d = sizes[size]};
-    quire_format_options options = {QUIRE_OPTIONS, .side = side, .d = s->d, .profile = profile,
+    quire_format_options options = {sizeof(quire_format_options), .side = side, .d = s->d, .profile = profile,
                                     .layer = profile ? 1 : 0};
     assert_int_equal(quire_format_create(&s->format, s->codec, &options), QUIRE_OK);
     assert_int_equal(quire_coder_init(&s->coder, quire_codec_get(s->codec), side, s->d, 0), QUIRE_OK);
@@ -157,7 +157,7 @@ static void subject_destroy(subject *s)
 
 static void encode(const subject *s, uint32_t row, uint32_t n, const float *x)
 {
-    quire_rows rows = {.form = QUIRE_F32, .data = x};
+    quire_rows rows = {.size = sizeof(quire_rows), .form = QUIRE_F32, .data = x};
     if (quire_tile_encode(s->format, 1, s->tile, row, n, &rows, NULL)) fail_msg("%s: refused", s->codec);
 }
 
@@ -280,8 +280,8 @@ static void check_reading(subject *s)
         quire_encode_row(&s->coder, &s->cal, s->x + (size_t)t * s->d, &row, NULL);
         quire_decode_row(&s->coder, &s->cal, &row, y[0]);
         quire_row_pack(&s->coder, &row, native[0]);
-        quire_rows_out values = {.form = QUIRE_F32, .data = y[1]};
-        quire_rows_out bytes = {.form = QUIRE_NATIVE, .data = native[1]};
+        quire_rows_out values = {.size = sizeof(quire_rows_out), .form = QUIRE_F32, .data = y[1]};
+        quire_rows_out bytes = {.size = sizeof(quire_rows_out), .form = QUIRE_NATIVE, .data = native[1]};
         native[1][row_bytes] = 0xcd;
         assert_int_equal(quire_tile_decode(s->format, 1, s->tile, t, 1, &values), QUIRE_OK);
         assert_int_equal(quire_tile_decode(s->format, 1, s->tile, t, 1, &bytes), QUIRE_OK);
@@ -290,7 +290,7 @@ static void check_reading(subject *s)
             fail_msg("%s side %d d %u: row %u reads otherwise", s->codec, (int)s->side, s->d, t);
         if (s->coder.codec->info.flags & QUIRE_CODEC_CALIBRATED)
             encode(s, t, 1, s->x + (size_t)(t ? t - 1 : 1) * s->d);
-        quire_rows back = {.form = QUIRE_NATIVE, .data = native[0]};
+        quire_rows back = {.size = sizeof(quire_rows), .form = QUIRE_NATIVE, .data = native[0]};
         assert_int_equal(quire_tile_encode(s->format, 1, s->tile, t, 1, &back, NULL), QUIRE_OK);
     }
     compare(s, "rows written back from native bytes");

@@ -27,7 +27,8 @@ static bool encode_all(const bench_case *c, append_side *a, uint32_t n_at_once)
     for (uint32_t t = 0; t < QUIRE_PAGE_TOKENS; t += n_at_once)
         for (uint32_t h = 0; h < c->shape.n_kv_heads; h++)
             if (quire_tile_encode(a->format, h, a->tiles + h * a->tile_bytes, t, n_at_once,
-                                  &(quire_rows){.form = QUIRE_F32,
+                                  &(quire_rows){.size = sizeof(quire_rows),
+                                                .form = QUIRE_F32,
                                                 .data = a->rows + ((size_t)h * QUIRE_PAGE_TOKENS + t) * a->d},
                                   NULL))
                 return false;

@@ -48,7 +48,8 @@ static bool pool_fill(tile_pool *pool, const bench_shape *s, quire_side side, co
         uint32_t head = i / pool->n_per_head;
         bench_fill_rows(s, side, head, i + 1, rows, QUIRE_PAGE_TOKENS);
         ok = quire_tile_encode(format, head, pool->tiles + i * pool->tile_bytes, 0, QUIRE_PAGE_TOKENS,
-                               &(quire_rows){.form = QUIRE_F32, .data = rows}, NULL) == QUIRE_OK;
+                               &(quire_rows){.size = sizeof(quire_rows), .form = QUIRE_F32, .data = rows},
+                               NULL) == QUIRE_OK;
     }
     free(rows);
     return ok;
@@ -96,7 +97,8 @@ static void make_jobs(bench_case *c)
         for (uint32_t i = 0; i < s->n_seqs; i++, job++) {
             uint32_t length = s->lengths[i], n = bench_n_tiles(length);
             size_t first_row = (size_t)i * s->n_queries * s->n_q_heads;
-            *job = (quire_attend_job){.tiles = tile,
+            *job = (quire_attend_job){.tile_stride = sizeof(quire_tile_ref),
+                                      .tiles = tile,
                                       .n_tiles = n,
                                       .n_q_heads = s->n_q_heads,
                                       .n_kv_heads = s->n_kv_heads,
@@ -127,7 +129,7 @@ static bool run(bench_case *c, uint32_t layer, bench_times *times)
 {
     const quire_case *x = (const quire_case *)c->self;
     (void)times;
-    return quire_attend(c->team->workspace, &(quire_attend_options){.version = QUIRE_OPTIONS},
+    return quire_attend(c->team->workspace, &(quire_attend_options){.size = sizeof(quire_attend_options)},
                         x->jobs + (size_t)layer * c->shape.n_seqs, c->shape.n_seqs) == QUIRE_OK;
 }
 
@@ -138,11 +140,13 @@ static bool fetch(bench_case *c, uint32_t seq, uint32_t head, uint32_t tile, flo
     const quire_tile_ref *ref = &x->jobs[seq].tiles[tile];
     const uint8_t *at = (const uint8_t *)ref->k + head * x->head_bytes;
     if (quire_tile_decode(x->k_format, head, at, 0, QUIRE_PAGE_TOKENS,
-                          &(quire_rows_out){.form = QUIRE_F32, .data = k}))
+                          &(quire_rows_out){.size = sizeof(quire_rows_out), .form = QUIRE_F32, .data = k}))
         return false;
     if (x->v_format)
-        return quire_tile_decode(x->v_format, head, at + x->k_bytes, 0, QUIRE_PAGE_TOKENS,
-                                 &(quire_rows_out){.form = QUIRE_F32, .data = v}) == QUIRE_OK;
+        return quire_tile_decode(
+                   x->v_format, head, at + x->k_bytes, 0, QUIRE_PAGE_TOKENS,
+                   &(quire_rows_out){.size = sizeof(quire_rows_out), .form = QUIRE_F32, .data = v}) ==
+               QUIRE_OK;
     for (uint32_t t = 0; t < QUIRE_PAGE_TOKENS; t++)
         memcpy(v + (size_t)t * s->d_v, k + (size_t)t * s->d, sizeof(float) * s->d_v);
     return true;

@@ -215,11 +215,14 @@ static bool decode_rows(ggml_case *x, const quire_format *format, size_t token, 
                         uint32_t n, float *to)
 {
     memset(x->tile, 0, quire_tile_bytes(format));
-    return !quire_tile_encode(format, 0, x->tile, 0, n,
-                              &(quire_rows){.form = QUIRE_NATIVE, .data = rows, .token_stride = token},
-                              NULL) &&
-           !quire_tile_decode(format, 0, x->tile, 0, QUIRE_PAGE_TOKENS,
-                              &(quire_rows_out){.form = QUIRE_F32, .data = to});
+    return !quire_tile_encode(
+               format, 0, x->tile, 0, n,
+               &(quire_rows){
+                   .size = sizeof(quire_rows), .form = QUIRE_NATIVE, .data = rows, .token_stride = token},
+               NULL) &&
+           !quire_tile_decode(
+               format, 0, x->tile, 0, QUIRE_PAGE_TOKENS,
+               &(quire_rows_out){.size = sizeof(quire_rows_out), .form = QUIRE_F32, .data = to});
 }
 
 static bool fetch(bench_case *c, uint32_t seq, uint32_t head, uint32_t tile, float *k, float *v)

@@ -70,8 +70,9 @@ float *bench_make_queries(const bench_shape *s)
 
 quire_profile *bench_profile(const bench_shape *s)
 {
-    quire_geometry g = {QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = s->n_q_heads, .n_kv_heads = s->n_kv_heads,
-                        .d_k = s->d,   .d_v = s->d_v, .v_in_k = s->v_in_k};
+    quire_geometry g = {sizeof(quire_geometry),      .n_layers = 1, .n_q_heads = s->n_q_heads,
+                        .n_kv_heads = s->n_kv_heads, .d_k = s->d,   .d_v = s->d_v,
+                        .v_in_k = s->v_in_k};
     quire_profile *profile = NULL;
     float *head = (float *)malloc(sizeof(float) * PROFILE_TOKENS * s->d);
     float *k = (float *)malloc(sizeof(float) * PROFILE_TOKENS * s->n_kv_heads * s->d);
@@ -107,14 +108,15 @@ bool bench_formats(const bench_shape *s, quire_format **k, quire_format **v, cha
     quire_status status = QUIRE_ENOMEM;
     *k = *v = NULL;
     if (is_calibrated(s) && !(profile = bench_profile(s))) goto fail;
-    status = quire_format_create(k, s->codecs.k,
-                                 &(quire_format_options){QUIRE_OPTIONS, .side = QUIRE_K, .d = s->d,
-                                                         .d_v = s->v_in_k ? s->d_v : 0, .profile = profile});
+    status =
+        quire_format_create(k, s->codecs.k,
+                            &(quire_format_options){sizeof(quire_format_options), .side = QUIRE_K, .d = s->d,
+                                                    .d_v = s->v_in_k ? s->d_v : 0, .profile = profile});
     if (status) goto fail;
     if (!s->v_in_k) {
         name = s->codecs.v;
-        status = quire_format_create(v, name,
-                                     &(quire_format_options){QUIRE_OPTIONS, .side = QUIRE_V, .d = s->d_v});
+        status = quire_format_create(
+            v, name, &(quire_format_options){sizeof(quire_format_options), .side = QUIRE_V, .d = s->d_v});
         if (status) goto fail;
     }
     quire_profile_destroy(profile);

@@ -272,8 +272,10 @@ quire_rows mlx_rows(const mlx_layer *l, quire_side side, uint32_t seq, uint32_t 
     const mlx_side *s = &l->sides[side];
     size_t first = (size_t)(((uint64_t)seq * l->n_heads + head) * l->n_buffer_rows + row);
     char *at = (char *)buffer, *next = copy_rows(s->data, first, n, at);
-    quire_rows rows = {
-        .form = s->bits ? QUIRE_MLX : form_of(s->data->type), .data = at, .token_stride = row_bytes(s->data)};
+    quire_rows rows = {.size = sizeof(quire_rows),
+                       .form = s->bits ? QUIRE_MLX : form_of(s->data->type),
+                       .data = at,
+                       .token_stride = row_bytes(s->data)};
     if (!s->bits) return rows;
     rows.scale_form = form_of(s->scales->type);
     rows.scale_token_stride = row_bytes(s->scales);

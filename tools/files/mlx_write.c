@@ -129,7 +129,7 @@ static bool make_output(writer *w, passage *p)
 static bool open_passage(writer *w, passage *p)
 {
     const mlx_side *s = &p->l->sides[p->side];
-    quire_format_options o = {.version = QUIRE_OPTIONS, .side = p->side, .d = s->d};
+    quire_format_options o = {.size = sizeof(quire_format_options), .side = p->side, .d = s->d};
     size_t tile = 64;
     p->same = !strcmp(p->codec, s->codec);
     p->scale_type = s->bits ? s->scales->type : s->data->type;
@@ -176,9 +176,10 @@ static void copy(const passage *p, const quire_rows *rows, size_t to, uint32_t n
 /* Through the library: codes to values in one tile, values to codes in another. */
 static quire_status recode(writer *w, passage *p, const quire_rows *rows, size_t to, uint32_t n)
 {
-    quire_rows values = {.form = QUIRE_F32, .data = p->values};
-    quire_rows_out decoded = {.form = QUIRE_F32, .data = p->values};
-    quire_rows_out out = {.form = form_of(p->out[0].type),
+    quire_rows values = {.size = sizeof(quire_rows), .form = QUIRE_F32, .data = p->values};
+    quire_rows_out decoded = {.size = sizeof(quire_rows_out), .form = QUIRE_F32, .data = p->values};
+    quire_rows_out out = {.size = sizeof(quire_rows_out),
+                          .form = form_of(p->out[0].type),
                           .data = out_row(&p->out[0], to),
                           .token_stride = out_stride(&p->out[0])};
     quire_status status;

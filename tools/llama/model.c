@@ -141,7 +141,10 @@ bool model_from_facts(model *m, const gguf_facts *f, char *message, size_t size)
 
 quire_geometry model_geometry(const model *m)
 {
-    return (quire_geometry){.version = QUIRE_OPTIONS, .n_layers = m->n_layers, .layers = m->layers};
+    return (quire_geometry){.size = sizeof(quire_geometry),
+                            .n_layers = m->n_layers,
+                            .layer_stride = sizeof(quire_layer),
+                            .layers = m->layers};
 }
 
 /* ---------------------------------------------------------------------- file */
@@ -202,16 +205,20 @@ quire_status model_plan_create(model_plan *out, const model *m, const char *poli
 {
     static quire_layer flat[GGUF_MAX_LAYERS]; /* large */
     model_plan p = {NULL, NULL};
-    quire_geometry any = {
-        .version = QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 8, .n_kv_heads = 8, .d_k = 128, .d_v = 128};
+    quire_geometry any = {.size = sizeof(quire_geometry),
+                          .n_layers = 1,
+                          .n_q_heads = 8,
+                          .n_kv_heads = 8,
+                          .d_k = 128,
+                          .d_v = 128};
     quire_geometry geometry = m ? model_geometry(m) : any;
     quire_plan_options o = {
-        .version = QUIRE_OPTIONS, .profile = profile, .message = why, .message_size = size};
+        .size = sizeof(quire_plan_options), .profile = profile, .message = why, .message_size = size};
     quire_status status = quire_plan_create(&p.plan, &geometry, policy, &o);
     if (!status && m && m->n_window_layers) {
         memcpy(flat, m->layers, sizeof flat);
         for (uint32_t i = 0; i < m->n_layers; i++) flat[i].window = 0;
-        geometry.layers = flat;
+        geometry.layer_stride = sizeof(quire_layer), geometry.layers = flat;
         status = quire_plan_create(&p.flat, &geometry, policy, &o);
     }
     if (status)
@@ -238,7 +245,7 @@ bool model_profile_fits(const model *m, const quire_profile *profile)
 
 bool model_plan_is_calibrated(const model_plan *p)
 {
-    quire_plan_layer info;
+    quire_plan_layer info = {.size = sizeof info};
     for (uint32_t i = 0; !quire_plan_layer_info(p->plan, i, &info); i++)
         if (!strncmp(info.k, "c:", 2)) return true;
     return false;
@@ -253,7 +260,7 @@ static double f16_bytes(const quire_layer *l)
 
 static double token_bytes(const model *m, const quire_plan *plan, uint32_t layer)
 {
-    quire_plan_layer info;
+    quire_plan_layer info = {.size = sizeof info};
     if (!plan || quire_plan_layer_info(plan, layer, &info)) return f16_bytes(&m->layers[layer]);
     return info.bytes_per_token;
 }

@@ -41,8 +41,12 @@ static quire_status code_page(const rows_case *c, coded *to, uint32_t page, uint
     for (uint32_t h = 0; h < l->n_kv_heads && !status; h++) {
         size_t at = (size_t)page * QUIRE_PAGE_TOKENS * l->n_kv_heads * d + (size_t)h * d;
         char *tile = to->tiles + ((size_t)page * l->n_kv_heads + h) * to->tile_bytes;
-        quire_rows in = {.form = QUIRE_F32, .data = rows + at, .token_stride = stride};
-        quire_rows_out back = {.form = QUIRE_F32, .data = to->values + at, .token_stride = stride};
+        quire_rows in = {
+            .size = sizeof(quire_rows), .form = QUIRE_F32, .data = rows + at, .token_stride = stride};
+        quire_rows_out back = {.size = sizeof(quire_rows_out),
+                               .form = QUIRE_F32,
+                               .data = to->values + at,
+                               .token_stride = stride};
         status = quire_tile_encode(to->format, h, tile, 0, rows_in(c, page), &in, NULL);
         if (!status) status = quire_tile_decode(to->format, h, tile, 0, rows_in(c, page), &back);
     }
@@ -54,7 +58,7 @@ static quire_status code(const rows_case *c, coded *to, quire_side side, const c
     const rows_layer *l = &c->file->layers[c->layer];
     uint32_t d = side == QUIRE_K ? l->shape.d_k : l->shape.d_v;
     quire_format_options options = {
-        .version = QUIRE_OPTIONS, .side = side, .d = d, .profile = c->profile, .layer = c->layer};
+        .size = sizeof(quire_format_options), .side = side, .d = d, .profile = c->profile, .layer = c->layer};
     quire_status status = quire_format_create(&to->format, codec, &options);
     if (status) return status;
     to->tile_bytes = quire_tile_bytes(to->format);
@@ -85,7 +89,7 @@ static quire_status attend(const rows_case *c, const coded *k, const coded *v, f
 {
     const rows_layer *l = &c->file->layers[c->layer];
     uint32_t n = rows_n_queries(c), n_pages = pages_of(c), heads = l->shape.n_kv_heads;
-    quire_attend_options options = {.version = QUIRE_OPTIONS};
+    quire_attend_options options = {.size = sizeof(quire_attend_options)};
     quire_tile_ref *refs = malloc(n_pages * sizeof *refs);
     quire_attend_job *jobs = calloc(n, sizeof *jobs);
     quire_status status = refs && jobs ? QUIRE_OK : QUIRE_ENOMEM;
@@ -97,7 +101,8 @@ static quire_status attend(const rows_case *c, const coded *k, const coded *v, f
                                    .first = i * QUIRE_PAGE_TOKENS,
                                    .n_rows = rows_in(c, i)};
     for (uint32_t i = 0; i < n && !status; i++)
-        jobs[i] = (quire_attend_job){.tiles = refs,
+        jobs[i] = (quire_attend_job){.tile_stride = sizeof(quire_tile_ref),
+                                     .tiles = refs,
                                      .n_tiles = n_pages,
                                      .n_q_heads = l->shape.n_q_heads,
                                      .n_kv_heads = heads,

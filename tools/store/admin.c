@@ -20,7 +20,7 @@ int store_stat(int argc, char **argv)
     };
     store_options o;
     quire_store *store;
-    quire_store_stats s;
+    quire_store_stats s = {.size = sizeof s};
     int code = store_begin(&o, STORE_DISK, &about, NULL, 0, argc, argv, &store);
     if (code >= 0) return code;
     quire_store_stats_get(store, &s);
@@ -117,7 +117,7 @@ int store_verify(int argc, char **argv)
     };
     store_options o;
     quire_store *store;
-    quire_store_stats s;
+    quire_store_stats s = {.size = sizeof s};
     struct timespec a, b;
     int code = store_begin(&o, STORE_DISK, &about, NULL, 0, argc, argv, &store);
     if (code >= 0) return code;

@@ -70,7 +70,7 @@ int store_export(int argc, char **argv)
     };
     store_options o;
     quire_store *store;
-    quire_store_stats s;
+    quire_store_stats s = {.size = sizeof s};
     archive a = {0};
     int code = store_parse(&o, STORE_DISK, &about, NULL, 0, argc, argv);
     if (code < 0 && !o.file) code = tool_usage(about.name, "give a file to write");

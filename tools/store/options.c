@@ -122,9 +122,9 @@ int store_parse(store_options *o, uint32_t groups, const tool_command *about, co
 int store_open(const store_options *o, quire_store **out)
 {
     char message[512] = "";
-    quire_store_options options = {
-        QUIRE_OPTIONS,       .directory = o->directory, .disk_bytes = o->cap_bytes,
-        .remote = o->remote, .message = message,        .message_size = sizeof message};
+    quire_store_options options = {sizeof(quire_store_options), .directory = o->directory,
+                                   .disk_bytes = o->cap_bytes,  .remote = o->remote,
+                                   .message = message,          .message_size = sizeof message};
     quire_status status = quire_store_open(out, &options);
     if (status) return tool_failed(o->command, "%s", *message ? message : quire_status_text(status));
     return TOOL_OK;
@@ -190,7 +190,7 @@ int store_identity(store_options *o, quire_identity *out)
         return tool_failed(o->command, "%s: a secret must be 32 bytes or 64 hex digits", o->secret_file);
     int code = o->model ? digest_model(o) : TOOL_OK;
     if (code) return code;
-    *out = (quire_identity){QUIRE_OPTIONS,
+    *out = (quire_identity){sizeof(quire_identity),
                             .weights = o->weights,
                             .tokenizer = o->weights,
                             .adapter = o->adapter ? o->adapter : "",

@@ -31,7 +31,8 @@ static int put_pages(store_options *o, quire_store *store, quire_namespace *ns, 
 {
     uint32_t n_held = slot->n_tokens < slot->n_cells ? slot->n_tokens : slot->n_cells,
              n_pages = n_held / QUIRE_PAGE_TOKENS;
-    quire_prompt prompt = {.tokens = slot->tokens, .n_tokens = n_pages * QUIRE_PAGE_TOKENS};
+    quire_prompt prompt = {
+        .size = sizeof(quire_prompt), .tokens = slot->tokens, .n_tokens = n_pages * QUIRE_PAGE_TOKENS};
     uint8_t *page = (uint8_t *)malloc(slot->layout.page_bytes);
     quire_status status = page ? QUIRE_OK : QUIRE_ENOMEM;
     for (uint32_t i = 0; i < n_pages && !status; i++) {
@@ -47,7 +48,7 @@ static int put_pages(store_options *o, quire_store *store, quire_namespace *ns, 
 
 static int report_put(const store_options *o, quire_store *store, const slot_file *slot)
 {
-    quire_store_stats s;
+    quire_store_stats s = {.size = sizeof s};
     char layout[LAYOUT_TEXT];
     quire_store_stats_get(store, &s);
     slot_layout_print(&slot->layout, layout, sizeof layout);
@@ -165,7 +166,7 @@ static int get_pages(store_options *o, quire_store *store, quire_namespace *ns, 
                      const prompt_tokens *t)
 {
     uint32_t n_tokens = 0;
-    quire_prompt prompt = {.tokens = t->id, .n_tokens = t->n};
+    quire_prompt prompt = {.size = sizeof(quire_prompt), .tokens = t->id, .n_tokens = t->n};
     taken got = {.pages = (uint8_t **)calloc(t->n / QUIRE_PAGE_TOKENS + 1, sizeof(uint8_t *)),
                  .page_bytes = layout->page_bytes};
     int code = TOOL_OK;

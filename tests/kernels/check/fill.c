@@ -54,7 +54,7 @@ static void encoded_rows(const quire_format *f, rng *r, uint8_t *tile)
         ref_k_rows(&r->state, x, TOKENS, 1, f->coder.d);
     else
         ref_normals(&r->state, x, (size_t)TOKENS * f->coder.d, 1);
-    quire_rows rows = {.form = QUIRE_F32, .data = x};
+    quire_rows rows = {.size = sizeof(quire_rows), .form = QUIRE_F32, .data = x};
     memset(tile, 0, f->tile_bytes);
     REF_OK(quire_tile_encode(f, 0, tile, 0, TOKENS, &rows, NULL));
 }

@@ -119,8 +119,8 @@ static int list(const check_isas *isas)
 /* One head size: every codec that takes it. */
 static void try_size(const check_isas *isas, uint32_t d)
 {
-    quire_geometry geometry = {QUIRE_OPTIONS,   .n_layers = 1, .n_q_heads = 1,
-                               .n_kv_heads = 1, .d_k = d,      .d_v = d};
+    quire_geometry geometry = {sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 1,
+                               .n_kv_heads = 1,        .d_k = d,      .d_v = d};
     quire_profile *profile = ref_profile(&geometry);
     for (uint32_t i = 0; i < quire_codec_count(); i++) {
         quire_format k, v;

@@ -90,14 +90,14 @@ static void fill_tile(const quire_format *f, uint8_t *tile, uint64_t *state)
 {
     static float x[TOKENS * D];
     ref_normals(state, x, COUNT(x), 1);
-    quire_rows rows = {.form = QUIRE_F32, .data = x};
+    quire_rows rows = {.size = sizeof(quire_rows), .form = QUIRE_F32, .data = x};
     REF_OK(quire_tile_encode(f, 0, tile, 0, TOKENS, &rows, NULL));
 }
 
 static void host_open(host *h, const char *k, const char *v)
 {
     uint64_t state = check_given.seed;
-    quire_format_options options = {.version = QUIRE_OPTIONS, .side = QUIRE_K, .d = D};
+    quire_format_options options = {.size = sizeof(quire_format_options), .side = QUIRE_K, .d = D};
     memset(h, 0, sizeof *h);
     REF_OK(quire_format_create(&h->k, k, &options));
     options.side = QUIRE_V;
@@ -125,7 +125,8 @@ static void host_close(host *h)
 
 static void host_attend(host *h)
 {
-    quire_attend_job job = {.tiles = h->tile,
+    quire_attend_job job = {.tile_stride = sizeof(quire_tile_ref),
+                            .tiles = h->tile,
                             .n_tiles = N_TILES,
                             .n_q_heads = N_Q,
                             .n_kv_heads = 1,

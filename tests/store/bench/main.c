@@ -82,8 +82,8 @@ int main(int argc, char **argv)
     const bench_way *ways[MAX_WAYS];
     void *state[MAX_WAYS];
     static double seconds[MAX_WAYS][BENCH_ROUNDS];
-    quire_geometry g = {QUIRE_OPTIONS,   .n_layers = 32, .n_q_heads = 32,
-                        .n_kv_heads = 8, .d_k = 128,     .d_v = 128};
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 32, .n_q_heads = 32,
+                        .n_kv_heads = 8,        .d_k = 128,     .d_v = 128};
     quire_plan *plan = kit_plan(&g, "k4v4", NULL);
     KIT_REQUIRE(b.n_threads >= 1 && b.n_threads <= 8);
     b.page_bytes = quire_plan_page_bytes(plan, 0);

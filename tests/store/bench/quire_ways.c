@@ -22,8 +22,8 @@ typedef struct mine {
 
 static quire_geometry geometry(void)
 {
-    return (quire_geometry){QUIRE_OPTIONS,   .n_layers = 32, .n_q_heads = 32,
-                            .n_kv_heads = 8, .d_k = 128,     .d_v = 128};
+    return (quire_geometry){sizeof(quire_geometry), .n_layers = 32, .n_q_heads = 32,
+                            .n_kv_heads = 8,        .d_k = 128,     .d_v = 128};
 }
 
 static quire_page *next_page(void *ctx, uint32_t group, uint32_t i)
@@ -57,7 +57,7 @@ static void close_store(mine *m)
 
 static double save(mine *m)
 {
-    quire_prompt p = {.tokens = m->tokens, .n_tokens = bench_pages * 64};
+    quire_prompt p = {.size = sizeof(quire_prompt), .tokens = m->tokens, .n_tokens = bench_pages * 64};
     double start = bench_now();
     KIT_REQUIRE(!quire_namespace_save(m->ns, &p, m->seq) && !quire_store_flush(m->store, 600000));
     return bench_now() - start;
@@ -106,7 +106,7 @@ static double load_measure(void *state)
     quire_pool *pool = kit_pool(m->plan, (bench_pages + 2) * (m->b->page_bytes + 4096), NULL);
     quire_seq *seq = NULL;
     quire_load *load = NULL;
-    quire_prompt p = {.tokens = m->tokens, .n_tokens = bench_pages * 64};
+    quire_prompt p = {.size = sizeof(quire_prompt), .tokens = m->tokens, .n_tokens = bench_pages * 64};
     uint32_t n = 0;
     KIT_REQUIRE(!quire_seq_create(&seq, pool, NULL));
     double start = bench_now();

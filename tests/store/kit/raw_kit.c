@@ -43,7 +43,7 @@ void kit_raw_save(kit_raw *r, uint64_t text, uint32_t n_pages)
     uint8_t *bytes = (uint8_t *)malloc(r->page_bytes);
     KIT_REQUIRE(bytes);
     fill_tokens(tokens, text, n_pages);
-    quire_prompt p = {.tokens = tokens, .n_tokens = n_pages * 64};
+    quire_prompt p = {.size = sizeof(quire_prompt), .tokens = tokens, .n_tokens = n_pages * 64};
     for (uint32_t i = 0; i < n_pages; i++) {
         fill_page(text, i, bytes, r->page_bytes);
         quire_status status = quire_namespace_save_raw(r->ns, &p, i, bytes);
@@ -73,7 +73,7 @@ uint32_t kit_raw_load(kit_raw *r, uint64_t text, uint32_t n_pages, uint32_t time
     expected e = {.text = text, .bytes = (uint8_t *)malloc(r->page_bytes), .n = r->page_bytes};
     KIT_REQUIRE(e.bytes);
     fill_tokens(tokens, text, n_pages);
-    quire_prompt p = {.tokens = tokens, .n_tokens = n_pages * 64};
+    quire_prompt p = {.size = sizeof(quire_prompt), .tokens = tokens, .n_tokens = n_pages * 64};
     quire_status status = quire_namespace_load_raw(r->ns, &p, timeout_ms, compare, &e, &n);
     KIT_REQUIRE(status == QUIRE_OK || status == QUIRE_ENOMEM);
     KIT_REQUIRE(n == e.next * 64);

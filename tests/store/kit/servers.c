@@ -168,7 +168,7 @@ void kit_server_end(kit_server *s)
 
 quire_store_remote kit_remote(uint32_t port)
 {
-    return (quire_store_remote){.host = "127.0.0.1", .port = port};
+    return (quire_store_remote){.size = sizeof(quire_store_remote), .host = "127.0.0.1", .port = port};
 }
 
 void kit_certificates(const char *directory)

@@ -60,13 +60,13 @@ quire_identity kit_identity(uint8_t tenant)
 {
     static uint8_t secrets[256][32];
     memset(secrets[tenant], tenant ^ 0x5a, 32);
-    return (quire_identity){QUIRE_OPTIONS, .weights = "weights-1",       .tokenizer = "tokenizer-1",
-                            .adapter = "", .rope = "base=10000 dims=64", .secret = secrets[tenant]};
+    return (quire_identity){sizeof(quire_identity), .weights = "weights-1",       .tokenizer = "tokenizer-1",
+                            .adapter = "",          .rope = "base=10000 dims=64", .secret = secrets[tenant]};
 }
 
 quire_store_options kit_options(const char *directory, uint64_t cap, const quire_store_remote *remote)
 {
-    quire_store_options o = {QUIRE_OPTIONS, .directory = directory, .disk_bytes = cap};
+    quire_store_options o = {sizeof(quire_store_options), .directory = directory, .disk_bytes = cap};
     if (remote) o.remote = *remote;
     return o;
 }
@@ -88,7 +88,7 @@ void kit_scene_begin_with(kit_scene *s, quire_store *store, const quire_geometry
                           uint64_t seed, uint32_t max_tokens, uint32_t sinks)
 {
     *s = (kit_scene){.g = *g, .store = store, .seed = seed};
-    s->ring = (quire_seq_options){QUIRE_OPTIONS, max_tokens, sinks, 0};
+    s->ring = (quire_seq_options){sizeof(quire_seq_options), max_tokens, sinks, 0};
     quire_profile *profile = strstr(policy, "c:") ? kit_profile(g, 7, NULL) : NULL;
     s->plan = kit_plan(g, policy, profile);
     quire_profile_destroy(profile);
@@ -116,7 +116,7 @@ void kit_scene_end(kit_scene *s)
 
 quire_prompt kit_prompt(const kit_scene *s, uint32_t n)
 {
-    return (quire_prompt){.tokens = s->tokens, .n_tokens = n};
+    return (quire_prompt){.size = sizeof(quire_prompt), .tokens = s->tokens, .n_tokens = n};
 }
 
 quire_seq *kit_compute(kit_scene *s, uint32_t n, bool save)
@@ -154,7 +154,7 @@ uint64_t kit_sight(kit_scene *s, const quire_seq *seq)
 
 quire_store_stats kit_stats(quire_store *store)
 {
-    quire_store_stats stats;
+    quire_store_stats stats = {.size = sizeof stats};
     quire_store_stats_get(store, &stats);
     return stats;
 }
