@@ -116,10 +116,11 @@ int main(void)
     must(quire_threads_create(&threads, 2), "threads");
     quire_executor executor = quire_threads_executor(threads);
     engine e;
-    must(quire_pool_create(&e.pool, plan,
-                           &(quire_pool_options){
-                               QUIRE_OPTIONS, .budget_bytes = 3 * quire_plan_bytes(plan, NULL, 200, PROMPT),
-                               .executor = &executor}),
+    size_t bytes;
+    must(quire_plan_bytes(plan, NULL, 200, PROMPT, &bytes), "bytes");
+    must(quire_pool_create(
+             &e.pool, plan,
+             &(quire_pool_options){QUIRE_OPTIONS, .budget_bytes = 3 * bytes, .executor = &executor}),
          "pool");
     e.k = (float *)malloc(sizeof(float) * PROMPT * KV_HEADS * D);
     e.v = (float *)malloc(sizeof(float) * PROMPT * KV_HEADS * D);

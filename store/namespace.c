@@ -29,6 +29,7 @@ static quire_status create(quire_namespace **out, quire_store *store, const quir
     }
     pthread_mutex_init(&ns->lock, NULL);
     if (ring) ns->ring = *ring;
+    ns->ring.version = QUIRE_OPTIONS;
     if (plan) {
         ns->plan = quire_plan_hold(plan);
         ns->n_groups = quire_plan_n_groups(plan);
@@ -45,7 +46,9 @@ quire_status quire_namespace_create(quire_namespace **out, quire_store *store, c
                                     const quire_plan *plan, const quire_seq_options *ring)
 {
     if (!out || !store || !identity || !plan) return QUIRE_EINVAL;
-    if (ring && !quire_options_are_known(ring->version)) return QUIRE_EINVAL;
+    uint32_t kept, first;
+    if (quire_plan_page_range(plan, ring, 0, 0, &kept, &first))
+        return QUIRE_EINVAL; /* the ring is not valid */
     return create(out, store, identity, plan, ring, NULL);
 }
 
@@ -104,7 +107,7 @@ void quire_namespace_range(const quire_namespace *ns, const quire_seq_options *r
                            uint32_t n_pages, uint32_t *kept, uint32_t *first)
 {
     *kept = *first = 0;
-    if (ns->plan) quire_plan_page_range(ns->plan, ring, group, n_pages, kept, first);
+    if (ns->plan) (void)quire_plan_page_range(ns->plan, ring, group, n_pages, kept, first);
 }
 
 quire_object_id quire_namespace_object(const quire_namespace *ns, const quire_key *keys,
@@ -249,7 +252,7 @@ static bool save_page(quire_namespace *ns, const chain *c, uint32_t group, uint3
     quire_blob *blob;
     if (is_recent(ns, object)) return false;
     if (seq) {
-        page = quire_seq_hold_page(seq, group, i);
+        (void)quire_seq_hold_page(&page, seq, group, i);
         blob = page ? quire_namespace_share(ns, quire_seq_pool(seq), page) : NULL;
         if (page) quire_pool_drop_page(quire_seq_pool(seq), page); /* the blob owns it */
     } else {

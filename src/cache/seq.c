@@ -31,7 +31,8 @@ quire_status quire_seq_create(quire_seq **out, quire_pool *pool, const quire_seq
     return QUIRE_OK;
 }
 
-#define ROOM 8u /* pages that a fork can add before its table grows: thousands of forks may go on in one step */
+#define ROOM \
+    8u /* pages that a fork can add before its table grows: thousands of forks may go on in one step */
 #define ENTRIES 256u /* of a table that are looked at together */
 
 /*
@@ -46,8 +47,10 @@ static void drop_pages(quire_pages *pages, quire_seq *const *seqs, uint32_t n, u
     for (uint32_t first = 0; first < most; first += ENTRIES) {
         memset(since, 0, sizeof since);
         for (uint32_t s = 0; s < n; s++) {
-            const quire_table *t = &seqs[s]->table[group], *next = s + 1 < n ? &seqs[s + 1]->table[group] : NULL;
-            uint32_t here = t->n > first ? t->n - first : 0, there = next && next->n > first ? next->n - first : 0;
+            const quire_table *t = &seqs[s]->table[group],
+                              *next = s + 1 < n ? &seqs[s + 1]->table[group] : NULL;
+            uint32_t here = t->n > first ? t->n - first : 0,
+                     there = next && next->n > first ? next->n - first : 0;
             if (here > ENTRIES) here = ENTRIES;
             if (there > ENTRIES) there = ENTRIES;
             uint32_t same = here < there ? here : there;

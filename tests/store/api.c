@@ -32,6 +32,8 @@ static void arguments(void **state)
     assert_int_equal(quire_namespace_create(&ns, store, NULL, s.plan, NULL), QUIRE_EINVAL);
     assert_int_equal(quire_namespace_create(&ns, store, &id, NULL, NULL), QUIRE_EINVAL);
     assert_int_equal(quire_namespace_create(&ns, NULL, &id, s.plan, NULL), QUIRE_EINVAL);
+    quire_seq_options ring = {QUIRE_OPTIONS, .max_tokens = 100, .sinks = 100};
+    assert_int_equal(quire_namespace_create(&ns, store, &id, s.plan, &ring), QUIRE_EINVAL);
     assert_int_equal(quire_namespace_create_raw(&ns, store, &id, "", 100), QUIRE_EINVAL);
     assert_int_equal(quire_namespace_create_raw(&ns, store, &id, "x", 0), QUIRE_EINVAL);
     id.version = 0;

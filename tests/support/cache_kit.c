@@ -95,6 +95,14 @@ quire_pool *kit_pool(const quire_plan *plan, size_t budget, const quire_allocato
     return pool;
 }
 
+size_t kit_plan_bytes(const quire_plan *plan, const quire_seq_options *ring, uint32_t n_tokens,
+                      uint32_t step_tokens)
+{
+    size_t bytes = 0;
+    KIT_REQUIRE(!quire_plan_bytes(plan, ring, n_tokens, step_tokens, &bytes));
+    return bytes;
+}
+
 quire_seq *kit_seq(quire_pool *pool, uint32_t max_tokens, uint32_t sinks, uint32_t spare)
 {
     quire_seq_options options = {QUIRE_OPTIONS, max_tokens, sinks, spare};

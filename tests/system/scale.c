@@ -101,7 +101,7 @@ static void million_tokens(void **state)
     quire_threads *team = NULL;
     assert_int_equal(quire_threads_create(&team, 2), QUIRE_OK);
     quire_executor executor = quire_threads_executor(team);
-    size_t bytes = quire_plan_bytes(plan, NULL, n + 1, CHUNK);
+    size_t bytes = kit_plan_bytes(plan, NULL, n + 1, CHUNK);
     quire_pool *pool = pool_of(plan, bytes, &executor); /* as much as the plan says and no more */
     quire_seq *seq = kit_seq(pool, 0, 0, 0);
     float *k = (float *)allocate((size_t)CHUNK * D, sizeof(float));
@@ -317,7 +317,7 @@ static void large_heads(void **state)
             quire_layer l = {Q_HEADS, 1, D_K, D_V, 0, shared};
             quire_geometry g = {QUIRE_OPTIONS, .n_layers = 1, .layers = &l};
             quire_plan *plan = kit_plan(&g, policies[p], NULL);
-            quire_pool *pool = pool_of(plan, quire_plan_bytes(plan, NULL, N, N), NULL);
+            quire_pool *pool = pool_of(plan, kit_plan_bytes(plan, NULL, N, N), NULL);
             quire_seq *seq = kit_seq(pool, 0, 0, 0);
             quire_step *step = NULL;
             assert_int_equal(kit_append(pool, &g, seq, N - 1, 1), QUIRE_OK);

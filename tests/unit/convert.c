@@ -225,7 +225,7 @@ static void budget(void **unused)
                                               {QUIRE_OPTIONS, 0, 0, 50}};
     for (size_t r = 0; r < sizeof rings / sizeof *rings; r++)
         for (uint32_t chunk = 1; chunk < 400; chunk = chunk * 3 + 1) {
-            size_t bytes = quire_plan_bytes(plan, &rings[r], 1000, chunk);
+            size_t bytes = kit_plan_bytes(plan, &rings[r], 1000, chunk);
             quire_pool *pool = kit_pool(plan, bytes, NULL);
             quire_seq *seq = kit_seq(pool, rings[r].max_tokens, rings[r].sinks, rings[r].spare_tokens);
             for (uint32_t left = 1000, n; left; left -= n) {

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #define SEQS 4096u
-#define TOKENS 32768u /* per sequence */
+#define TOKENS 32768u     /* per sequence */
 #define LONG_PAGES 16384u /* of a million tokens */
 
 static double now_ms(void)
@@ -80,8 +80,8 @@ static void open_world(world *w)
 {
     memset(w, 0, sizeof *w);
     w->count.os_page = (size_t)sysconf(_SC_PAGESIZE);
-    w->geometry = (quire_geometry){
-        QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 1, .n_kv_heads = 1, .d_k = 16, .d_v = 16};
+    w->geometry =
+        (quire_geometry){QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 1, .n_kv_heads = 1, .d_k = 16, .d_v = 16};
     quire_allocator a = {.ctx = &w->count, .alloc = take, .free = give};
     w->plan = kit_plan(&w->geometry, "r2", NULL);
     w->pool = kit_pool(w->plan, (size_t)1 << 30, &a);
@@ -147,8 +147,8 @@ static void filter_keeps(void **state)
 static quire_page *find(void *ctx, uint32_t group, uint32_t page_index)
 {
     world *w = (world *)ctx;
-    quire_page *page = quire_pool_take_page(w->pool, w->plan, group, page_index);
-    assert_non_null(page);
+    quire_page *page = NULL;
+    assert_int_equal(quire_pool_take_page(&page, w->pool, w->plan, group, page_index), QUIRE_OK);
     memset(quire_page_room(page), 0, quire_plan_page_bytes(w->plan, group));
     return page;
 }

@@ -29,8 +29,8 @@ static quire_geometry geometry(void)
 static quire_page *next_page(void *ctx, uint32_t group, uint32_t i)
 {
     mine *m = (mine *)ctx;
-    quire_page *page = quire_pool_take_page(m->pool, m->plan, group, i);
-    KIT_REQUIRE(page);
+    quire_page *page = NULL;
+    KIT_REQUIRE(!quire_pool_take_page(&page, m->pool, m->plan, group, i));
     memcpy(quire_page_room(page), m->b->source + i * m->b->page_bytes, m->b->page_bytes);
     return page;
 }

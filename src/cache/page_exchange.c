@@ -41,17 +41,19 @@ quire_status quire_plan_page_range(const quire_plan *plan, const quire_seq_optio
 
 /* ------------------------------------------------------------------- pages */
 
-quire_page *quire_seq_hold_page(const quire_seq *seq, uint32_t group, uint32_t page_index)
+quire_status quire_seq_hold_page(quire_page **out, const quire_seq *seq, uint32_t group, uint32_t page_index)
 {
-    if (!seq || group >= seq->plan->n_groups || page_index >= seq->length / QUIRE_PAGE_TOKENS) return NULL;
+    if (!out || !seq || group >= seq->plan->n_groups) return QUIRE_EINVAL;
+    if (page_index >= seq->length / QUIRE_PAGE_TOKENS) return QUIRE_ERANGE;
     const quire_table *t = &seq->table[group];
     uint32_t entry = quire_table_entry(t, page_index);
-    if (entry == UINT32_MAX) return NULL;
+    if (entry == UINT32_MAX) return QUIRE_ERANGE;
     quire_page *page = t->page[entry];
     if (page->layout->fingerprint != quire_plan_layout(seq->plan, group, page_index)->fingerprint)
-        return NULL;
+        return QUIRE_EMISMATCH;
     quire_page_hold(page);
-    return page;
+    *out = page;
+    return QUIRE_OK;
 }
 
 const void *quire_page_bytes(const quire_page *page)
@@ -75,12 +77,16 @@ void quire_pool_populate(quire_pool *pool, quire_page *const *pages, uint32_t n)
         quire_pages_populate(&pool->pages, pages + i, n - i < QUIRE_POPULATE ? n - i : QUIRE_POPULATE);
 }
 
-quire_page *quire_pool_take_page(quire_pool *pool, const quire_plan *plan, uint32_t group,
-                                 uint32_t page_index)
+quire_status quire_pool_take_page(quire_page **out, quire_pool *pool, const quire_plan *plan, uint32_t group,
+                                  uint32_t page_index)
 {
-    if (!pool || !plan || group >= plan->n_groups) return NULL;
+    if (!out || !pool || !plan || group >= plan->n_groups) return QUIRE_EINVAL;
     const quire_plan *own = quire_pool_find_plan(pool, quire_plan_fingerprint(plan));
-    return own ? quire_page_take_raw(&pool->pages, quire_plan_layout(own, group, page_index)) : NULL;
+    if (!own) return QUIRE_EMISMATCH;
+    quire_page *page = quire_page_take_raw(&pool->pages, quire_plan_layout(own, group, page_index));
+    if (!page) return QUIRE_EFULL;
+    *out = page;
+    return QUIRE_OK;
 }
 
 void quire_pool_drop_page(quire_pool *pool, quire_page *page)
@@ -127,7 +133,8 @@ static quire_status prepare(quire_seq *seq, uint32_t group, uint32_t n_pages, gr
         return QUIRE_ERANGE;
     grow->n_new = n_pages - (grow->first > held ? grow->first : held);
     if (grow->kept > held) grow->n_new += grow->kept - held;
-    bool fits = quire_grow(&seq->pool->allocator, &t->page, &t->cap, t->n, t->n + grow->n_new, sizeof *t->page);
+    bool fits =
+        quire_grow(&seq->pool->allocator, &t->page, &t->cap, t->n, t->n + grow->n_new, sizeof *t->page);
     return fits ? QUIRE_OK : QUIRE_ENOMEM;
 }
 
@@ -170,8 +177,7 @@ quire_status quire_seq_adopt(quire_seq *seq, uint32_t n_pages, quire_find_page_f
     if (!grow) return QUIRE_ENOMEM;
     quire_status status = QUIRE_OK;
     for (uint32_t g = 0; g < n_groups && !status; g++) status = prepare(seq, g, n_pages, &grow[g]);
-    for (uint32_t g = 0; g < n_groups && !status; g++)
-        status = collect(seq, g, n_pages, &grow[g], find, ctx);
+    for (uint32_t g = 0; g < n_groups && !status; g++) status = collect(seq, g, n_pages, &grow[g], find, ctx);
     if (!status) {
         for (uint32_t g = 0; g < n_groups; g++) put_in_place(seq, g, &grow[g]);
         seq->length = n_pages * QUIRE_PAGE_TOKENS;
