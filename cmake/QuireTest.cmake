@@ -36,7 +36,7 @@ endfunction()
 
 # Tests see internal headers, and keep assert() in release builds.
 function(quire_test_program name)
-  add_executable(${name} ${ARGN})
+  add_executable(${name} ${ARGN} $<TARGET_OBJECTS:quire_test_environment>)
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/src")
   target_compile_options(${name} PRIVATE -UNDEBUG)
   target_link_libraries(${name} PRIVATE quire_test_support quire)

@@ -114,14 +114,15 @@ int main(void)
     /* Threads for attention, memory for three sequences of 200 tokens. */
     quire_threads *threads;
     must(quire_threads_create(&threads, 2), "threads");
-    quire_executor executor = quire_threads_executor(threads);
+    quire_executor executor = {.size = sizeof executor};
+    quire_threads_executor(threads, &executor);
     engine e;
-    must(
-        quire_pool_create(&e.pool, plan,
-                          &(quire_pool_options){sizeof(quire_pool_options),
-                                                .budget_bytes = 3 * quire_plan_bytes(plan, NULL, 200, PROMPT),
-                                                .executor = &executor}),
-        "pool");
+    size_t bytes;
+    must(quire_plan_bytes(plan, NULL, 200, PROMPT, &bytes), "bytes");
+    must(quire_pool_create(&e.pool, plan,
+                           &(quire_pool_options){sizeof(quire_pool_options), .budget_bytes = 3 * bytes,
+                                                 .executor = &executor}),
+         "pool");
     e.k = (float *)malloc(sizeof(float) * PROMPT * KV_HEADS * D);
     e.v = (float *)malloc(sizeof(float) * PROMPT * KV_HEADS * D);
     e.q = (float *)malloc(sizeof(float) * PROMPT * Q_HEADS * D);

@@ -118,7 +118,7 @@ static void begin_fetch(quire_loader *l, quire_load *load, fetch *f, uint32_t gr
     *f = (fetch){.load = load, .loader = l, .group = group, .page_index = page_index};
     f->id = quire_namespace_object(load->ns, load->keys, &load->objects[at], group, page_index);
     /* Here, under the lock: the first pages get the pool's room. */
-    if (load->pool) f->page = quire_pool_take_page(load->pool, load->ns->plan, group, page_index);
+    if (load->pool) (void)quire_pool_take_page(&f->page, load->pool, load->ns->plan, group, page_index);
     load->slots[at].state = QUIRE_SLOT_UNDER_WAY;
     load->n_under_way++;
     load->refs++;

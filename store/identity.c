@@ -76,8 +76,8 @@ static quire_status add_layer(fields *f, const quire_plan *plan, uint32_t i)
     const quire_codec_info *k = quire_codec_find(l.k), *v = l.v ? quire_codec_find(l.v) : NULL;
     uint32_t rotated =
         (k && k->flags & QUIRE_CODEC_ROTATED ? 1u : 0u) | (v && v->flags & QUIRE_CODEC_ROTATED ? 2u : 0u);
-    const uint32_t values[] = {i,     l.n_q_heads, l.n_kv_heads, l.d_k,     l.d_v, l.window, l.v_in_k,
-                               l.sink_tokens, l.group, rotated};
+    const uint32_t values[] = {i,        l.n_q_heads, l.n_kv_heads,  l.d_k,   l.d_v,
+                               l.window, l.v_in_k,    l.sink_tokens, l.group, rotated};
     add_u32s(f, TAG_LAYER, values, sizeof values / sizeof *values);
     return QUIRE_OK;
 }
@@ -99,9 +99,9 @@ static quire_status add_plan(fields *f, const quire_plan *plan, const quire_seq_
 
 static bool is_whole(const quire_identity *id)
 {
-    return id->weights && *id->weights && id->tokenizer &&
-           *id->tokenizer && id->adapter && id->rope && *id->rope && id->secret &&
-           id->adapter_scale == id->adapter_scale && (*id->adapter || id->adapter_scale == 0);
+    return id->weights && *id->weights && id->tokenizer && *id->tokenizer && id->adapter && id->rope &&
+           *id->rope && id->secret && id->adapter_scale == id->adapter_scale &&
+           (*id->adapter || id->adapter_scale == 0);
 }
 
 static quire_status add_all(fields *f, const quire_identity *id, const quire_plan *plan,

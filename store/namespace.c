@@ -29,6 +29,7 @@ static quire_status create(quire_namespace **out, quire_store *store, const quir
     }
     pthread_mutex_init(&ns->lock, NULL);
     if (ring) ns->ring = *ring;
+    ns->ring.size = sizeof ns->ring;
     if (plan) {
         ns->plan = quire_plan_hold(plan);
         ns->n_groups = quire_plan_n_groups(plan);
@@ -46,9 +47,11 @@ quire_status quire_namespace_create(quire_namespace **out, quire_store *store, c
 {
     quire_identity own;
     quire_seq_options own_ring = {.size = sizeof own_ring};
+    uint32_t kept, first;
     if (!out || !store || !plan) return QUIRE_EINVAL;
     quire_status status = quire_read_sized(&own, sizeof own, identity);
     if (!status && ring) status = quire_read_sized(&own_ring, sizeof own_ring, ring);
+    if (!status) status = quire_plan_page_range(plan, &own_ring, 0, 0, &kept, &first); /* checks the ring */
     return status ? status : create(out, store, &own, plan, ring ? &own_ring : NULL, NULL);
 }
 
@@ -111,7 +114,7 @@ void quire_namespace_range(const quire_namespace *ns, const quire_seq_options *r
                            uint32_t n_pages, uint32_t *kept, uint32_t *first)
 {
     *kept = *first = 0;
-    if (ns->plan) quire_plan_page_range(ns->plan, ring, group, n_pages, kept, first);
+    if (ns->plan) (void)quire_plan_page_range(ns->plan, ring, group, n_pages, kept, first);
 }
 
 quire_object_id quire_namespace_object(const quire_namespace *ns, const quire_key *keys,
@@ -257,7 +260,7 @@ static bool save_page(quire_namespace *ns, const chain *c, uint32_t group, uint3
     quire_blob *blob;
     if (is_recent(ns, object)) return false;
     if (seq) {
-        page = quire_seq_hold_page(seq, group, i);
+        (void)quire_seq_hold_page(&page, seq, group, i);
         blob = page ? quire_namespace_share(ns, quire_seq_pool(seq), page) : NULL;
         if (page) quire_pool_drop_page(quire_seq_pool(seq), page); /* the blob owns it */
     } else {

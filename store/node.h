@@ -25,7 +25,7 @@ typedef enum quire_topology { QUIRE_TOPOLOGY_UNKNOWN, QUIRE_SINGLE, QUIRE_CLUSTE
 struct quire_remote {
     quire_allocator allocator;
     quire_counters *counters;
-    const quire_log *log; /* of the store */
+    const quire_log *log;       /* of the store */
     quire_store_remote options; /* texts are copies; numbers have their defaults */
     SSL_CTX *tls;               /* NULL: plain */
     pthread_mutex_t lock;

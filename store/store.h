@@ -11,7 +11,7 @@
 struct quire_store {
     quire_allocator allocator;
     quire_counters counters;
-    quire_log log; /* write NULL: none */
+    quire_log log;        /* write NULL: none */
     quire_disk *disk;     /* NULL: no such tier */
     quire_remote *remote; /* NULL: no such tier */
     quire_queue queue[2]; /* of the tiers that are there */

@@ -170,7 +170,8 @@ static int open_team(bench *b)
     b->team.n_threads = b->o.n_threads;
     if (quire_threads_create(&b->team.threads, b->o.n_threads))
         return tool_failed("bench", "%u threads could not be started", b->o.n_threads);
-    b->team.executor = quire_threads_executor(b->team.threads);
+    b->team.executor.size = sizeof b->team.executor;
+    quire_threads_executor(b->team.threads, &b->team.executor);
     if (quire_workspace_create(&b->team.workspace, &b->team.executor, NULL))
         return tool_failed("bench", "out of memory");
     return TOOL_OK;

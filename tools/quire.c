@@ -4,6 +4,7 @@
 
 #include "common/tool.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct sub_command {
@@ -135,6 +136,8 @@ int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "";
     const sub_command *c = find_command(name);
+    if (quire_isa_use_environment())
+        return tool_usage("", "QUIRE_ISA is \"%s\", which is not an instruction set", getenv("QUIRE_ISA"));
     if (c) return c->run(argc - 1, argv + 1);
     if (strcmp(name, "help") == 0) return help(argc - 1, argv + 1);
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {

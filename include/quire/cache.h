@@ -60,9 +60,10 @@ typedef struct quire_seq_options {
 } quire_seq_options;
 
 /* The most page memory that one sequence needs to reach n_tokens in steps of step_tokens. Window layers and rings hold
- * a whole step while it is open. options: as for quire_seq_create(). */
-QUIRE_API size_t quire_plan_bytes(const quire_plan *plan, const quire_seq_options *options, uint32_t n_tokens,
-                                  uint32_t step_tokens);
+ * a whole step while it is open. options: as for quire_seq_create(). EINVAL: the options are not valid, n_tokens are more
+ * than a sequence can have, or the result does not fit into size_t. */
+QUIRE_API quire_status quire_plan_bytes(const quire_plan *plan, const quire_seq_options *options,
+                                        uint32_t n_tokens, uint32_t step_tokens, size_t *out);
 QUIRE_API quire_status quire_seq_create(quire_seq **out, quire_pool *pool,
                                         const quire_seq_options *options /* NULL: no ring */);
 QUIRE_API void quire_seq_destroy(quire_seq *seq);          /* not while it is part of an open step */

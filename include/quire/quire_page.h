@@ -39,21 +39,23 @@ QUIRE_API quire_status quire_plan_page_range(const quire_plan *plan, const quire
                                              uint32_t *first);
 
 /*
- * Adds an owner of a finished page of the sequence and returns the page. NULL: the page is not finished, has been evicted,
- * or is not encoded with the codecs of the sequence's plan. Release it with quire_pool_drop_page() before you destroy the
- * pool. Until then the page counts towards the budget, and a sequence that trims into it and continues gets a copy.
+ * Adds an owner of a finished page of the sequence. Release the page with quire_pool_drop_page() before you destroy the
+ * pool. Until then it counts towards the budget, and a sequence that trims into it and continues gets a copy. EINVAL: the
+ * plan has no such group; ERANGE: the page is not finished or has been evicted; EMISMATCH: it is not encoded with the
+ * codecs of the sequence's plan, because a conversion left it as it was.
  */
-QUIRE_API quire_page *quire_seq_hold_page(const quire_seq *seq, uint32_t group, uint32_t page_index);
+QUIRE_API quire_status quire_seq_hold_page(quire_page **out, const quire_seq *seq, uint32_t group,
+                                           uint32_t page_index);
 QUIRE_API const void *quire_page_bytes(const quire_page *page);
 QUIRE_API void quire_page_share(quire_page *page); /* adds an owner of a page that the caller owns */
 
 /*
  * Takes an empty page of a plan that the pool knows. Fill it through quire_page_room(), then give it to a sequence with
- * quire_seq_adopt(), or drop it. Its bytes are undefined until you write them. Any thread may call it. NULL: the budget is
- * used up, or the pool does not know the plan.
+ * quire_seq_adopt(), or drop it. Its bytes are undefined until you write them. Any thread may call it. EINVAL: the plan
+ * has no such group; EMISMATCH: the pool does not know the plan; EFULL: the budget is used up.
  */
-QUIRE_API quire_page *quire_pool_take_page(quire_pool *pool, const quire_plan *plan, uint32_t group,
-                                           uint32_t page_index);
+QUIRE_API quire_status quire_pool_take_page(quire_page **out, quire_pool *pool, const quire_plan *plan,
+                                            uint32_t group, uint32_t page_index);
 QUIRE_API void *quire_page_room(quire_page *page);
 /* Makes the memory of empty pages resident, which is faster for several pages at once. The call is optional and affects
  * only speed. Any thread may call it. */
@@ -64,10 +66,10 @@ QUIRE_API void quire_pool_drop_page(quire_pool *pool, quire_page *page);
 /*
  * Extends a sequence by whole pages, to n_pages pages in total. Its length must be a multiple of 64. The function calls
  * find(ctx, group, page_index) for every page from the current length on that quire_plan_page_range() requires with the
- * sequence's ring. find passes one ownership of the page to the sequence, and must not fail. After any failure the
- * sequence is unchanged, and the pages that find returned belong to the caller again. EINVAL: n_pages is below the current
- * length; EBUSY: the sequence is in an open step; ERANGE: pages before the current length have been evicted; EMISMATCH: a
- * page is not of the sequence's plan.
+ * sequence's ring. find passes one ownership of the page to the sequence. After any failure the sequence is unchanged,
+ * and the pages that find returned belong to the caller again. One more page costs the same at every length. EINVAL:
+ * n_pages is below the current length; EBUSY: the sequence is in an open step; ERANGE: pages before the current length
+ * have been evicted; EMISMATCH: find returned NULL, or a page is not of the sequence's plan.
  */
 typedef quire_page *(*quire_find_page_fn)(void *ctx, uint32_t group, uint32_t page_index);
 QUIRE_API quire_status quire_seq_adopt(quire_seq *seq, uint32_t n_pages, quire_find_page_fn find, void *ctx);

@@ -212,27 +212,26 @@ static void fill_job(quire_attend_job *job, quire_mask *m, const quire_tile_ref 
                      const struct operand *k, struct host_tensor *op, int64_t stream)
 {
     const struct host_tensor *q = op->src[0], *mask = op->src[3];
-    *job = (quire_attend_job){
-        .tile_stride = sizeof(quire_tile_ref),
-        .tiles = refs,
-        .n_tiles = k->n_tiles,
-        .n_q_heads = (uint32_t)q->ne[2],
-        .n_kv_heads = (uint32_t)k->t->ne[2],
-        .d_k = (uint32_t)q->ne[0],
-        .d_v = (uint32_t)op->ne[0],
-        .n_queries = (uint32_t)q->ne[1],
-        .q = (const float *)(const void *)((const char *)q->data + (size_t)stream * q->nb[3]),
-        .q_stride = q->nb[1] / sizeof(float),
-        .q_head_stride = q->nb[2] / sizeof(float),
-        .out = (float *)(void *)((char *)op->data + (size_t)stream * op->nb[3]),
-        .out_stride = op->nb[2] / sizeof(float),
-        .out_head_stride = op->nb[1] / sizeof(float)};
+    *job = (quire_attend_job){.tile_stride = sizeof(quire_tile_ref),
+                              .tiles = refs,
+                              .n_tiles = k->n_tiles,
+                              .n_q_heads = (uint32_t)q->ne[2],
+                              .n_kv_heads = (uint32_t)k->t->ne[2],
+                              .d_k = (uint32_t)q->ne[0],
+                              .d_v = (uint32_t)op->ne[0],
+                              .n_queries = (uint32_t)q->ne[1],
+                              .q = (const char *)q->data + (size_t)stream * q->nb[3],
+                              .q_token_stride = q->nb[1],
+                              .q_head_stride = q->nb[2],
+                              .out = (char *)op->data + (size_t)stream * op->nb[3],
+                              .out_token_stride = op->nb[2],
+                              .out_head_stride = op->nb[1]};
     if (!mask) return;
     *m = (quire_mask){.size = sizeof(quire_mask),
                       .form = QUIRE_F16,
                       .data = (const char *)mask->data + (size_t)(stream % mask->ne[3]) * mask->nb[3],
-                      .query_stride = mask->nb[1] / 2,
-                      .head_stride = mask->ne[2] > 1 ? mask->nb[2] / 2 : 0,
+                      .query_stride = mask->nb[1],
+                      .head_stride = mask->ne[2] > 1 ? mask->nb[2] : 0,
                       .n_keys = (uint32_t)k->t->ne[1]};
     job->mask = m;
 }
@@ -269,7 +268,7 @@ static int attend(struct worker *w, struct host_tensor *op, struct operand *k, s
     if (!w->workspace && quire_workspace_create(&w->workspace, &w->executor, NULL)) return HOST_ALLOC_FAILED;
     quire_workspace_stats before = {.size = sizeof before}, after = {.size = sizeof after};
     quire_workspace_stats_get(w->workspace, &before);
-    quire_status status = quire_attend(w->workspace, &options, l.jobs, n_jobs);
+    quire_status status = quire_attend(w->workspace, &options, l.jobs, n_jobs, sizeof(quire_attend_job));
     quire_workspace_stats_get(w->workspace, &after);
     stat_tiles(after.tiles_read - before.tiles_read, after.tiles_skipped - before.tiles_skipped);
     if (status) say_trouble("attention failed: %s", quire_status_text(status));

@@ -70,7 +70,8 @@ static void run(void *ctx, task_fn task, void *arg, uint32_t n_tasks)
             return;
         }
         if (t->own) {
-            quire_executor own = quire_threads_executor(t->own);
+            quire_executor own = {.size = sizeof own};
+            quire_threads_executor(t->own, &own);
             own.run(own.ctx, task, arg, n_tasks);
             return;
         }

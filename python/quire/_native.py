@@ -161,7 +161,7 @@ _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_plan_layer_info": (_S, [_P, _U32, POINTER(PlanLayer)]),
     "quire_plan_warning": (c_char_p, [_P]),
     "quire_plan_describe": (_S, [_P, WRITE, _P]),
-    "quire_plan_bytes": (c_size_t, [_P, POINTER(SeqOptions), _U32, _U32]),
+    "quire_plan_bytes": (_S, [_P, POINTER(SeqOptions), _U32, _U32, POINTER(c_size_t)]),
     "quire_pool_create": (_S, [_OUT, _P, POINTER(PoolOptions)]),
     "quire_pool_add_plan": (_S, [_P, _P]),
     "quire_pool_stats_get": (None, [_P, POINTER(PoolStats)]),

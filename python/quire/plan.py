@@ -121,8 +121,10 @@ class Plan(Handle):
         """The most page memory that one sequence needs to reach n_tokens in steps of step_tokens (None: in one step)."""
         ring = n.seq_options(max_tokens, sinks, spare_tokens)
         step = n.u32(n_tokens if step_tokens is None else step_tokens, "step_tokens")
+        out = ctypes.c_size_t()
         with self._lock:
-            return int(n.lib.quire_plan_bytes(self._get(), ring, n.u32(n_tokens, "n_tokens"), step))
+            n.check(n.lib.quire_plan_bytes(self._get(), ring, n.u32(n_tokens, "n_tokens"), step, out))
+        return int(out.value)
 
     def describe(self) -> str:
         """A description of the plan as text for users."""

@@ -57,12 +57,23 @@ uint32_t quire_group_kept(const quire_seq *seq, uint32_t group)
     return quire_ring_kept(seq->plan->group[group].window, &seq->ring);
 }
 
-size_t quire_plan_bytes(const quire_plan *plan, const quire_seq_options *options, uint32_t n_tokens,
-                        uint32_t step_tokens)
+/* Adds n * size to *sum; false: that does not fit. */
+static bool add_bytes(size_t *sum, uint64_t n, size_t size)
+{
+    size_t more = quire_bytes((size_t)n, size);
+    if (n > SIZE_MAX || more > SIZE_MAX - 1 - *sum) return false;
+    *sum += more;
+    return true;
+}
+
+quire_status quire_plan_bytes(const quire_plan *plan, const quire_seq_options *options, uint32_t n_tokens,
+                              uint32_t step_tokens, size_t *out)
 {
     quire_seq_options ring;
     size_t bytes = 0;
-    if (!plan || quire_ring_read(&ring, options) || n_tokens > QUIRE_MAX_TOKENS) return 0;
+    if (!plan || !out || n_tokens > QUIRE_MAX_TOKENS) return QUIRE_EINVAL;
+    quire_status status = quire_ring_read(&ring, options);
+    if (status) return status;
     for (uint32_t g = 0; g < plan->n_groups; g++) {
         const quire_group *group = &plan->group[g];
         uint64_t n = quire_pages_for(n_tokens), back = reach_of(group->window, &ring);
@@ -76,9 +87,10 @@ size_t quire_plan_bytes(const quire_plan *plan, const quire_seq_options *options
         uint64_t n_sinks = group->n_sink_pages < n ? group->n_sink_pages : n;
         size_t page = quire_page_stride(group->pages.bytes), sink = quire_page_stride(group->sinks.bytes);
         if (back && sink < page) sink = page; /* a ring may let them go and hold ordinary pages instead */
-        bytes += (size_t)n_sinks * sink + (size_t)(n - n_sinks) * page;
+        if (!add_bytes(&bytes, n_sinks, sink) || !add_bytes(&bytes, n - n_sinks, page)) return QUIRE_EINVAL;
     }
-    return bytes;
+    *out = bytes;
+    return QUIRE_OK;
 }
 
 void quire_seq_release(quire_seq *seq, uint32_t next)

@@ -98,7 +98,7 @@ static void read_rows(const quire_seq *seq)
 {
     for (uint32_t layer = 0; layer < world.g.n_layers; layer++) {
         quire_tile_ref tile[256];
-        uint32_t n = quire_seq_tiles(seq, layer, tile, 256);
+        uint32_t n = quire_seq_tiles(seq, layer, tile, 256, sizeof(quire_tile_ref));
         KIT_REQUIRE(n <= 256); /* the budget has no room for more */
         for (uint32_t i = 0; i < n; i++) {
             float x[64 * 32];
@@ -203,7 +203,8 @@ static void try_bytes(const uint8_t *data, size_t size)
         KIT_REQUIRE(!seq);
     } else {
         KIT_REQUIRE(has_info && info.length == quire_seq_length(seq));
-        quire_seq_options ring = {sizeof(quire_seq_options), info.max_tokens, info.sinks, info.spare_tokens};
+        quire_seq_options ring = {sizeof(quire_seq_options), info.max_tokens, info.sinks, info.spare_tokens,
+                                  0};
         read_rows(seq);
         rows_in_sight(seq, &ring);
         (void)kit_attend_hash(&world.g, seq, &ring, 3); /* finds every output finite */

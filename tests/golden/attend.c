@@ -81,8 +81,8 @@ static loaded_case load(const gold_file *file, const golden_case *c)
             .size = sizeof(quire_mask),
             .form = QUIRE_F32,
             .data = l.mask + (size_t)b * c->mask_heads * c->n_queries * c->n_keys,
-            .query_stride = c->n_keys,
-            .head_stride = c->mask_heads == 1 ? 0 : (size_t)c->n_queries * c->n_keys,
+            .query_stride = sizeof(float) * c->n_keys,
+            .head_stride = c->mask_heads == 1 ? 0 : sizeof(float) * c->n_queries * c->n_keys,
             .n_keys = c->n_keys,
         };
     l.got = ref_alloc(l.n_rows * c->d_v, sizeof(float));
@@ -164,8 +164,15 @@ static void run_steps(loaded_case *l)
             REF_OK(quire_step_append_rows(step, 0, b, &k, &v));
         }
         if (part)
-            REF_OK(quire_step_attend_with(step, 0, l->q, l->got, l->max, l->sum, &l->options,
-                                          c->mask ? l->masks : NULL));
+            REF_OK(quire_step_attend_with(step, 0,
+                                          &(quire_step_queries){.size = sizeof(quire_step_queries),
+                                                                .q = l->q,
+                                                                .out = l->got,
+                                                                .max = l->max,
+                                                                .sum = l->sum,
+                                                                .options = &l->options,
+                                                                .masks = c->mask ? l->masks : NULL,
+                                                                .mask_stride = sizeof *l->masks}));
         REF_OK(quire_step_commit(step));
     }
     for (uint32_t b = 0; b < c->n_seqs; b++) quire_seq_destroy(seq[b]);
@@ -266,7 +273,7 @@ static void run_tiles(loaded_case *l, uint32_t rows)
         list[b] = make_tiles(l, b, rows);
         job[b] = job_of(l, b, list[b].tile, list[b].n);
     }
-    REF_OK(quire_attend(workspace, &l->options, job, l->c.n_seqs));
+    REF_OK(quire_attend(workspace, &l->options, job, l->c.n_seqs, sizeof(quire_attend_job)));
     for (uint32_t b = 0; b < l->c.n_seqs; b++) free_tiles(&list[b]);
     quire_workspace_destroy(workspace);
 }
@@ -289,7 +296,7 @@ static void run_parts(loaded_case *l, uint32_t rows, uint32_t cut)
         job[1].out = acc;
         job[1].max = max;
         job[1].sum = sum;
-        REF_OK(quire_attend(workspace, &options, job, 2));
+        REF_OK(quire_attend(workspace, &options, job, 2, sizeof(quire_attend_job)));
         quire_attend_merge(job[0].out, job[0].max, job[0].sum, acc, max, sum, (uint32_t)n_rows, c->d_v);
         quire_attend_finish(job[0].out, job[0].max, job[0].sum, (uint32_t)n_rows, c->d_v, l->sinks, c->n_q);
         free_tiles(&list);

@@ -294,7 +294,8 @@ static void import_and_export(const char *policy, quire_form form, quire_form sc
         rows[s] = block(form, scale_form, array[s], bytes[s], scale_bytes[s]);
     }
     quire_batch *batch = NULL;
-    REF_OK(quire_batch_import(&batch, cache.pool, N_PADDED, N_COLUMNS, left_padding, &rows[0], &rows[1]));
+    REF_OK(quire_batch_import(&batch, cache.pool, N_PADDED, N_COLUMNS, left_padding, &rows[0], &rows[1],
+                              sizeof(quire_rows)));
     for (int s = 0; s < 2; s++) {
         uint8_t *back[3];
         uint32_t padding[N_PADDED];
@@ -324,7 +325,7 @@ static void import_and_export(const char *policy, quire_form form, quire_form sc
     }
     quire_pool_stats stats = {.size = sizeof stats};
     quire_pool_stats_get(cache.pool, &stats);
-    assert_int_equal(stats.counts.nan + stats.counts.saturated + stats.counts.recoded, 0);
+    assert_int_equal(stats.nan + stats.saturated + stats.recoded, 0);
     quire_batch_destroy(batch);
     ref_close(&cache);
 }

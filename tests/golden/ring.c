@@ -72,7 +72,8 @@ static void append_and_look(const seen_rows *s, uint32_t n, bool (*seen)[D_SEEN]
     quire_step *step = NULL;
     REF_OK(quire_step_begin(&step, s->cache.pool, &s->seq, &n, 1));
     REF_OK(quire_step_append(step, 0, k, v));
-    REF_OK(quire_step_attend_with(step, 0, q, out, NULL, sum, NULL, NULL));
+    quire_step_queries queries = {.size = sizeof queries, .q = q, .out = out, .sum = sum};
+    REF_OK(quire_step_attend_with(step, 0, &queries));
     REF_OK(quire_step_commit(step));
     for (uint32_t t = 0; t < n; t++) {
         uint32_t n_seen = 0;
@@ -274,7 +275,7 @@ static void look_on(const seen_rows *s, uint32_t n, uint32_t max_tokens, uint32_
 static uint32_t held_rows(const quire_seq *seq)
 {
     quire_tile_ref tile[16];
-    uint32_t n = quire_seq_tiles(seq, 0, tile, 16), rows = 0;
+    uint32_t n = quire_seq_tiles(seq, 0, tile, 16, sizeof(quire_tile_ref)), rows = 0;
     assert_true(n <= 16);
     for (uint32_t i = 0; i < n; i++) rows += tile[i].n_rows;
     return rows;

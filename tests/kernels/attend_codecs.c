@@ -105,7 +105,8 @@ static void try_seed(const ref_cache *cache, const char *policy, const shape *s,
     for (uint32_t i = 0; i < COUNT(spreads); i++) {
         options[i] = (quire_attend_options){.size = sizeof(quire_attend_options),
                                             .scale = spreads[i] / deviation(q, k, first, s->d_k)};
-        REF_OK(quire_step_attend_with(step, 0, q, out[i], NULL, NULL, &options[i], NULL));
+        quire_step_queries queries = {.size = sizeof queries, .q = q, .out = out[i], .options = &options[i]};
+        REF_OK(quire_step_attend_with(step, 0, &queries));
     }
     REF_OK(quire_step_commit(step));
 

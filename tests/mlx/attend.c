@@ -77,7 +77,7 @@ static void attend(const mlx_layer *l, const float *q, float *out)
                             .q = q,
                             .out = out};
     quire_attend_options o = {.size = sizeof(quire_attend_options), .flags = QUIRE_ATTEND_BIDIRECTIONAL};
-    MUST(!quire_attend(w, &o, &job, 1));
+    MUST(!quire_attend(w, &o, &job, 1, sizeof(quire_attend_job)));
     quire_workspace_destroy(w);
     quire_format_destroy(k_format);
     quire_format_destroy(v_format);

@@ -32,9 +32,11 @@ static void arguments(void **state)
     assert_int_equal(quire_namespace_create(&ns, store, NULL, s.plan, NULL), QUIRE_EINVAL);
     assert_int_equal(quire_namespace_create(&ns, store, &id, NULL, NULL), QUIRE_EINVAL);
     assert_int_equal(quire_namespace_create(&ns, NULL, &id, s.plan, NULL), QUIRE_EINVAL);
+    quire_seq_options ring = {sizeof(quire_seq_options), .max_tokens = 100, .sinks = 100};
+    assert_int_equal(quire_namespace_create(&ns, store, &id, s.plan, &ring), QUIRE_EINVAL);
     assert_int_equal(quire_namespace_create_raw(&ns, store, &id, "", 100), QUIRE_EINVAL);
     assert_int_equal(quire_namespace_create_raw(&ns, store, &id, "x", 0), QUIRE_EINVAL);
-    id.version = 0;
+    id.size = 0;
     assert_int_equal(quire_namespace_create(&ns, store, &id, s.plan, NULL), QUIRE_EINVAL);
     id = kit_identity(1);
     id.tokenizer = "";

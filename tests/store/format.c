@@ -63,7 +63,7 @@ static quire_key plan_root(uint32_t max_tokens)
     quire_identity id = identity(0);
     quire_geometry g = kit_geometry(2, 64, 32);
     quire_plan *plan = kit_plan(&g, "k4v4", NULL);
-    quire_seq_options ring = {sizeof(quire_seq_options), max_tokens, max_tokens ? 4 : 0, 0};
+    quire_seq_options ring = {sizeof(quire_seq_options), max_tokens, max_tokens ? 4 : 0, 0, 0};
     quire_key root;
     KIT_REQUIRE(!quire_identity_root(&root, &id, plan, &ring, NULL));
     quire_plan_destroy(plan);

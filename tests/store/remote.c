@@ -203,7 +203,8 @@ static void sealed(void **state)
     uint8_t root[32];
     quire_namespace_root(s.ns, root);
     quire_seq *computed = kit_compute(&s, 64, false);
-    quire_page *page = quire_seq_hold_page(computed, 0, 0);
+    quire_page *page = NULL;
+    assert_int_equal(quire_seq_hold_page(&page, computed, 0, 0), QUIRE_OK);
     valkeyContext *c = kit_connect(server.port);
     valkeyReply *keys = (valkeyReply *)valkeyCommand(c, "KEYS *");
     assert_int_equal(keys->elements, 10);

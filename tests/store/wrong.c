@@ -219,7 +219,7 @@ static void identities(void **state)
         quire_identity id = kit_identity(1);
         const char *policy = "k4v4";
         quire_layer layers[2] = {{4, 2, 64, 64, 0, 0}, {4, 2, 64, 64, 0, 0}};
-        quire_seq_options ring = {sizeof(quire_seq_options), 0, 0, 0};
+        quire_seq_options ring = {sizeof(quire_seq_options), 0, 0, 0, 0};
         if (i == 0) id.secret = secret;
         if (i == 1) id.weights = "weights-2";
         if (i == 2) id.tokenizer = "tokenizer-2";

@@ -95,9 +95,17 @@ quire_pool *kit_pool(const quire_plan *plan, size_t budget, const quire_allocato
     return pool;
 }
 
+size_t kit_plan_bytes(const quire_plan *plan, const quire_seq_options *ring, uint32_t n_tokens,
+                      uint32_t step_tokens)
+{
+    size_t bytes = 0;
+    KIT_REQUIRE(!quire_plan_bytes(plan, ring, n_tokens, step_tokens, &bytes));
+    return bytes;
+}
+
 quire_seq *kit_seq(quire_pool *pool, uint32_t max_tokens, uint32_t sinks, uint32_t spare)
 {
-    quire_seq_options options = {sizeof(quire_seq_options), max_tokens, sinks, spare};
+    quire_seq_options options = {sizeof(quire_seq_options), max_tokens, sinks, spare, 0};
     quire_seq *seq = NULL;
     KIT_REQUIRE(!quire_seq_create(&seq, pool, &options));
     return seq;
@@ -203,11 +211,11 @@ uint64_t kit_attend_hash(const quire_geometry *geometry, const quire_seq *seq, c
     KIT_REQUIRE(!quire_workspace_create(&w, NULL, NULL));
     for (uint32_t i = 0; i < geometry->n_layers; i++) {
         quire_layer l = quire_geometry_layer(geometry, i);
-        uint32_t n = quire_seq_tiles(seq, i, NULL, 0);
+        uint32_t n = quire_seq_tiles(seq, i, NULL, 0, sizeof(quire_tile_ref));
         quire_tile_ref *tiles = (quire_tile_ref *)calloc(n + 1, sizeof *tiles);
         float *q = (float *)calloc((size_t)l.n_q_heads * l.d_k, sizeof(float));
         float *out = (float *)calloc((size_t)l.n_q_heads * l.d_v, sizeof(float));
-        KIT_REQUIRE(tiles && q && out && quire_seq_tiles(seq, i, tiles, n) == n);
+        KIT_REQUIRE(tiles && q && out && quire_seq_tiles(seq, i, tiles, n, sizeof(quire_tile_ref)) == n);
         kit_row(seed, i, QUIRE_K, quire_seq_length(seq), q, (size_t)l.n_q_heads * l.d_k);
         quire_attend_job job = {.tile_stride = sizeof(quire_tile_ref),
                                 .tiles = tiles,
@@ -223,7 +231,7 @@ uint64_t kit_attend_hash(const quire_geometry *geometry, const quire_seq *seq, c
                                 .ring_sinks = ring ? ring->sinks : 0,
                                 .q = q,
                                 .out = out};
-        KIT_REQUIRE(!quire_attend(w, NULL, &job, 1));
+        KIT_REQUIRE(!quire_attend(w, NULL, &job, 1, sizeof(quire_attend_job)));
         for (uint32_t c = 0; c < l.n_q_heads * l.d_v; c++) KIT_REQUIRE(isfinite(out[c]));
         hash = mix(hash, out, sizeof(float) * l.n_q_heads * l.d_v);
         free(tiles);

@@ -45,6 +45,9 @@ quire_profile *kit_profile(const quire_geometry *geometry, uint64_t seed, const 
 /* profile may be NULL unless the policy needs one. */
 quire_plan *kit_plan(const quire_geometry *geometry, const char *policy, const quire_profile *profile);
 quire_pool *kit_pool(const quire_plan *plan, size_t budget, const quire_allocator *allocator);
+/* quire_plan_bytes() of arguments that are valid. */
+size_t kit_plan_bytes(const quire_plan *plan, const quire_seq_options *ring, uint32_t n_tokens,
+                      uint32_t step_tokens);
 /* max_tokens 0: no ring. */
 quire_seq *kit_seq(quire_pool *pool, uint32_t max_tokens, uint32_t sinks, uint32_t spare);
 

@@ -111,7 +111,8 @@ static bool check_tiles(const row_world *w, const model_seq *s, model_why *why)
 {
     for (uint32_t layer = 0; layer < w->n_layers; layer++) {
         quire_tile_ref tile[64];
-        uint32_t g = w->group[layer], n = quire_seq_tiles(s->real, layer, tile, 64), at = 0;
+        uint32_t g = w->group[layer], n = quire_seq_tiles(s->real, layer, tile, 64, sizeof(quire_tile_ref)),
+                 at = 0;
         for (uint32_t i = 0; i < model_pages(s->length) && i < 64; i++) {
             if (!s->page[g][i]) continue;
             uint32_t rows = s->length - i * QUIRE_PAGE_TOKENS;

@@ -333,7 +333,8 @@ void game_import(game *g, model_pool *pool)
             *(s ? &v[layer] : &k[layer]) =
                 (quire_rows){.size = sizeof(quire_rows), .form = QUIRE_F32, .data = block[layer][s]};
         }
-    quire_status status = quire_batch_import(&b.real, pool->real, n, columns, padding, k, v);
+    quire_status status =
+        quire_batch_import(&b.real, pool->real, n, columns, padding, k, v, sizeof(quire_rows));
     for (uint32_t layer = 0; layer < w->n_layers; layer++)
         for (uint32_t s = 0; s < 2; s++) free(block[layer][s]);
     bool fits = bytes <= pool->budget - pool->used;

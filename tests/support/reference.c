@@ -100,10 +100,11 @@ static double f16_value(uint16_t h)
     return sign * (exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24));
 }
 
-static double mask_value(const quire_mask *mask, size_t i)
+static double mask_value(const quire_mask *mask, size_t byte, size_t i)
 {
-    if (mask->form == QUIRE_F32) return (double)((const float *)mask->data)[i];
-    uint16_t h = ((const uint16_t *)mask->data)[i];
+    const uint8_t *row = (const uint8_t *)mask->data + byte;
+    if (mask->form == QUIRE_F32) return (double)((const float *)(const void *)row)[i];
+    uint16_t h = ((const uint16_t *)(const void *)row)[i];
     if (mask->form == QUIRE_F16) return f16_value(h);
     uint32_t u = (uint32_t)h << 16;
     float x;
@@ -137,7 +138,7 @@ static double score_of(const ref_job *job, uint32_t query, uint32_t head, uint32
     if (o && o->alibi) s += (double)o->alibi[head] * (double)((int64_t)j - p);
     const quire_mask *m = job->mask;
     if (!m || j < m->first || j - m->first >= m->n_keys) return s;
-    double bias = mask_value(m, query * m->query_stride + head * m->head_stride + (j - m->first));
+    double bias = mask_value(m, query * m->query_stride + head * m->head_stride, j - m->first);
     if (!(bias > -INFINITY)) return -INFINITY;
     return s + bias * (o && o->mask_slopes ? (double)o->mask_slopes[head] : 1);
 }

@@ -59,6 +59,7 @@ int main(void)
     static float truth[Q * D], out[Q * D];
     double error = 0, norm = 0;
     const quire_codec_info *info = quire_codec_find("nf4");
+    quire_isa_use_environment();
     if (!info) return puts("the codec is not there"), 1;
     attend("f32", truth);
     attend("nf4", out);

@@ -98,7 +98,8 @@ static cache open_cache(uint32_t n_layers, const uint32_t *windows, const char *
     quire_executor executor = {.size = sizeof(quire_executor)};
     if (n_threads > 1) {
         assert_int_equal(quire_threads_create(&c.threads, n_threads), QUIRE_OK);
-        executor = quire_threads_executor(c.threads);
+        executor.size = sizeof executor;
+        quire_threads_executor(c.threads, &executor);
     }
     c.plan = kit_plan(&c.geometry, policy, NULL);
     quire_pool_options options = {sizeof(quire_pool_options), .budget_bytes = (size_t)4 << 30,
@@ -157,7 +158,7 @@ static void long_sequence(uint32_t n_threads)
 
     append(&c, 1, true); /* the first use of everything */
     int64_t step_bound = CHUNK * per_token + page + NOISE, base = resident();
-    int64_t plan_bytes = (int64_t)quire_plan_bytes(c.plan, NULL, TOKENS, CHUNK);
+    int64_t plan_bytes = (int64_t)kit_plan_bytes(c.plan, NULL, TOKENS, CHUNK);
     assert_int_equal(plan_bytes, TOKENS * per_token);
     int64_t peak = append_to(&c, TOKENS - CHUNK, step_bound);
     at_most("peak", peak - start, plan_bytes + plan_bytes / 50 + 16 * MIB);
@@ -203,7 +204,7 @@ static void ring(void **state)
     cache c = open_cache(1, NULL, "k8v4", 1, &options);
     append(&c, 1, true);
     int64_t page = (int64_t)quire_plan_page_bytes(c.plan, 0), base = resident();
-    int64_t bytes = (int64_t)quire_plan_bytes(c.plan, &options, 40000, CHUNK);
+    int64_t bytes = (int64_t)kit_plan_bytes(c.plan, &options, 40000, CHUNK);
     assert_true(bytes <=
                 (8192 + 64 + CHUNK + 3 * 64) * (page / 64)); /* the ring, a step, pages not yet passed */
     int64_t peak = append_to(&c, MEASURED ? 40000 : 12000, CHUNK * (page / 64) + page + NOISE);

@@ -100,8 +100,9 @@ static void million_tokens(void **state)
     quire_plan *plan = kit_plan(&g, "a2g32/r2", NULL);
     quire_threads *team = NULL;
     assert_int_equal(quire_threads_create(&team, 2), QUIRE_OK);
-    quire_executor executor = quire_threads_executor(team);
-    size_t bytes = quire_plan_bytes(plan, NULL, n + 1, CHUNK);
+    quire_executor executor = {.size = sizeof executor};
+    quire_threads_executor(team, &executor);
+    size_t bytes = kit_plan_bytes(plan, NULL, n + 1, CHUNK);
     quire_pool *pool = pool_of(plan, bytes, &executor); /* as much as the plan says and no more */
     quire_seq *seq = kit_seq(pool, 0, 0, 0);
     float *k = (float *)allocate((size_t)CHUNK * D, sizeof(float));
@@ -135,10 +136,10 @@ static void million_tokens(void **state)
     }
     /* One thread, through the tiles: the same bits. */
     quire_workspace *w = NULL;
-    uint32_t n_tiles = quire_seq_tiles(seq, 0, NULL, 0);
+    uint32_t n_tiles = quire_seq_tiles(seq, 0, NULL, 0, sizeof(quire_tile_ref));
     quire_tile_ref *tiles = (quire_tile_ref *)allocate(n_tiles, sizeof *tiles);
     assert_int_equal(n_tiles, n / 64 + 1);
-    quire_seq_tiles(seq, 0, tiles, n_tiles);
+    quire_seq_tiles(seq, 0, tiles, n_tiles, sizeof(quire_tile_ref));
     quire_attend_job job = {.tile_stride = sizeof(quire_tile_ref),
                             .tiles = tiles,
                             .n_tiles = n_tiles,
@@ -151,7 +152,7 @@ static void million_tokens(void **state)
                             .q = q,
                             .out = out[1]};
     assert_int_equal(quire_workspace_create(&w, NULL, NULL), QUIRE_OK);
-    assert_int_equal(quire_attend(w, NULL, &job, 1), QUIRE_OK);
+    assert_int_equal(quire_attend(w, NULL, &job, 1, sizeof(quire_attend_job)), QUIRE_OK);
     assert_memory_equal(out[0], out[1], sizeof out[0]);
     assert_int_equal(quire_seq_trim(seq, 3), QUIRE_OK);
     quire_workspace_destroy(w);
@@ -322,7 +323,7 @@ static void large_heads(void **state)
             quire_geometry g = {sizeof(quire_geometry), .n_layers = 1, .layer_stride = sizeof(quire_layer),
                                 .layers = &l};
             quire_plan *plan = kit_plan(&g, policies[p], NULL);
-            quire_pool *pool = pool_of(plan, quire_plan_bytes(plan, NULL, N, N), NULL);
+            quire_pool *pool = pool_of(plan, kit_plan_bytes(plan, NULL, N, N), NULL);
             quire_seq *seq = kit_seq(pool, 0, 0, 0);
             quire_step *step = NULL;
             assert_int_equal(kit_append(pool, &g, seq, N - 1, 1), QUIRE_OK);

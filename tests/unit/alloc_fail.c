@@ -125,7 +125,7 @@ static quire_status pool_add_plan(scene *s)
 static quire_status seq_create(scene *s)
 {
     quire_seq *seq = NULL;
-    quire_seq_options ring = {sizeof(quire_seq_options), 100, 4, 8};
+    quire_seq_options ring = {sizeof(quire_seq_options), 100, 4, 8, 0};
     quire_status status = quire_seq_create(&seq, s->pool, &ring);
     quire_seq_destroy(seq);
     return status;
@@ -255,7 +255,8 @@ static quire_status batch_import(scene *s)
     KIT_REQUIRE(x);
     for (uint32_t i = 0; i < KIT_LAYERS; i++)
         rows[i] = (quire_rows){.size = sizeof(quire_rows), .form = QUIRE_F32, .data = x};
-    quire_status status = quire_batch_import(&batch, s->pool, SEQS, COLUMNS, padding, rows, rows);
+    quire_status status =
+        quire_batch_import(&batch, s->pool, SEQS, COLUMNS, padding, rows, rows, sizeof(quire_rows));
     quire_batch_destroy(batch);
     free(x);
     return status;
@@ -284,7 +285,7 @@ static quire_status attend(scene *s)
     enum { N = 90 };
     quire_workspace *w = NULL;
     quire_tile_ref tile[8];
-    uint32_t n_tiles = quire_seq_tiles(s->plain, 0, tile, 8);
+    uint32_t n_tiles = quire_seq_tiles(s->plain, 0, tile, 8, sizeof(quire_tile_ref));
     float *q = (float *)calloc((size_t)N * 4 * 32, sizeof(float)),
           *out = (float *)calloc((size_t)N * 4 * 32, 4);
     KIT_REQUIRE(q && out);
@@ -303,7 +304,7 @@ static quire_status attend(scene *s)
                                         .first_query = 2,
                                         .q = q,
                                         .out = out};
-        status = quire_attend(w, NULL, job, n == 1 ? 1 : 2);
+        status = quire_attend(w, NULL, job, n == 1 ? 1 : 2, sizeof(quire_attend_job));
     }
     quire_workspace_destroy(w);
     free(q);

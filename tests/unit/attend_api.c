@@ -10,7 +10,7 @@ static void expect_refusal(host *t, const quire_attend_job *bad, quire_status st
 {
     quire_attend_job jobs[2] = {host_job(t), *bad};
     memset(t->out, 0x55, sizeof t->out);
-    quire_status got = quire_attend(t->workspace, NULL, jobs, 2);
+    quire_status got = quire_attend(t->workspace, NULL, jobs, 2, sizeof(quire_attend_job));
     if (got != status) fail_msg("%s: %s", what, quire_status_name(got));
     for (size_t i = 0; i < sizeof t->out; i++)
         if (((const uint8_t *)t->out)[i] != 0x55) fail_msg("%s: something was written", what);
@@ -32,7 +32,7 @@ static void refused_options(host *t, const quire_attend_job *job, quire_attend_o
                             const char *what)
 {
     options.size = sizeof(quire_attend_options);
-    quire_status got = quire_attend(t->workspace, &options, job, 1);
+    quire_status got = quire_attend(t->workspace, &options, job, 1, sizeof(quire_attend_job));
     if (got != QUIRE_EINVAL) fail_msg("%s: %s", what, quire_status_name(got));
 }
 
@@ -67,8 +67,14 @@ static void refused_jobs(void **unused)
     REFUSED(tile.k_head_stride = quire_tile_bytes(t->k[1]) - 64); /* heads overlap */
     REFUSED(tile.v_head_stride = quire_tile_bytes(t->v[1]) - 64);
     REFUSED(tile.k_head_stride += 32);
-    REFUSED(job.out_stride = D_V - 1);
-    REFUSED(job.out_head_stride = D_V - 1);
+    REFUSED(job.out_token_stride = (D_V - 1) * sizeof(float));
+    REFUSED(job.out_head_stride = (D_V - 1) * sizeof(float));
+    REFUSED(job.out_head_stride = D_V * sizeof(float) + 2); /* not aligned */
+    REFUSED(job.q_token_stride = 2);
+    REFUSED(job.q_form = QUIRE_NATIVE);
+    REFUSED(job.out_form = QUIRE_MLX);
+    REFUSED(job.tile_stride = 0);
+    REFUSED(job.list_seq = 1);
     REFUSED(tile.k_format = t->v[1]); /* of the other side */
     REFUSED(tile.v_format = t->k[1]);
     REFUSED(tile.v = NULL, job.d_v = 65);            /* V in K, but longer than K */
@@ -90,12 +96,12 @@ static void refused_jobs(void **unused)
     quire_profile_destroy(profile);
 
     quire_attend_job job = host_job(t);
-    quire_attend_options old = {.version = QUIRE_OPTIONS - 1};
-    assert_int_equal(quire_attend(NULL, NULL, &job, 1), QUIRE_EINVAL);
-    assert_int_equal(quire_attend(t->workspace, NULL, NULL, 1), QUIRE_EINVAL);
-    assert_int_equal(quire_attend(t->workspace, &old, &job, 1), QUIRE_EINVAL);
+    quire_attend_options old = {.size = sizeof(size_t) - 1};
+    assert_int_equal(quire_attend(NULL, NULL, &job, 1, sizeof(quire_attend_job)), QUIRE_EINVAL);
+    assert_int_equal(quire_attend(t->workspace, NULL, NULL, 1, sizeof(quire_attend_job)), QUIRE_EINVAL);
+    assert_int_equal(quire_attend(t->workspace, &old, &job, 1, sizeof(quire_attend_job)), QUIRE_EINVAL);
     assert_int_equal(quire_workspace_create(NULL, NULL, NULL), QUIRE_EINVAL);
-    REF_OK(quire_attend(t->workspace, NULL, NULL, 0));
+    REF_OK(quire_attend(t->workspace, NULL, NULL, 0, sizeof(quire_attend_job)));
     check_job(t, &job, NULL, "after all refusals");
     job.max = NULL; /* both are needed to go on with a partial result */
     refused_options(t, &job, (quire_attend_options){.flags = QUIRE_ATTEND_PARTIAL}, "partial without max");
@@ -121,7 +127,7 @@ static void refused_steps(void **unused)
     uint32_t one = 1;
     float k[D] = {1}, q[D] = {1}, out[D];
     quire_mask bad = {.size = sizeof(quire_mask), .form = QUIRE_NATIVE, .data = k, .n_keys = 1};
-    quire_attend_options old = {.version = QUIRE_OPTIONS - 1};
+    quire_attend_options old = {.size = sizeof(size_t) - 1};
     quire_step *step = NULL;
     REF_OK(quire_step_begin(&step, cache.pool, &seq, &one, 1));
     assert_int_equal(quire_step_attend(step, 0, q, out), QUIRE_EINVAL); /* not appended */
@@ -132,8 +138,11 @@ static void refused_steps(void **unused)
     assert_int_equal(quire_step_attend(step, 0, NULL, out), QUIRE_EINVAL);
     assert_int_equal(quire_step_attend(step, 0, q, NULL), QUIRE_EINVAL);
     assert_int_equal(quire_step_attend(NULL, 0, q, out), QUIRE_EINVAL);
-    assert_int_equal(quire_step_attend_with(step, 0, q, out, NULL, NULL, &old, NULL), QUIRE_EINVAL);
-    assert_int_equal(quire_step_attend_with(step, 0, q, out, NULL, NULL, NULL, &bad), QUIRE_EINVAL);
+    quire_step_queries queries = {.size = sizeof queries, .q = q, .out = out, .options = &old};
+    assert_int_equal(quire_step_attend_with(step, 0, &queries), QUIRE_EINVAL);
+    queries = (quire_step_queries){
+        .size = sizeof queries, .q = q, .out = out, .masks = &bad, .mask_stride = sizeof bad};
+    assert_int_equal(quire_step_attend_with(step, 0, &queries), QUIRE_EINVAL);
     quire_step_abort(step);
     quire_seq_destroy(seq);
     ref_close(&cache);
@@ -147,7 +156,9 @@ static void nothing_to_see(void **unused)
     host *t = host_open();
     quire_threads *team = NULL;
     REF_OK(quire_threads_create(&team, 4));
-    quire_executor executors[] = {{0}, quire_threads_executor(team), ref_backwards(8)};
+    quire_executor executors[] = {
+        {.size = sizeof(quire_executor)}, {.size = sizeof(quire_executor)}, ref_backwards(8)};
+    REF_OK(quire_threads_executor(team, &executors[1]));
     for (uint32_t e = 0; e < COUNT(executors); e++) {
         quire_workspace *w = NULL;
         REF_OK(quire_workspace_create(&w, &executors[e], NULL));
@@ -157,7 +168,7 @@ static void nothing_to_see(void **unused)
         for (uint32_t i = 0; i < 3; i++) far[i].first = i * 1024;
         quire_attend_job jobs[] = {host_job(t), host_job(t), host_job(t), host_job(t)};
         memset(out, 0xff, sizeof out);
-        jobs[0].tile_stride = sizeof(quire_tile_ref), 0].tiles = far;
+        jobs[0].tiles = far;
         jobs[0].n_tiles = 3;
         jobs[0].first_query = 4000;
         jobs[1] = (quire_attend_job){.n_q_heads = N_Q,
@@ -174,7 +185,7 @@ static void nothing_to_see(void **unused)
         jobs[3].window = 1; /* of rows that no tile has */
         jobs[3].first_query = 100000;
         jobs[3].out = out + N_OUT * D_V;
-        REF_OK(quire_attend(w, NULL, jobs, COUNT(jobs)));
+        REF_OK(quire_attend(w, NULL, jobs, COUNT(jobs), sizeof(quire_attend_job)));
         for (uint32_t i = 0; i < N_OUT; i++) assert_true(max[i] == -INFINITY && sum[i] == 0);
         for (uint32_t i = 0; i < 2 * N_OUT * D_V; i++)
             if (out[i] != 0)
@@ -196,19 +207,19 @@ static void strided_layouts(void **unused)
     static float q[N_Q * N_QUERIES * Q_ROW], out[N_Q * N_QUERIES * OUT_ROW];
     host *t = host_open();
     quire_attend_job job = host_job(t);
-    REF_OK(quire_attend(t->workspace, NULL, &job, 1));
+    REF_OK(quire_attend(t->workspace, NULL, &job, 1, sizeof(quire_attend_job)));
     for (uint32_t i = 0; i < COUNT(q); i++) q[i] = NAN;
     for (uint32_t i = 0; i < COUNT(out); i++) out[i] = 12345;
     for (uint32_t i = 0; i < N_QUERIES; i++)
         for (uint32_t h = 0; h < N_Q; h++)
             memcpy(q + (h * N_QUERIES + i) * Q_ROW, t->q + (i * N_Q + h) * D, sizeof *q * D);
     job.q = q;
-    job.q_stride = Q_ROW;
-    job.q_head_stride = N_QUERIES * Q_ROW;
+    job.q_token_stride = sizeof *q * Q_ROW;
+    job.q_head_stride = sizeof *q * N_QUERIES * Q_ROW;
     job.out = out;
-    job.out_stride = OUT_ROW;
-    job.out_head_stride = N_QUERIES * OUT_ROW;
-    REF_OK(quire_attend(t->workspace, NULL, &job, 1));
+    job.out_token_stride = sizeof *out * OUT_ROW;
+    job.out_head_stride = sizeof *out * N_QUERIES * OUT_ROW;
+    REF_OK(quire_attend(t->workspace, NULL, &job, 1, sizeof(quire_attend_job)));
     for (uint32_t i = 0; i < N_QUERIES; i++)
         for (uint32_t h = 0; h < N_Q; h++) {
             const float *row = out + (h * N_QUERIES + i) * OUT_ROW;
@@ -241,8 +252,8 @@ static void masks_and_slopes(void **unused)
                 quire_mask mask = {.size = sizeof(quire_mask),
                                    .form = forms[f],
                                    .data = values[f],
-                                   .query_stride = per_head ? N_Q * ROW : ROW,
-                                   .head_stride = per_head ? ROW : 0,
+                                   .query_stride = quire_value_bytes(forms[f]) * (per_head ? N_Q * ROW : ROW),
+                                   .head_stride = per_head ? quire_value_bytes(forms[f]) * ROW : 0,
                                    .first = FIRST,
                                    .n_keys = N_KEYS};
                 quire_attend_options options = {sizeof(quire_attend_options),
@@ -273,13 +284,13 @@ static void masks_of_positions(void **unused)
     host *t = host_open();
     quire_attend_options all = {sizeof(quire_attend_options), .flags = QUIRE_ATTEND_BIDIRECTIONAL};
     quire_attend_job job = host_job(t);
-    REF_OK(quire_attend(t->workspace, NULL, &job, 1));
+    REF_OK(quire_attend(t->workspace, NULL, &job, 1, sizeof(quire_attend_job)));
     memcpy(want, t->out, sizeof want);
     for (uint32_t f = 0; f < COUNT(forms); f++) {
         quire_mask mask = {.size = sizeof(quire_mask),
                            .form = forms[f],
                            .data = values,
-                           .query_stride = MOST_KEYS,
+                           .query_stride = quire_value_bytes(forms[f]) * MOST_KEYS,
                            .n_keys = t->n_rows};
         for (uint32_t adds = 0; adds < 2; adds++) {
             for (uint32_t i = 0; i < N_QUERIES; i++)
@@ -289,7 +300,7 @@ static void masks_of_positions(void **unused)
                     quire_store_value(forms[f], values, i * MOST_KEYS + k, x);
                 }
             job.mask = &mask;
-            REF_OK(quire_attend(t->workspace, &all, &job, 1));
+            REF_OK(quire_attend(t->workspace, &all, &job, 1, sizeof(quire_attend_job)));
             for (uint32_t i = 0; i < N_QUERIES; i++) {
                 size_t at = (size_t)i * N_Q * D_V;
                 bool same = !memcmp(t->out + at, want + at, sizeof(float) * N_Q * D_V);
@@ -311,7 +322,7 @@ static void tiles_skipped(void **unused)
     job.n_queries = 1;
     job.first_query = 0; /* sees the first row of the first tile */
     quire_workspace_stats_get(t->workspace, &a);
-    REF_OK(quire_attend(t->workspace, NULL, &job, 1));
+    REF_OK(quire_attend(t->workspace, NULL, &job, 1, sizeof(quire_attend_job)));
     quire_workspace_stats_get(t->workspace, &b);
     assert_int_equal(b.tiles_read - a.tiles_read, job.n_kv_heads);
     assert_int_equal(b.tiles_skipped - a.tiles_skipped, job.n_kv_heads * (job.n_tiles - 1));
@@ -319,7 +330,7 @@ static void tiles_skipped(void **unused)
     quire_mask mask = {.size = sizeof(quire_mask), .form = QUIRE_F32, .data = hides, .n_keys = TILE_ROWS};
     job.first_query = (job.n_tiles - 1) * TILE_ROWS;
     job.mask = &mask;
-    REF_OK(quire_attend(t->workspace, NULL, &job, 1));
+    REF_OK(quire_attend(t->workspace, NULL, &job, 1, sizeof(quire_attend_job)));
     quire_workspace_stats_get(t->workspace, &a);
     assert_int_equal(a.tiles_read - b.tiles_read, job.n_kv_heads * (job.n_tiles - 1));
     assert_int_equal(a.tiles_skipped - b.tiles_skipped, job.n_kv_heads);
@@ -383,12 +394,14 @@ static void memory_that_runs_out(void **unused)
         quire_workspace *w = NULL;
         memset(t->out, 0x55, sizeof t->out);
         quire_status status = quire_workspace_create(&w, NULL, &a);
-        if (!status) status = quire_attend(w, NULL, &job, 1);
+        if (!status) status = quire_attend(w, NULL, &job, 1, sizeof(quire_attend_job));
         calls = f.calls;
         assert_int_equal(status, calls < n ? QUIRE_OK : QUIRE_ENOMEM);
         for (size_t i = 0; i < sizeof t->out && status; i++)
             assert_int_equal(((const uint8_t *)t->out)[i], 0x55);
-        if (!status) REF_OK(quire_attend(w, NULL, &job, 1)); /* the same again needs no more */
+        if (!status)
+            REF_OK(
+                quire_attend(w, NULL, &job, 1, sizeof(quire_attend_job))); /* the same again needs no more */
         assert_int_equal(f.calls, calls);
         quire_workspace_destroy(w);
         assert_int_equal(f.outstanding, 0);

@@ -130,13 +130,13 @@ static inline void check_job(host *t, const quire_attend_job *job, const quire_a
                  .v = t->v_rows,
                  .options = options,
                  .mask = job->mask};
-    REF_OK(quire_attend(t->workspace, options, job, 1));
+    REF_OK(quire_attend(t->workspace, options, job, 1, sizeof(quire_attend_job)));
     ref_attend(&r, expected, lse);
     size_t row = 0;
-    double error = ref_worst_error(job->out, expected, N_OUT, D_V, &row);
+    double error = ref_worst_error(t->out, expected, N_OUT, D_V, &row);
     if (!(error <= REF_BOUND))
-        fail_msg("%s: row %zu is off by %g: %.9g, expected %.9g", what, row, error,
-                 (double)job->out[row * D_V], expected[row * D_V]);
+        fail_msg("%s: row %zu is off by %g: %.9g, expected %.9g", what, row, error, (double)t->out[row * D_V],
+                 expected[row * D_V]);
     for (uint32_t i = 0; i < N_OUT; i++) {
         double got = (double)job->max[i] + log((double)job->sum[i]);
         if (!(fabs(got - lse[i]) <= REF_BOUND * fmax(1, fabs(lse[i]))))

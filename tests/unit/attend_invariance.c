@@ -225,7 +225,8 @@ static void make_executors(quire_threads **team, quire_executor *executor, const
                                         "7 threads", "backwards, 1", "backwards, 5"};
     for (uint32_t i = 0; i < 4; i++) {
         REF_OK(quire_threads_create(&team[i], n_threads[i]));
-        executor[i] = quire_threads_executor(team[i]);
+        executor[i].size = sizeof executor[i];
+        REF_OK(quire_threads_executor(team[i], &executor[i]));
     }
     executor[4] = ref_backwards(1);
     executor[5] = ref_backwards(5);
@@ -268,7 +269,7 @@ static void make_jobs(tile_jobs *t, const quire_seq *seq)
     for (uint32_t i = 0; i < 4; i++) {
         uint32_t l = i == 1, n = i < 2 ? N_LAST : 1;
         const quire_layer *s = &layers[l];
-        uint32_t n_tiles = quire_seq_tiles(seq, l, t->tile[l], 64);
+        uint32_t n_tiles = quire_seq_tiles(seq, l, t->tile[l], 64, sizeof(quire_tile_ref));
         assert_true(n_tiles <= 64);
         t->job[i] = (quire_attend_job){.tile_stride = sizeof(quire_tile_ref),
                                        .tiles = t->tile[l],
@@ -285,7 +286,7 @@ static void make_jobs(tile_jobs *t, const quire_seq *seq)
     }
     memcpy(t->sparse, t->tile[0], sizeof t->sparse);
     for (uint32_t i = 0; i < t->job[3].n_tiles; i++) t->sparse[i].first = i * 2048;
-    t->job[3].tile_stride = sizeof(quire_tile_ref), 3].tiles = t->sparse;
+    t->job[3].tiles = t->sparse;
     t->job[3].n_queries = N_LAST; /* two blocks of 41 splits each */
     t->job[3].first_query = 1 << 20;
     t->job[3].q = all_q[0];
@@ -296,7 +297,7 @@ static void attend_with(tile_jobs *t, const quire_executor *executor, uint32_t f
     quire_workspace *workspace = NULL;
     memset(t->out, 0xff, sizeof t->out); /* NaN */
     REF_OK(quire_workspace_create(&workspace, executor, NULL));
-    REF_OK(quire_attend(workspace, NULL, t->job + first, n));
+    REF_OK(quire_attend(workspace, NULL, t->job + first, n, sizeof(quire_attend_job)));
     quire_workspace_destroy(workspace);
 }
 

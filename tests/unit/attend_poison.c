@@ -262,7 +262,7 @@ static void attend_scene(const tile_list *t, const scene *s, const float *q, flo
     quire_mask mask = {.size = sizeof(quire_mask),
                        .form = QUIRE_F32,
                        .data = bias,
-                       .query_stride = N_ROWS,
+                       .query_stride = sizeof(float) * N_ROWS,
                        .n_keys = N_ROWS};
     quire_attend_job job = {.tile_stride = sizeof(quire_tile_ref),
                             .tiles = t->tile,
@@ -281,7 +281,7 @@ static void attend_scene(const tile_list *t, const scene *s, const float *q, flo
                             .mask = s->hide == 0 ? NULL : &mask};
     quire_workspace *workspace = NULL;
     REF_OK(quire_workspace_create(&workspace, NULL, NULL));
-    REF_OK(quire_attend(workspace, NULL, &job, 1));
+    REF_OK(quire_attend(workspace, NULL, &job, 1, sizeof(quire_attend_job)));
     quire_workspace_destroy(workspace);
 }
 

@@ -111,7 +111,7 @@ static void attend_tiles(const quire_tile_ref *tiles, uint32_t n, uint32_t windo
                             .q = q,
                             .out = out};
     assert_string_equal(name(quire_workspace_create(&w, NULL, NULL)), "OK");
-    assert_string_equal(name(quire_attend(w, NULL, &job, 1)), "OK");
+    assert_string_equal(name(quire_attend(w, NULL, &job, 1, sizeof(quire_attend_job))), "OK");
     quire_workspace_destroy(w);
 }
 
@@ -135,7 +135,7 @@ static void equal_layers(void **unused)
     for (int i = 0; i < 4 * 32; i++) q[i] = (float)(i % 7) - 3;
     for (int s = 0; s < 2; s++) {
         quire_tile_ref tiles[8];
-        uint32_t n = quire_seq_tiles(s ? changed : plain, 0, tiles, 8);
+        uint32_t n = quire_seq_tiles(s ? changed : plain, 0, tiles, 8, sizeof(quire_tile_ref));
         attend_tiles(tiles, n, 0, q, out[s]);
     }
     assert_memory_equal(out[0], out[1], sizeof out[0]);
@@ -172,7 +172,7 @@ static void unseen_format(void **unused)
         quire_plan_destroy(next);
     }
     quire_tile_ref tiles[8];
-    assert_int_equal(quire_seq_tiles(seq, 0, tiles, 8), 5);
+    assert_int_equal(quire_seq_tiles(seq, 0, tiles, 8, sizeof(quire_tile_ref)), 5);
     static float out[2][4 * 32], q[4 * 32];
     for (int i = 0; i < 4 * 32; i++) q[i] = (float)(i % 11) * 0.3f - 1.5f;
     for (uint32_t hidden = 1; hidden < 4; hidden++) {
@@ -221,13 +221,13 @@ static void budget(void **unused)
     (void)unused;
     quire_geometry g = kit_geometry(1, 32, 32);
     quire_plan *plan = kit_plan(&g, "k8v4,sinks=4:f32", NULL);
-    static const quire_seq_options rings[] = {{sizeof(quire_seq_options), 0, 0, 0},
-                                              {sizeof(quire_seq_options), 100, 4, 0},
-                                              {sizeof(quire_seq_options), 200, 70, 33},
-                                              {sizeof(quire_seq_options), 0, 0, 50}};
+    static const quire_seq_options rings[] = {{sizeof(quire_seq_options), 0, 0, 0, 0},
+                                              {sizeof(quire_seq_options), 100, 4, 0, 0},
+                                              {sizeof(quire_seq_options), 200, 70, 33, 0},
+                                              {sizeof(quire_seq_options), 0, 0, 50, 0}};
     for (size_t r = 0; r < sizeof rings / sizeof *rings; r++)
         for (uint32_t chunk = 1; chunk < 400; chunk = chunk * 3 + 1) {
-            size_t bytes = quire_plan_bytes(plan, &rings[r], 1000, chunk);
+            size_t bytes = kit_plan_bytes(plan, &rings[r], 1000, chunk);
             quire_pool *pool = kit_pool(plan, bytes, NULL);
             quire_seq *seq = kit_seq(pool, rings[r].max_tokens, rings[r].sinks, rings[r].spare_tokens);
             for (uint32_t left = 1000, n; left; left -= n) {

@@ -165,7 +165,8 @@ static void thread_team(void **unused)
     for (uint32_t n = 1; n <= 7; n += 2) {
         quire_threads *t;
         assert_int_equal(quire_threads_create(&t, n), QUIRE_OK);
-        quire_executor e = quire_threads_executor(t);
+        quire_executor e = {.size = sizeof e};
+        quire_threads_executor(t, &e);
         assert_int_equal(e.n_threads, n);
         pthread_t caller[3];
         for (int i = 0; i < 3; i++) assert_int_equal(pthread_create(&caller[i], NULL, many_calls, &e), 0);

@@ -89,7 +89,8 @@ static void head_major(void **unused)
 
     quire_rows in = {
         .size = sizeof(quire_rows), .form = QUIRE_F32, .data = x, .token_stride = 64, .head_stride = 12 * 64};
-    assert_string_equal(name(quire_batch_import(&back, pool, 2, 12, padding, &in, &in)), "OK");
+    assert_string_equal(name(quire_batch_import(&back, pool, 2, 12, padding, &in, &in, sizeof(quire_rows))),
+                        "OK");
     memset(y, 0, sizeof y);
     assert_string_equal(name(quire_seq_export(quire_batch_seqs(back, NULL)[1], 0, QUIRE_K, 0, 9, &dense)),
                         "OK");

@@ -147,8 +147,8 @@ static void filter_keeps(void **state)
 static quire_page *find(void *ctx, uint32_t group, uint32_t page_index)
 {
     world *w = (world *)ctx;
-    quire_page *page = quire_pool_take_page(w->pool, w->plan, group, page_index);
-    assert_non_null(page);
+    quire_page *page = NULL;
+    assert_int_equal(quire_pool_take_page(&page, w->pool, w->plan, group, page_index), QUIRE_OK);
     memset(quire_page_room(page), 0, quire_plan_page_bytes(w->plan, group));
     return page;
 }

@@ -303,7 +303,7 @@ static void refusals(void **state)
     quire_profile_destroy(profile);
 
     quire_plan *plan;
-    quire_plan_options options = {.version = 0};
+    quire_plan_options options = {.size = 0};
     assert_int_equal(quire_plan_create(&plan, &g, "r4", &options), QUIRE_EINVAL);
     assert_int_equal(quire_plan_create(NULL, &g, "r4", NULL), QUIRE_EINVAL);
     assert_int_equal(quire_plan_create(&plan, &g, "r4", NULL), QUIRE_OK);

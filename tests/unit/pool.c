@@ -190,7 +190,7 @@ static void reused_pages_are_zero(void **state)
     assert_int_equal(quire_step_append(step, 0, zero, zero), QUIRE_OK);
     assert_int_equal(quire_step_commit(step), QUIRE_OK);
     quire_tile_ref tile;
-    assert_int_equal(quire_seq_tiles(seq, 0, &tile, 1), 1);
+    assert_int_equal(quire_seq_tiles(seq, 0, &tile, 1, sizeof(quire_tile_ref)), 1);
     for (uint32_t h = 0; h < 2; h++)
         for (size_t i = 0; i < quire_tile_bytes(tile.k_format); i++)
             assert_int_equal(((const uint8_t *)tile.k)[h * tile.k_head_stride + i], 0);
@@ -260,10 +260,10 @@ static void counts_of_values(void **state)
         else
             quire_step_abort(step);
     }
-    quire_counts counts = stats_of(pool).counts;
-    assert_int_equal(counts.nan, 6);
-    assert_int_equal(counts.saturated, 4);
-    assert_int_equal(counts.recoded, 0);
+    quire_pool_stats stats = stats_of(pool);
+    assert_int_equal(stats.nan, 6);
+    assert_int_equal(stats.saturated, 4);
+    assert_int_equal(stats.recoded, 0);
     (void)kit_rows_hash(&g, seq); /* finds every value finite */
     quire_seq_destroy(seq);
     quire_pool_destroy(pool);
@@ -275,15 +275,15 @@ static void promised_bytes(void **state)
 {
     (void)state;
     static const uint32_t chunks[] = {1, 7, 64, 100};
-    static const quire_seq_options rings[] = {{sizeof(quire_seq_options), 0, 0, 0},
-                                              {sizeof(quire_seq_options), 150, 10, 0},
-                                              {sizeof(quire_seq_options), 70, 4, 33},
-                                              {sizeof(quire_seq_options), 0, 0, 50}};
+    static const quire_seq_options rings[] = {{sizeof(quire_seq_options), 0, 0, 0, 0},
+                                              {sizeof(quire_seq_options), 150, 10, 0, 0},
+                                              {sizeof(quire_seq_options), 70, 4, 33, 0},
+                                              {sizeof(quire_seq_options), 0, 0, 50, 0}};
     quire_geometry g = kit_geometry(1, 16, 16);
     quire_plan *plan = kit_plan(&g, "r4,sinks=70:f16", NULL);
     for (uint32_t c = 0; c < 4; c++)
         for (uint32_t r = 0; r < 4; r++) {
-            size_t bytes = quire_plan_bytes(plan, &rings[r], 700, chunks[c]), most = 0;
+            size_t bytes = kit_plan_bytes(plan, &rings[r], 700, chunks[c]), most = 0;
             quire_pool *pool = kit_pool(plan, bytes, NULL); /* no byte more */
             quire_seq *seq = NULL;
             quire_step *step = NULL;
@@ -307,13 +307,43 @@ static void promised_bytes(void **state)
     quire_plan_destroy(plan);
 }
 
+static void refused_bytes(void **state)
+{
+    (void)state;
+    quire_geometry g = kit_geometry(1, 16, 16),
+                   vast = {sizeof(quire_geometry), .n_layers = 4096, .n_q_heads = 30000,
+                           .n_kv_heads = 30000,    .d_k = 1024,      .d_v = 1024};
+    quire_plan *plan = kit_plan(&g, "f16", NULL);
+    const uint32_t most = INT32_MAX;
+    const quire_seq_options bad[] = {
+        {0, 0, 0, 0, 0}, {0, 150, 10, 0, 0}, {sizeof(quire_seq_options), 10, 10, 0, 0}};
+    size_t bytes = 77;
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(quire_plan_bytes(plan, &bad[i], 100, 1, &bytes), QUIRE_EINVAL);
+    assert_int_equal(quire_plan_bytes(NULL, NULL, 100, 1, &bytes), QUIRE_EINVAL);
+    assert_int_equal(quire_plan_bytes(plan, NULL, 100, 1, NULL), QUIRE_EINVAL);
+    assert_int_equal(quire_plan_bytes(plan, NULL, most + 1, 1, &bytes), QUIRE_EINVAL);
+    assert_int_equal(bytes, 77);
+    assert_int_equal(quire_plan_bytes(plan, NULL, most, UINT32_MAX, &bytes), QUIRE_OK);
+    assert_int_equal(quire_plan_bytes(plan, NULL, 0, 0, &bytes), QUIRE_OK);
+    assert_int_equal(bytes, 0);
+    quire_plan_destroy(plan);
+
+    /* More bytes than a size_t can count. */
+    plan = kit_plan(&vast, "f32", NULL);
+    assert_int_equal(quire_plan_bytes(plan, NULL, most, 1, &bytes), QUIRE_EINVAL);
+    assert_int_equal(quire_plan_bytes(plan, NULL, most / 1024, 1, &bytes), QUIRE_OK);
+    assert_true(bytes == (most / 1024 / 64 + 1) * quire_plan_page_bytes(plan, 0));
+    quire_plan_destroy(plan);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fill_and_reuse),     cmocka_unit_test(all_or_nothing),
         cmocka_unit_test(several_sizes),      cmocka_unit_test(reused_pages_are_zero),
         cmocka_unit_test(copies_are_counted), cmocka_unit_test(counts_of_values),
-        cmocka_unit_test(promised_bytes),
+        cmocka_unit_test(promised_bytes),     cmocka_unit_test(refused_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -122,7 +122,8 @@ static void same_results(void **state)
     uint64_t alone[THREADS], together[THREADS], team[THREADS];
     quire_threads *t = NULL;
     assert_int_equal(quire_threads_create(&t, 2), QUIRE_OK);
-    quire_executor executor = quire_threads_executor(t);
+    quire_executor executor = {.size = sizeof executor};
+    quire_threads_executor(t, &executor);
     run_workers(NULL, false, alone);
     run_workers(NULL, true, together);
     run_workers(&executor, true, team);

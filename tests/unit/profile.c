@@ -179,7 +179,7 @@ static void misuse(void **state)
     quire_profile *p = NULL;
     float rows[2 * D0] = {0};
     quire_geometry bad = geometry;
-    bad.version = 0;
+    bad.size = 0;
     assert_int_equal(quire_profile_create(&p, &bad, NULL), QUIRE_EINVAL);
     assert_int_equal(quire_profile_create(&p, NULL, NULL), QUIRE_EINVAL);
     assert_int_equal(quire_profile_create(NULL, &geometry, NULL), QUIRE_EINVAL);

@@ -109,10 +109,10 @@ static void round_trips(void **state)
 {
     (void)state;
     static const quire_seq_options none = {.size = sizeof(quire_seq_options)};
-    static const quire_seq_options rings[] = {{sizeof(quire_seq_options), 100, 10, 0},
-                                              {sizeof(quire_seq_options), 90, 70, 20},
-                                              {sizeof(quire_seq_options), 30, 0, 5},
-                                              {sizeof(quire_seq_options), 0, 0, 300}};
+    static const quire_seq_options rings[] = {{sizeof(quire_seq_options), 100, 10, 0, 0},
+                                              {sizeof(quire_seq_options), 90, 70, 20, 0},
+                                              {sizeof(quire_seq_options), 30, 0, 5, 0},
+                                              {sizeof(quire_seq_options), 0, 0, 300, 0}};
     quire_geometry g = kit_geometry(2, 32, 48);
     quire_profile *profile = kit_profile(&g, 3, NULL);
     for (uint32_t p = 0; p < N_POLICIES; p++) {

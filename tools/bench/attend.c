@@ -130,7 +130,8 @@ static bool run(bench_case *c, uint32_t layer, bench_times *times)
     const quire_case *x = (const quire_case *)c->self;
     (void)times;
     return quire_attend(c->team->workspace, &(quire_attend_options){.size = sizeof(quire_attend_options)},
-                        x->jobs + (size_t)layer * c->shape.n_seqs, c->shape.n_seqs) == QUIRE_OK;
+                        x->jobs + (size_t)layer * c->shape.n_seqs, c->shape.n_seqs,
+                        sizeof(quire_attend_job)) == QUIRE_OK;
 }
 
 static bool fetch(bench_case *c, uint32_t seq, uint32_t head, uint32_t tile, float *k, float *v)

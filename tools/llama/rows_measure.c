@@ -113,7 +113,7 @@ static quire_status attend(const rows_case *c, const coded *k, const coded *v, f
                                      .q = l->values[ROWS_Q] +
                                           (size_t)position(c, i) * rows_width(&l->shape, ROWS_Q),
                                      .out = out + (size_t)i * l->shape.n_q_heads * l->shape.d_v};
-    if (!status) status = quire_attend(c->workspace, &options, jobs, n);
+    if (!status) status = quire_attend(c->workspace, &options, jobs, n, sizeof(quire_attend_job));
     free(refs);
     free(jobs);
     return status;

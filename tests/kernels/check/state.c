@@ -136,7 +136,7 @@ static void host_attend(host *h)
                             .first_query = N_TILES * TOKENS - 1,
                             .q = h->q,
                             .out = h->out};
-    REF_OK(quire_attend(h->workspace, NULL, &job, 1));
+    REF_OK(quire_attend(h->workspace, NULL, &job, 1, sizeof(quire_attend_job)));
 }
 
 static void try_modes(host *h)

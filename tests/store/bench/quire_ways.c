@@ -29,8 +29,8 @@ static quire_geometry geometry(void)
 static quire_page *next_page(void *ctx, uint32_t group, uint32_t i)
 {
     mine *m = (mine *)ctx;
-    quire_page *page = quire_pool_take_page(m->pool, m->plan, group, i);
-    KIT_REQUIRE(page);
+    quire_page *page = NULL;
+    KIT_REQUIRE(!quire_pool_take_page(&page, m->pool, m->plan, group, i));
     memcpy(quire_page_room(page), m->b->source + i * m->b->page_bytes, m->b->page_bytes);
     return page;
 }
@@ -39,10 +39,9 @@ static void open_store(mine *m, const char *directory, uint32_t port)
 {
     quire_store_options o = kit_options(directory, 1ull << 30, NULL);
     o.disk_threads = m->b->n_threads;
-    if (port) {
-        o.remote = kit_remote(port);
-        o.remote.connections = m->b->n_threads;
-    }
+    quire_store_remote remote = kit_remote(port);
+    remote.connections = m->b->n_threads;
+    if (port) o.remote = &remote;
     o.queue_bytes = 1u << 30;
     KIT_REQUIRE(!quire_store_open(&m->store, &o));
     quire_identity id = kit_identity(1);

@@ -67,7 +67,7 @@ quire_identity kit_identity(uint8_t tenant)
 quire_store_options kit_options(const char *directory, uint64_t cap, const quire_store_remote *remote)
 {
     quire_store_options o = {sizeof(quire_store_options), .directory = directory, .disk_bytes = cap};
-    if (remote) o.remote = *remote;
+    o.remote = remote;
     return o;
 }
 
@@ -88,7 +88,7 @@ void kit_scene_begin_with(kit_scene *s, quire_store *store, const quire_geometry
                           uint64_t seed, uint32_t max_tokens, uint32_t sinks)
 {
     *s = (kit_scene){.g = *g, .store = store, .seed = seed};
-    s->ring = (quire_seq_options){sizeof(quire_seq_options), max_tokens, sinks, 0};
+    s->ring = (quire_seq_options){sizeof(quire_seq_options), max_tokens, sinks, 0, 0};
     quire_profile *profile = strstr(policy, "c:") ? kit_profile(g, 7, NULL) : NULL;
     s->plan = kit_plan(g, policy, profile);
     quire_profile_destroy(profile);

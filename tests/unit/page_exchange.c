@@ -28,9 +28,10 @@ static quire_page *find(void *ctx, uint32_t group, uint32_t page_index)
     source *s = (source *)ctx;
     if (group == s->wrong_group) return NULL;
     quire_page_info info = {.size = sizeof info};
-    quire_page *held = quire_seq_hold_page(s->seq, group, page_index);
-    quire_page *page = quire_pool_take_page(s->pool, quire_seq_plan(s->seq), group, page_index);
-    assert_true(held && page);
+    quire_page *held = NULL, *page = NULL;
+    assert_int_equal(quire_seq_hold_page(&held, s->seq, group, page_index), QUIRE_OK);
+    assert_int_equal(quire_pool_take_page(&page, s->pool, quire_seq_plan(s->seq), group, page_index),
+                     QUIRE_OK);
     assert_int_equal(quire_plan_page_info(quire_seq_plan(s->seq), group, page_index, &info), QUIRE_OK);
     memcpy(quire_page_room(page), quire_page_bytes(held), info.bytes);
     quire_pool_drop_page(s->pool, held);
@@ -62,7 +63,8 @@ static void copies(void **state)
         quire_seq *seq = computed(pool, &g, 448, cases[i].max_tokens, cases[i].sinks);
         quire_seq *copy = kit_seq(pool, cases[i].max_tokens, cases[i].sinks, 0);
         source s = {.seq = seq, .pool = pool, .wrong_group = UINT32_MAX};
-        quire_seq_options ring = quire_seq_ring(seq);
+        quire_seq_options ring = {.size = sizeof ring};
+        assert_int_equal(quire_seq_ring(seq, &ring), QUIRE_OK);
         assert_int_equal(quire_seq_adopt(copy, 7, find, &s), QUIRE_OK);
         assert_int_equal(quire_seq_length(copy), 448);
         assert_true(kit_rows_hash(&g, seq) == kit_rows_hash(&g, copy));
@@ -111,14 +113,21 @@ static void refusals(void **state)
     quire_step *step = NULL;
     source s = {.seq = seq, .pool = pool, .wrong_group = 1};
     uint64_t before = kit_rows_hash(&g, copy);
-    assert_null(quire_seq_hold_page(seq, 0, 2)); /* not there */
-    assert_null(quire_seq_hold_page(seq, 2, 0));
-    assert_null(quire_seq_hold_page(NULL, 0, 0));
-    assert_null(quire_seq_hold_page(seq, 1, 0)); /* the window has passed it */
+    quire_page *page = NULL;
+    assert_int_equal(quire_seq_hold_page(&page, seq, 0, 2), QUIRE_ERANGE); /* not there */
+    assert_int_equal(quire_seq_hold_page(&page, seq, 0, UINT32_MAX), QUIRE_ERANGE);
+    assert_int_equal(quire_seq_hold_page(&page, seq, 2, 0), QUIRE_EINVAL);
+    assert_int_equal(quire_seq_hold_page(&page, NULL, 0, 0), QUIRE_EINVAL);
+    assert_int_equal(quire_seq_hold_page(NULL, seq, 0, 0), QUIRE_EINVAL);
+    assert_int_equal(quire_seq_hold_page(&page, seq, 1, 0), QUIRE_ERANGE); /* the window has passed it */
     assert_int_equal(kit_append(pool, &g, seq, 30, SEED), QUIRE_OK);
-    assert_null(quire_seq_hold_page(seq, 0, 2)); /* not finished */
-    assert_null(quire_pool_take_page(pool, other, 0, 0));
-    assert_null(quire_pool_take_page(pool, plan, 2, 0));
+    assert_int_equal(quire_seq_hold_page(&page, seq, 0, 2), QUIRE_ERANGE); /* not finished */
+    assert_int_equal(quire_pool_take_page(&page, pool, other, 0, 0), QUIRE_EMISMATCH);
+    assert_int_equal(quire_pool_take_page(&page, pool, plan, 2, 0), QUIRE_EINVAL);
+    assert_int_equal(quire_pool_take_page(NULL, pool, plan, 0, 0), QUIRE_EINVAL);
+    assert_int_equal(quire_pool_take_page(&page, NULL, plan, 0, 0), QUIRE_EINVAL);
+    assert_int_equal(quire_pool_take_page(&page, pool, NULL, 0, 0), QUIRE_EINVAL);
+    assert_null(page);
     assert_int_equal(quire_seq_adopt(seq, 3, find, &s), QUIRE_EINVAL); /* 158 tokens */
     assert_int_equal(quire_seq_trim(seq, 128), QUIRE_OK);
     assert_int_equal(quire_seq_adopt(seq, 1, find, &s), QUIRE_EINVAL);
@@ -126,7 +135,7 @@ static void refusals(void **state)
     assert_int_equal(quire_seq_adopt(copy, 2, find, &s), QUIRE_EBUSY);
     quire_step_abort(step);
     quire_page *kept[2]; /* group 0 gives pages before group 1 fails: they stay the caller's */
-    for (uint32_t i = 0; i < 2; i++) kept[i] = quire_seq_hold_page(seq, 0, i);
+    for (uint32_t i = 0; i < 2; i++) assert_int_equal(quire_seq_hold_page(&kept[i], seq, 0, i), QUIRE_OK);
     assert_int_equal(quire_seq_adopt(copy, 2, find, &s), QUIRE_EMISMATCH);
     assert_true(kit_rows_hash(&g, copy) == before && quire_seq_length(copy) == 0);
     for (uint32_t i = 0; i < 2; i++) quire_pool_drop_page(pool, kept[i]);
@@ -135,6 +144,67 @@ static void refusals(void **state)
     quire_pool_destroy(pool); /* the two copies that find() made go with it */
     quire_plan_destroy(plan);
     quire_plan_destroy(other);
+}
+
+/* A window of one token: of whole pages nothing is needed. */
+static void narrow_window(void **state)
+{
+    (void)state;
+    quire_layer layers[] = {{1, 1, 16, 16, 0, 0}, {1, 1, 16, 16, 1, 0}};
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 2, .layer_stride = sizeof(quire_layer),
+                        .layers = layers};
+    quire_plan *plan = kit_plan(&g, "f16", NULL);
+    quire_pool *pool = kit_pool(plan, 4u << 20, NULL);
+    quire_seq *seq = kit_seq(pool, 0, 0, 0), *copy = kit_seq(pool, 0, 0, 0);
+    assert_int_equal(kit_append(pool, &g, seq, 256, SEED), QUIRE_OK);
+    for (uint32_t n = 1; n <= 4; n++) {
+        source s = {.seq = seq, .pool = pool, .wrong_group = 1};
+        assert_int_equal(quire_seq_adopt(copy, n, find, &s), QUIRE_OK);
+        assert_int_equal(s.n_given, 1);
+    }
+    assert_true(kit_rows_hash(&g, seq) == kit_rows_hash(&g, copy));
+    assert_int_equal(kit_append(pool, &g, copy, 70, SEED), QUIRE_OK);
+    quire_seq_destroy(copy);
+    quire_seq_destroy(seq);
+    kit_pool_is_empty(pool);
+    quire_pool_destroy(pool);
+    quire_plan_destroy(plan);
+}
+
+/* Each allocation of adopt fails once: no page was asked for, and the sequence is as it was. */
+static void adopt_without_memory(void **state)
+{
+    (void)state;
+    quire_geometry g = kit_geometry(1, 16, 16);
+    quire_plan *plan = kit_plan(&g, "f16", NULL);
+    quire_status status = QUIRE_ENOMEM;
+    for (uint64_t n = 0; status; n++) {
+        struct fail_alloc f;
+        fail_alloc_init(&f, 0);
+        quire_allocator a = fail_alloc_allocator(&f);
+        quire_pool *pool = kit_pool(plan, 4u << 20, &a);
+        quire_seq *seq = computed(pool, &g, 64 * 20, 160, 10), *copy = computed(pool, &g, 64 * 2, 160, 10);
+        source s = {.seq = seq, .pool = pool, .wrong_group = UINT32_MAX};
+        uint64_t before = kit_rows_hash(&g, copy);
+        f.fail_at = f.calls + n + 1;
+        status = quire_seq_adopt(copy, 20, find, &s);
+        f.fail_at = 0;
+        if (status) {
+            assert_int_equal(status, QUIRE_ENOMEM);
+            assert_int_equal(s.n_given, 0);
+            assert_true(kit_rows_hash(&g, copy) == before);
+            assert_int_equal(kit_append(pool, &g, copy, 70, SEED), QUIRE_OK);
+        } else {
+            assert_true(n >= 1);
+            assert_true(kit_rows_hash(&g, copy) == kit_rows_hash(&g, seq));
+        }
+        quire_seq_destroy(copy);
+        quire_seq_destroy(seq);
+        kit_pool_is_empty(pool);
+        quire_pool_destroy(pool);
+        assert_int_equal(f.outstanding, 0);
+    }
+    quire_plan_destroy(plan);
 }
 
 /* A page that is held stays as it is when its sequence trims into it and goes on otherwise. */
@@ -147,7 +217,8 @@ static void held(void **state)
     quire_seq *seq = computed(pool, &g, 128, 0, 0);
     quire_page_info info = {.size = sizeof info};
     assert_int_equal(quire_plan_page_info(plan, 0, 1, &info), QUIRE_OK);
-    quire_page *page = quire_seq_hold_page(seq, 0, 1);
+    quire_page *page = NULL;
+    assert_int_equal(quire_seq_hold_page(&page, seq, 0, 1), QUIRE_OK);
     void *copy = malloc(info.bytes);
     memcpy(copy, quire_page_bytes(page), info.bytes);
     assert_int_equal(quire_seq_trim(seq, 110), QUIRE_OK);
@@ -170,9 +241,11 @@ static void populated(void **state)
                         .n_kv_heads = 8,        .d_k = 128,    .d_v = 128};
     quire_plan *plan = kit_plan(&g, "k4v4", NULL);
     size_t bytes = quire_plan_page_bytes(plan, 0);
-    quire_pool *pool = kit_pool(plan, 40 * (bytes + 4096), NULL);
+    quire_pool *pool = kit_pool(plan, 40 * ((bytes + 4095) / 4096 * 4096), NULL);
     quire_page *page[40], *some[20];
-    for (uint32_t i = 0; i < 40; i++) assert_non_null(page[i] = quire_pool_take_page(pool, plan, 0, i));
+    for (uint32_t i = 0; i < 40; i++)
+        assert_int_equal(quire_pool_take_page(&page[i], pool, plan, 0, i), QUIRE_OK);
+    assert_int_equal(quire_pool_take_page(&some[0], pool, plan, 0, 40), QUIRE_EFULL);
     for (uint32_t i = 0; i < 20; i++) some[i] = page[(i * 7 + 3) % 40];
     quire_pool_populate(pool, some, 20);
     quire_pool_populate(pool, page, 40);
@@ -194,29 +267,49 @@ static void ranges(void **state)
     quire_geometry g = kit_geometry(1, 16, 16); /* group 1 has a window of 40 */
     quire_plan *plan = kit_plan(&g, "f16", NULL);
     uint32_t kept, first;
-    quire_plan_page_range(plan, NULL, 0, 10, &kept, &first);
+    assert_int_equal(quire_plan_page_range(plan, NULL, 0, 10, &kept, &first), QUIRE_OK);
     assert_int_equal(kept, 0);
     assert_int_equal(first, 0);
-    quire_plan_page_range(plan, NULL, 1, 10, &kept, &first);
+    assert_int_equal(quire_plan_page_range(plan, NULL, 1, 10, &kept, &first), QUIRE_OK);
     assert_int_equal(kept, 0);
     assert_int_equal(first, 9);
-    quire_seq_options ring = {sizeof(quire_seq_options), 200, 70, 0};
-    quire_plan_page_range(plan, &ring, 0, 10, &kept, &first); /* 130 back from 640: position 511 */
+    quire_seq_options ring = {sizeof(quire_seq_options), 200, 70, 0, 0};
+    assert_int_equal(quire_plan_page_range(plan, &ring, 0, 10, &kept, &first),
+                     QUIRE_OK); /* 130 back from 640: position 511 */
     assert_int_equal(kept, 2);
     assert_int_equal(first, 7);
-    quire_plan_page_range(plan, &ring, 0, 3, &kept, &first); /* sinks and window meet */
+    assert_int_equal(quire_plan_page_range(plan, &ring, 0, 3, &kept, &first),
+                     QUIRE_OK); /* sinks and window meet */
     assert_int_equal(kept, 0);
     assert_int_equal(first, 0);
-    quire_plan_page_range(plan, &ring, 0, 0, &kept, &first);
+    assert_int_equal(quire_plan_page_range(plan, &ring, 0, 0, &kept, &first), QUIRE_OK);
     assert_int_equal(first, 0);
+
+    kept = first = 77; /* what is refused writes nothing */
+    const uint32_t most = INT32_MAX / 64;
+    const quire_seq_options bad[] = {{0, 200, 70, 0, 0},
+                                     {sizeof(quire_seq_options), 200, 200, 0, 0},
+                                     {sizeof(quire_seq_options), 0, 1, 0, 0}};
+    assert_int_equal(quire_plan_page_range(NULL, NULL, 0, 1, &kept, &first), QUIRE_EINVAL);
+    assert_int_equal(quire_plan_page_range(plan, NULL, 0, 1, NULL, &first), QUIRE_EINVAL);
+    assert_int_equal(quire_plan_page_range(plan, NULL, 0, 1, &kept, NULL), QUIRE_EINVAL);
+    assert_int_equal(quire_plan_page_range(plan, NULL, 2, 1, &kept, &first), QUIRE_EINVAL);
+    assert_int_equal(quire_plan_page_range(plan, NULL, 0, most + 1, &kept, &first), QUIRE_EINVAL);
+    assert_int_equal(quire_plan_page_range(plan, NULL, 0, UINT32_MAX, &kept, &first), QUIRE_EINVAL);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(quire_plan_page_range(plan, &bad[i], 0, 1, &kept, &first), QUIRE_EINVAL);
+    assert_true(kept == 77 && first == 77);
+    assert_int_equal(quire_plan_page_range(plan, NULL, 0, most, &kept, &first), QUIRE_OK);
     quire_plan_destroy(plan);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(copies), cmocka_unit_test(extensions), cmocka_unit_test(refusals),
-        cmocka_unit_test(held),   cmocka_unit_test(ranges),     cmocka_unit_test(populated),
+        cmocka_unit_test(copies),        cmocka_unit_test(extensions),
+        cmocka_unit_test(refusals),      cmocka_unit_test(held),
+        cmocka_unit_test(ranges),        cmocka_unit_test(populated),
+        cmocka_unit_test(narrow_window), cmocka_unit_test(adopt_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

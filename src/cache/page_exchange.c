@@ -16,15 +16,14 @@ quire_status quire_plan_page_info(const quire_plan *plan, uint32_t group, uint32
 quire_status quire_plan_page_range(const quire_plan *plan, const quire_seq_options *options, uint32_t group,
                                    uint32_t n_pages, uint32_t *kept, uint32_t *first)
 {
-    static const quire_seq_options none = {0};
+    quire_seq_options ring;
     if (!plan || !kept || !first || group >= plan->n_groups) return QUIRE_EINVAL;
     if (n_pages > QUIRE_MAX_TOKENS / QUIRE_PAGE_TOKENS) return QUIRE_EINVAL;
-    if (options && (!quire_options_are_known(options->version) || !quire_ring_is_valid(options)))
-        return QUIRE_EINVAL;
+    quire_status status = quire_ring_read(&ring, options);
+    if (status) return status;
     uint32_t window = plan->group[group].window;
-    const quire_seq_options *ring = options ? options : &none;
-    uint32_t from = quire_ring_from(window, ring, n_pages * QUIRE_PAGE_TOKENS, ring->spare_tokens);
-    uint32_t n_kept = quire_ring_kept(window, ring);
+    uint32_t from = quire_ring_from(window, &ring, n_pages * QUIRE_PAGE_TOKENS, ring.spare_tokens);
+    uint32_t n_kept = quire_ring_kept(window, &ring);
     *first = from / QUIRE_PAGE_TOKENS;
     if (*first > n_pages) *first = n_pages;
     *kept = n_kept < *first ? n_kept : 0;
@@ -34,17 +33,19 @@ quire_status quire_plan_page_range(const quire_plan *plan, const quire_seq_optio
 
 /* ------------------------------------------------------------------- pages */
 
-quire_page *quire_seq_hold_page(const quire_seq *seq, uint32_t group, uint32_t page_index)
+quire_status quire_seq_hold_page(quire_page **out, const quire_seq *seq, uint32_t group, uint32_t page_index)
 {
-    if (!seq || group >= seq->plan->n_groups || page_index >= seq->length / QUIRE_PAGE_TOKENS) return NULL;
+    if (!out || !seq || group >= seq->plan->n_groups) return QUIRE_EINVAL;
+    if (page_index >= seq->length / QUIRE_PAGE_TOKENS) return QUIRE_ERANGE;
     const quire_table *t = &seq->table[group];
     uint32_t entry = quire_table_entry(t, page_index);
-    if (entry == UINT32_MAX) return NULL;
+    if (entry == UINT32_MAX) return QUIRE_ERANGE;
     quire_page *page = t->page[entry];
     if (page->layout->fingerprint != quire_plan_layout(seq->plan, group, page_index)->fingerprint)
-        return NULL;
+        return QUIRE_EMISMATCH;
     quire_page_hold(page);
-    return page;
+    *out = page;
+    return QUIRE_OK;
 }
 
 const void *quire_page_bytes(const quire_page *page)
@@ -68,12 +69,16 @@ void quire_pool_populate(quire_pool *pool, quire_page *const *pages, uint32_t n)
         quire_pages_populate(&pool->pages, pages + i, n - i < QUIRE_POPULATE ? n - i : QUIRE_POPULATE);
 }
 
-quire_page *quire_pool_take_page(quire_pool *pool, const quire_plan *plan, uint32_t group,
-                                 uint32_t page_index)
+quire_status quire_pool_take_page(quire_page **out, quire_pool *pool, const quire_plan *plan, uint32_t group,
+                                  uint32_t page_index)
 {
-    if (!pool || !plan || group >= plan->n_groups) return NULL;
+    if (!out || !pool || !plan || group >= plan->n_groups) return QUIRE_EINVAL;
     const quire_plan *own = quire_pool_find_plan(pool, quire_plan_fingerprint(plan));
-    return own ? quire_page_take_raw(&pool->pages, quire_plan_layout(own, group, page_index)) : NULL;
+    if (!own) return QUIRE_EMISMATCH;
+    quire_page *page = quire_page_take_raw(&pool->pages, quire_plan_layout(own, group, page_index));
+    if (!page) return QUIRE_EFULL;
+    *out = page;
+    return QUIRE_OK;
 }
 
 void quire_pool_drop_page(quire_pool *pool, quire_page *page)
