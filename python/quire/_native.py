@@ -215,9 +215,9 @@ def folder() -> Path:
     """The folder of libquire.so."""
     places = _places()
     for place in places:
-        if (place / "libquire.so.0").exists():
+        if (place / "libquire.so.0.2").exists():
             return place
-    raise ImportError("libquire.so.0 was not found in: " + ", ".join(str(p) for p in places) +
+    raise ImportError("libquire.so.0.2 was not found in: " + ", ".join(str(p) for p in places) +
                       "; set QUIRE_LIBRARY to the folder that contains it")
 
 
@@ -230,7 +230,7 @@ def load(name: str, prototypes: Dict[str, Tuple[Any, List[Any]]]) -> ctypes.CDLL
     return library
 
 
-lib = load("libquire.so.0", _PROTOTYPES)
+lib = load("libquire.so.0.2", _PROTOTYPES)
 
 
 def status_name(status: int) -> str:

@@ -45,7 +45,7 @@ class Package(unittest.TestCase):
         with zipfile.ZipFile(wheel) as file:
             names = set(file.namelist())
             sizes = sum(i.file_size for i in file.infolist())
-        wanted = {"lib/libquire.so.0", "lib/libquire_store.so.0", "lib/libggml-quire.so", "lib/liblmdb.so.0", "lib/libxxhash.so.0",
+        wanted = {"lib/libquire.so.0.2", "lib/libquire_store.so.0.2", "lib/libggml-quire.so", "lib/liblmdb.so.0", "lib/libxxhash.so.0",
                   "bin/quire", "py.typed", "share/quire/eval/text/calibrate.txt", "licences/lmdb", "licences/xxhash", "licences/libvalkey"}
         self.assertLessEqual({f"quire/{name}" for name in wanted}, names)
         self.assertTrue(any(name.endswith("licenses/LICENSE") for name in names))
@@ -60,7 +60,7 @@ class Package(unittest.TestCase):
                 self.assertLessEqual(needed(path) - own, SYSTEM)
                 data = path.read_bytes()
                 self.assertNotIn(str(SOURCE).encode(), data)  # nothing of the machine that built it
-        for name in ("libquire.so.0", "libggml-quire.so"):
+        for name in ("libquire.so.0.2", "libggml-quire.so"):
             self.assertFalse(needed(home / "lib" / name) & {"libssl.so.3", "libcrypto.so.3"})
         self.assertTrue(os.access(home / "bin" / "quire", os.X_OK))
 

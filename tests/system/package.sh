@@ -22,9 +22,9 @@ step() { echo "--- $*"; }
 step "packages"
 (cd "$work" && cpack -G DEB --config "$build/CPackConfig.cmake" -B "$work/packages" >"$work/cpack.log" 2>&1) ||
     { tail -n 20 "$work/cpack.log"; exit 1; }
-names=(libquire0 libquire-dev quire-llama quire)
+names=(libquire0.2 libquire-dev quire-llama quire)
 # The store is left out where its libraries are not there.
-if [ -f "$build/quire_store.pc" ]; then names+=(libquire-store0); fi
+if [ -f "$build/quire_store.pc" ]; then names+=(libquire-store0.2); fi
 for name in "${names[@]}"; do
     file=$work/packages/${name}_${version}_$arch.deb
     [ -f "$file" ] || { echo "no $file"; ls "$work/packages"; exit 1; }
@@ -52,7 +52,7 @@ export PKG_CONFIG_PATH=$libdir/pkgconfig
 # shellcheck disable=SC2046 # words
 cc -std=c11 "$source/examples/first_attention.c" $(pkg-config --cflags --libs quire) -o "$work/shared"
 LD_LIBRARY_PATH=$libdir "$work/shared"
-readelf -d "$work/shared" | grep -q 'libquire.so.0'
+readelf -d "$work/shared" | grep -q 'libquire.so.0.2'
 # shellcheck disable=SC2046
 cc -std=c11 "$source/examples/first_attention.c" $(pkg-config --cflags quire) "$libdir/libquire.a" -lm -lpthread -o "$work/static"
 "$work/static"

@@ -229,7 +229,7 @@ static void status_texts(void **unused)
     (void)unused;
     assert_string_equal(quire_status_name(QUIRE_OK), "OK");
     assert_string_equal(quire_status_name(QUIRE_EIO), "EIO");
-    assert_string_equal(quire_version(), "0.1.0");
+    assert_string_equal(quire_version(), "0.2.0");
     for (int i = QUIRE_OK; i <= QUIRE_EIO; i++) assert_true(strlen(quire_status_text((quire_status)i)) > 5);
     assert_string_equal(quire_status_name((quire_status)999), "UNKNOWN");
 }
