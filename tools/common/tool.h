@@ -25,6 +25,14 @@ int cmd_stat(int argc, char **argv);
 int cmd_cache(int argc, char **argv);
 int cmd_store(int argc, char **argv); /* only with QUIRE_WITH_STORE */
 
+/* A list of commands, of `quire` or of a command that has its own. */
+typedef struct tool_entry {
+    const char *name, *text;
+    int (*run)(int argc, char **argv);
+} tool_entry;
+
+const tool_entry *tool_find(const tool_entry *entries, size_t n, const char *name); /* NULL: there is none */
+
 /* One sentence on stderr, after "quire <command>: ". Return TOOL_USAGE and TOOL_FAILED. */
 __attribute__((format(printf, 2, 3))) int tool_usage(const char *command, const char *format, ...);
 __attribute__((format(printf, 2, 3))) int tool_failed(const char *command, const char *format, ...);
@@ -117,9 +125,6 @@ bool tool_word(const char **text, char *word, size_t size);
 /* "352 MiB", "1.2 GiB": three digits. */
 enum { TOOL_BYTES_SIZE = 32 };
 const char *tool_bytes(char *text, double bytes);
-
-/* EIO: the file cannot be read. */
-quire_status tool_load_profile(quire_profile **out, const char *path);
 
 /* A string between quotes, as JSON wants it. */
 void tool_json_string(FILE *file, const char *text);
