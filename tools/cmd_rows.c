@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* quire rows: what policies do to the attention of a real model, from rows that were recorded. */
+#include "commands.h"
+
 #include "common/progress.h"
 #include "common/tool.h"
 #include "llama/profile.h"

@@ -3,6 +3,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include <quire/quire.h>
 
+#include "commands.h"
+
 #include "common/tool.h"
 #include "llama/host_arguments.h"
 #include "llama/host_program.h"

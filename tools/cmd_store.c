@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* quire store: looks after a store of pages, and moves slots of llama-server into and out of it. */
+#include "commands.h"
+
 #include "store/options.h"
 
 #include <string.h>

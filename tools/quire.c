@@ -2,6 +2,8 @@
 /* quire: the command. Finds the sub-command and gives it the rest of the line. */
 #include <quire/quire.h>
 
+#include "commands.h"
+
 #include "common/tool.h"
 
 #include <string.h>
@@ -35,12 +37,6 @@ static const tool_entry *find_command(const char *name)
     return tool_find(commands, N_COMMANDS, name);
 }
 
-const char *tool_brief(const char *name)
-{
-    const tool_entry *c = find_command(name);
-    return c ? c->text : brief;
-}
-
 /* -------------------------------------------------------------------- help */
 
 static void print_help(FILE *file)
@@ -59,6 +55,7 @@ static int ask_for_help(const tool_entry *c)
     static char help[] = "--help";
     char name[32], *line[] = {name, help, NULL};
     snprintf(name, sizeof name, "%s", c->name);
+    tool_help_brief = c->text;
     return c->run(2, line);
 }
 
