@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* quire bench: which configurations there are, and what becomes of their rows. */
+#include "commands.h"
+
 #include "bench/options.h"
 
 #include <stdlib.h>

@@ -3,6 +3,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include <quire/quire.h>
 
+#include "commands.h"
+
 #include "common/place.h"
 #include "common/progress.h"
 #include "common/tool.h"

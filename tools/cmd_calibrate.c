@@ -3,11 +3,13 @@
 #define _POSIX_C_SOURCE 200809L
 #include <quire/quire.h>
 
+#include "commands.h"
+
 #include "common/child.h"
 #include "common/place.h"
 #include "common/progress.h"
 #include "common/tool.h"
-#include "llama/model.h"
+#include "llama/profile.h"
 
 #include <errno.h>
 #include <math.h>
@@ -202,7 +204,7 @@ static int tell_estimate(const calibrate *c)
     static const char *const pairs[][2] = {
         {"r3", "c:r3"}, {"r4", "c:r4"}, {"r5", "c:r5"}, {"r6", "c:r6"}, {"r8", "c:r8"}};
     quire_profile *profile = NULL;
-    quire_status status = tool_load_profile(&profile, c->profile);
+    quire_status status = profile_load(&profile, c->profile);
     if (status) return tool_failed("calibrate", "%s: %s", c->profile, quire_status_text(status));
     if (c->json)
         printf("{\"profile\":"), tool_json_string(stdout, c->profile), printf(",\"score_error\":{");

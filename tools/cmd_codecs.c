@@ -2,6 +2,8 @@
 /* quire codecs: the registry, or the presets, as a table or as JSON. */
 #include <quire/quire.h>
 
+#include "commands.h"
+
 #include "common/tool.h"
 
 #include <string.h>

@@ -2,6 +2,8 @@
 /* quire plan: what a model's KV cache takes under the usual policies, what fits, and what it costs. */
 #include <quire/quire.h>
 
+#include "commands.h"
+
 #include "common/tool.h"
 #include "llama/plan_table.h"
 

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* quire rows: what policies do to the attention of a real model, from rows that were recorded. */
+#include "commands.h"
+
 #include "common/progress.h"
 #include "common/tool.h"
+#include "llama/profile.h"
 #include "llama/rows_measure.h"
 
 #include <errno.h>
@@ -218,7 +221,7 @@ static int run(rows_run *r)
     char message[512];
     if (!rows_file_read(&r->file, r->o.path, (uint32_t)r->o.tokens, message, sizeof message))
         return tool_failed("rows", "%s", message);
-    if (r->o.profile && tool_load_profile(&r->profile, r->o.profile))
+    if (r->o.profile && profile_load(&r->profile, r->o.profile))
         return tool_failed("rows", "%s: the file is not a profile, or cannot be read", r->o.profile);
     r->exact = calloc(r->file.n_layers, sizeof *r->exact);
     if (!r->exact || quire_workspace_create(&r->workspace, NULL, NULL))

@@ -3,10 +3,12 @@
 #define _POSIX_C_SOURCE 200809L
 #include <quire/quire.h>
 
+#include "commands.h"
+
 #include "common/tool.h"
 #include "llama/host_arguments.h"
 #include "llama/host_program.h"
-#include "llama/model.h"
+#include "llama/profile.h"
 #include "llama/recommend.h"
 
 #include <errno.h>
@@ -89,16 +91,11 @@ static const tool_command command = {
 /* The profile beside the model is a help, never a hindrance. */
 static void try_profile_beside(run *r)
 {
-    if (!r->has_model || !model_profile_path(r->beside, sizeof r->beside, r->host_says.model) ||
-        access(r->beside, R_OK))
-        return;
-    if (tool_load_profile(&r->profile, r->beside)) {
-        r->remark = "the profile beside the model cannot be read";
-    } else if (!model_profile_fits(&r->model, r->profile)) {
+    if (!r->has_model) return;
+    profile_found found = profile_find_beside(&r->profile, r->beside, &r->model, r->host_says.model);
+    if (found == PROFILE_UNREADABLE) r->remark = "the profile beside the model cannot be read";
+    if (found == PROFILE_OF_ANOTHER_MODEL)
         r->remark = "the profile beside the model was made for another model";
-        quire_profile_destroy(r->profile);
-        r->profile = NULL;
-    }
 }
 
 static int load_profile(run *r)
@@ -107,7 +104,7 @@ static int load_profile(run *r)
         try_profile_beside(r);
         return TOOL_OK;
     }
-    quire_status status = tool_load_profile(&r->profile, r->profile_path);
+    quire_status status = profile_load(&r->profile, r->profile_path);
     if (!status) return TOOL_OK;
     return tool_failed("run", "the profile %s cannot be used: %s", r->profile_path,
                        quire_status_text(status));

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* quire stat: what running hosts hold, from the counters that the device publishes. */
+#include "commands.h"
+
 #include "common/tool.h"
 #include "files/stat_file.h"
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 tool_form tool_help_form = TOOL_TEXT;
+const char *tool_help_brief = "";
 
 /* -------------------------------------------------------------------- text */
 
@@ -73,7 +74,7 @@ static void print_man(const tool_command *c)
 {
     char name[64];
     snprintf(name, sizeof name, "quire-%s", c->name);
-    tool_man_head(name, tool_brief(c->name));
+    tool_man_head(name, tool_help_brief);
     printf(".SH SYNOPSIS\n.B quire %s\n", c->name);
     tool_man_text(c->usage);
     printf("\n.SH DESCRIPTION\n");

@@ -42,6 +42,13 @@ int tool_finish(const char *command)
 
 /* --------------------------------------------------------------- parsing */
 
+const tool_entry *tool_find(const tool_entry *entries, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(name, entries[i].name) == 0) return &entries[i];
+    return NULL;
+}
+
 static const tool_option *find_option(const tool_command *c, const char *name, size_t length)
 {
     for (size_t i = 0; i < c->n_options; i++)

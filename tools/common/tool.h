@@ -13,17 +13,13 @@
 enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
 #define TOOL_EXIT_CODES "0 success, 1 failure, 2 wrong command line"
 
-/* One sub-command per file. argv[0] is the name of the command; the result is the exit code. */
-int cmd_codecs(int argc, char **argv);
-int cmd_bench(int argc, char **argv);
-int cmd_calibrate(int argc, char **argv);
-int cmd_eval(int argc, char **argv);
-int cmd_rows(int argc, char **argv);
-int cmd_run(int argc, char **argv);
-int cmd_plan(int argc, char **argv);
-int cmd_stat(int argc, char **argv);
-int cmd_cache(int argc, char **argv);
-int cmd_store(int argc, char **argv); /* only with QUIRE_WITH_STORE */
+/* A list of commands, of `quire` or of a command that has its own. */
+typedef struct tool_entry {
+    const char *name, *text;
+    int (*run)(int argc, char **argv);
+} tool_entry;
+
+const tool_entry *tool_find(const tool_entry *entries, size_t n, const char *name); /* NULL: there is none */
 
 /* One sentence on stderr, after "quire <command>: ". Return TOOL_USAGE and TOOL_FAILED. */
 __attribute__((format(printf, 2, 3))) int tool_usage(const char *command, const char *format, ...);
@@ -98,8 +94,8 @@ int tool_parse(const tool_command *command, int argc, char **argv, void *ctx);
 /* What --help prints: text for people, a page for man, or a line of the completion of bash. All from the same tables. */
 typedef enum tool_form { TOOL_TEXT, TOOL_MAN, TOOL_COMPLETION } tool_form;
 extern tool_form tool_help_form;
+extern const char *tool_help_brief;         /* for a page of man: what the command is, in one line */
 int tool_help(const tool_command *command); /* in that form; TOOL_OK */
-const char *tool_brief(const char *name);   /* what a command is, in one line */
 void tool_man_head(const char *name, const char *brief);
 void tool_man_text(const char *text); /* lines of it, what man acts on made harmless */
 void tool_man_tail(void);             /* exit codes, the other pages */
@@ -117,9 +113,6 @@ bool tool_word(const char **text, char *word, size_t size);
 /* "352 MiB", "1.2 GiB": three digits. */
 enum { TOOL_BYTES_SIZE = 32 };
 const char *tool_bytes(char *text, double bytes);
-
-/* EIO: the file cannot be read. */
-quire_status tool_load_profile(quire_profile **out, const char *path);
 
 /* A string between quotes, as JSON wants it. */
 void tool_json_string(FILE *file, const char *text);

@@ -4,9 +4,9 @@
 #include "llama/plan_table.h"
 
 #include "common/tool.h"
+#include "llama/profile.h"
 
 #include <string.h>
-#include <unistd.h>
 
 static const plan_listed listed[PLAN_ROWS] = {
     {"f16", "f16", NULL},
@@ -121,20 +121,18 @@ char *plan_line(const plan_table *t)
 
 static int find_profile(plan_table *t)
 {
+    static const char *const states[] = {
+        [PROFILE_NONE] = NULL,
+        [PROFILE_FITS] = "is used",
+        [PROFILE_UNREADABLE] = "beside the model cannot be read and is not used",
+        [PROFILE_OF_ANOTHER_MODEL] = "beside the model was made for another model and is not used",
+    };
     const char *path = t->o.profile_path;
-    if (!path && model_profile_path(t->profile_path, sizeof t->profile_path, t->o.path) &&
-        !access(t->profile_path, R_OK))
-        path = t->profile_path;
-    if (!path) return TOOL_OK;
-    quire_status status = tool_load_profile(&t->profile, path);
-    if (status && t->o.profile_path)
+    quire_status status = path ? profile_load(&t->profile, path) : QUIRE_OK;
+    if (status)
         return tool_failed("plan", "the profile %s cannot be used: %s", path, quire_status_text(status));
-    t->profile_state = status ? "beside the model cannot be read and is not used" : "is used";
-    if (!status && !t->o.profile_path && !model_profile_fits(&t->model, t->profile)) {
-        t->profile_state = "beside the model was made for another model and is not used";
-        quire_profile_destroy(t->profile);
-        t->profile = NULL;
-    }
+    t->profile_state =
+        states[path ? PROFILE_FITS : profile_find_beside(&t->profile, t->profile_path, &t->model, t->o.path)];
     return TOOL_OK;
 }
 
