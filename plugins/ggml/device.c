@@ -234,7 +234,8 @@ struct host_reg *ggml_backend_init(void)
     done = true;
     fill_tables();
     if (quire_isa_use_environment())
-        say_trouble("QUIRE_ISA is \"%s\", which is not an instruction set; it is ignored", getenv("QUIRE_ISA"));
+        say_trouble("QUIRE_ISA is \"%s\", which is not an instruction set; it is ignored",
+                    getenv("QUIRE_ISA"));
     say_info("%s, ggml %s, %s kernels, %s", quire_version(), host.ggml_version(), quire_isa_in_use(),
              config.kv ? config.kv : "declared types");
     if (config.chain && !host.ggml_backend_load(config.chain))

@@ -32,12 +32,12 @@ enum { D = 128, KV = 2, Q = 4, TOKENS = 300 };
 static void attend(const char *policy, float *out)
 {
     static float k[KV * D], v[KV * D], q[Q * D];
-    quire_geometry g = {QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = Q, .n_kv_heads = KV, .d_k = D, .d_v = D};
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 1, .n_q_heads = Q, .n_kv_heads = KV, .d_k = D, .d_v = D};
     quire_plan *plan;
     quire_pool *pool;
     quire_seq *seq;
     if (quire_plan_create(&plan, &g, policy, NULL) ||
-        quire_pool_create(&pool, plan, &(quire_pool_options){QUIRE_OPTIONS, .budget_bytes = 1 << 26}) ||
+        quire_pool_create(&pool, plan, &(quire_pool_options){sizeof(quire_pool_options), .budget_bytes = 1 << 26}) ||
         quire_seq_create(&seq, pool, NULL))
         exit(1);
     srand(1);

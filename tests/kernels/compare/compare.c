@@ -75,8 +75,8 @@ static void fill_rows(rng *r, float *x, uint32_t n, uint32_t d)
 static quire_profile *make_profile(const shape *s)
 {
     static float rows[MOST_KV * MOST_PER_KV * 128 * MOST_D];
-    quire_geometry g = {QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = s->n_kv, .n_kv_heads = s->n_kv,
-                        .d_k = s->d_k, .d_v = s->d_v, .v_in_k = s->v_in_k};
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 1, .n_q_heads = s->n_kv, .n_kv_heads = s->n_kv,
+                        .d_k = s->d_k,          .d_v = s->d_v, .v_in_k = s->v_in_k};
     quire_profile *profile = NULL;
     rng r = {s->d_k};
     CHECKED(quire_profile_create(&profile, &g, NULL));
@@ -91,7 +91,8 @@ static quire_profile *make_profile(const shape *s)
 /* False: the codec does not take this side or head size. */
 static bool make_format(quire_format **out, const char *codec, quire_side side, const shape *s)
 {
-    quire_format_options options = {QUIRE_OPTIONS, .side = side, .d = side == QUIRE_K ? s->d_k : s->d_v,
+    quire_format_options options = {sizeof(quire_format_options), .side = side,
+                                    .d = side == QUIRE_K ? s->d_k : s->d_v,
                                     .d_v = side == QUIRE_K && s->v_in_k ? s->d_v : 0};
     quire_profile *profile = strncmp(codec, "c:", 2) ? NULL : make_profile(s);
     options.profile = profile;
@@ -161,7 +162,7 @@ static void encode(const quire_format *f, uint32_t head, uint8_t *tile, uint32_t
 {
     static float x[TOKENS * MOST_D];
     fill_rows(r, x, n, d);
-    quire_rows rows = {.form = QUIRE_F32, .data = x};
+    quire_rows rows = {.size = sizeof rows, .form = QUIRE_F32, .data = x};
     CHECKED(quire_tile_encode(f, head, tile, 0, n, &rows, NULL));
 }
 
@@ -218,8 +219,9 @@ static void attend(job *j)
 {
     const shape *s = &j->s;
     uint32_t n_rows = (s->n_tiles - 1) * TOKENS + j->tile[s->n_tiles - 1].n_rows;
-    quire_attend_options options = {.version = QUIRE_OPTIONS, .scale = s->scale};
-    quire_attend_job attend = {.tiles = j->tile,
+    quire_attend_options options = {.size = sizeof(quire_attend_options), .scale = s->scale};
+    quire_attend_job attend = {.tile_stride = sizeof(quire_tile_ref),
+                               .tiles = j->tile,
                                .n_tiles = s->n_tiles,
                                .n_q_heads = s->n_kv * s->per_kv,
                                .n_kv_heads = s->n_kv,
@@ -234,7 +236,7 @@ static void attend(job *j)
                                .sum = j->sum};
     quire_workspace *workspace = NULL;
     CHECKED(quire_workspace_create(&workspace, NULL, NULL));
-    CHECKED(quire_attend(workspace, &options, &attend, 1));
+    CHECKED(quire_attend(workspace, &options, &attend, 1, sizeof attend));
     quire_workspace_destroy(workspace);
 }
 
