@@ -65,7 +65,7 @@ QUIRE_API quire_status quire_workspace_stats_get(const quire_workspace *workspac
 /* ------------------------------------------------------------------ attend */
 
 /* The queries of one sequence. Tiles come from a prepared list or, if list is NULL, from an array. Strides 0 of q and out: dense
- * [query][head][d]. Passed in arrays. */
+ * [query][head][d]; if only the token stride is 0, it is n_q_heads head strides. Rows of out must not overlap. Passed in arrays. */
 typedef struct quire_attend_job {
     const quire_tile_list *list;
     uint32_t list_seq, list_layer; /* which sequence and layer of the list */
