@@ -115,7 +115,7 @@ typedef struct quire_scatter_rows {
 } quire_scatter_rows;
 
 /* Encodes rows of all heads, K and V, into their tiles, on the threads of the workspace's executor. Everything is checked before
- * the first row is written. Nobody else may write to the same tiles meanwhile. */
+ * the first row is written. Nobody else may write to the same tiles meanwhile. EFORMAT: a NATIVE row is damaged. */
 QUIRE_API quire_status quire_scatter(quire_workspace *workspace, const quire_scatter_rows *rows);
 
 #ifdef __cplusplus

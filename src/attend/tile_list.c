@@ -293,6 +293,7 @@ quire_status quire_paged_memory_read(quire_paged_memory *own, const quire_paged_
     if (status) return status;
     if (!own->k || !own->k_format || (own->v && !own->v_format) || !own->n_kv_heads || !own->n_layers)
         return QUIRE_EINVAL;
+    if (own->n_kv_heads > QUIRE_MAX_HEADS || own->n_layers > QUIRE_MAX_LAYERS) return QUIRE_EINVAL;
     if (!own->block_tokens || own->block_tokens % QUIRE_PAGE_TOKENS || own->n_blocks > (uint32_t)INT32_MAX)
         return QUIRE_EINVAL;
     bool apart = tiles_are_apart(own, QUIRE_K) && (!own->v || tiles_are_apart(own, QUIRE_V));
