@@ -19,7 +19,6 @@ typedef struct quire_pool_options {
     size_t budget_bytes;              /* limit of page memory; at least one page of every group */
     const quire_allocator *allocator; /* copied */
     const quire_executor *executor;   /* copied; what ctx points to must outlive the pool */
-    const quire_log *log;             /* copied */
 } quire_pool_options;
 
 typedef struct quire_pool_stats {
