@@ -3,6 +3,8 @@
 #include "store/seal.h"
 #include "store/store.h"
 
+#include <stdio.h>
+
 #define STATE(s) (1u << QUIRE_SLOT_##s)
 #define HAD (STATE(ON_DISK) | STATE(ON_REMOTE) | STATE(UNDER_WAY) | STATE(LOADED))
 #define MAX_BATCH 64u
@@ -164,6 +166,16 @@ static bool is_damage(quire_miss miss)
     return miss >= QUIRE_MISS_MAGIC && miss <= QUIRE_MISS_SEAL;
 }
 
+/* Not under a lock: the caller's function may take its time. */
+static void say_damaged(const quire_store *store, quire_miss miss, int tier)
+{
+    char sentence[192];
+    if (!store->log.write) return;
+    (void)snprintf(sentence, sizeof sentence, "A page of the %s tier is damaged and is removed: %s.",
+                   tier == QUIRE_DISK ? "disk" : "remote", quire_miss_text(miss));
+    store->log.write(store->log.ctx, QUIRE_LOG_WARNING, sentence);
+}
+
 /* Puts the outcome into the slot. Not under the lock. */
 static void end_fetch(fetch *f, int tier)
 {
@@ -177,6 +189,7 @@ static void end_fetch(fetch *f, int tier)
         quire_count(&count->loaded_bytes[tier], f->id.bytes);
     } else if (is_damage(f->miss)) {
         quire_store_discard(l->store, &f->id, tier);
+        say_damaged(l->store, f->miss, tier);
     }
     pthread_mutex_lock(&l->lock);
     quire_slot *slot = quire_load_slot(load, f->group, f->page_index);

@@ -225,11 +225,89 @@ static void sealed(void **state)
     kit_server_end(&server);
 }
 
+/* What the log was told. Threads of the store write to it. */
+typedef struct log_words {
+    atomic_uint lost, back, damaged, other;
+    uint32_t port;
+} log_words;
+
+static void hear(void *ctx, quire_log_level level, const char *sentence)
+{
+    log_words *h = (log_words *)ctx;
+    char node[64];
+    snprintf(node, sizeof node, " 127.0.0.1:%u ", h->port);
+    bool is_node = strstr(sentence, node) != NULL;
+    size_t n = strlen(sentence);
+    if (!n || sentence[n - 1] != '.')
+        atomic_fetch_add(&h->other, 1);
+    else if (is_node && level == QUIRE_LOG_WARNING && strstr(sentence, "does not answer"))
+        atomic_fetch_add(&h->lost, 1);
+    else if (is_node && level == QUIRE_LOG_INFO && strstr(sentence, "answers again"))
+        atomic_fetch_add(&h->back, 1);
+    else if (level == QUIRE_LOG_WARNING && strstr(sentence, "damaged"))
+        atomic_fetch_add(&h->damaged, 1);
+    else
+        atomic_fetch_add(&h->other, 1);
+}
+
+/* Loads until the log was told something, or 20 seconds have passed. */
+static void load_until(kit_scene *s, const atomic_uint *told)
+{
+    for (int i = 0; i < 400 && !atomic_load(told); i++) {
+        quire_seq_destroy(kit_load(s, 256, 200));
+        usleep(50000);
+    }
+}
+
+/* The log is told once of a node that is lost, once that it is back, and of pages that are damaged. */
+static void told(void **state)
+{
+    (void)state;
+    kit_server server;
+    kit_scene s;
+    log_words heard = {.other = 0};
+    kit_server_start(&server, NULL);
+    heard.port = server.port;
+    quire_store_remote remote = kit_remote(server.port);
+    quire_log log = {.size = sizeof log, .ctx = &heard, .write = hear};
+    quire_store_options options = kit_options(NULL, 0, &remote);
+    options.log = &log;
+    quire_store *store = NULL;
+    assert_int_equal(quire_store_open(&store, &options), QUIRE_OK);
+    log = (quire_log){0}; /* the store has copied it */
+    kit_scene_begin(&s, store, "r8/r4", 2);
+    quire_seq_destroy(kit_compute(&s, 256, true));
+    assert_int_equal(quire_store_flush(store, 10000), QUIRE_OK);
+    assert_int_equal(heard.lost + heard.back + heard.damaged + heard.other, 0);
+    kit_server_kill(&server);
+    load_until(&s, &heard.lost);
+    assert_int_equal(heard.lost, 1);
+    assert_int_equal(heard.back, 0);
+    kit_server_restart(&server);
+    load_until(&s, &heard.back);
+    assert_int_equal(heard.lost, 1);
+    assert_int_equal(heard.back, 1);
+    assert_int_equal(heard.damaged + heard.other, 0);
+
+    quire_seq_destroy(kit_compute(&s, 256, true)); /* the server forgot everything */
+    assert_int_equal(quire_store_flush(store, 10000), QUIRE_OK);
+    char *key = kit_command(server.port, "RANDOMKEY"), *length = kit_command(server.port, "STRLEN %s", key);
+    free(kit_command(server.port, "SETRANGE %s %d xxxxxxxx", key, atoi(length) - 40));
+    free(key);
+    free(length);
+    quire_seq_destroy(kit_load(&s, 256, 3000));
+    assert_int_equal(heard.damaged, 1);
+    assert_int_equal(heard.other, 0);
+    kit_scene_end(&s);
+    quire_store_close(store);
+    kit_server_end(&server);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(single),     cmocka_unit_test(passwords), cmocka_unit_test(tls),
-        cmocka_unit_test(both_tiers), cmocka_unit_test(sealed),
+        cmocka_unit_test(both_tiers), cmocka_unit_test(sealed),    cmocka_unit_test(told),
     };
     kit_need_redis();
     return cmocka_run_group_tests(tests, NULL, NULL);
