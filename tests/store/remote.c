@@ -279,6 +279,19 @@ static void told(void **state)
     quire_seq_destroy(kit_compute(&s, 256, true));
     assert_int_equal(quire_store_flush(store, 10000), QUIRE_OK);
     assert_int_equal(heard.lost + heard.back + heard.damaged + heard.other, 0);
+    valkeyContext *c =
+        kit_connect(server.port); /* every page, because a load does not need those before a window */
+    valkeyReply *keys = (valkeyReply *)valkeyCommand(c, "KEYS *");
+    assert_true(keys && keys->elements == 8);
+    for (size_t i = 0; i < keys->elements; i++)
+        free(kit_command(server.port, "SETRANGE %s 300 xxxxxxxx", keys->element[i]->str));
+    freeReplyObject(keys);
+    valkeyFree(c);
+    quire_seq_destroy(kit_load(&s, 256, 3000));
+    uint32_t damaged = heard.damaged;
+    assert_true(damaged > 0 && damaged <= 8);
+    assert_int_equal(heard.other, 0);
+
     kit_server_kill(&server);
     load_until(&s, &heard.lost);
     assert_int_equal(heard.lost, 1);
@@ -287,16 +300,7 @@ static void told(void **state)
     load_until(&s, &heard.back);
     assert_int_equal(heard.lost, 1);
     assert_int_equal(heard.back, 1);
-    assert_int_equal(heard.damaged + heard.other, 0);
-
-    quire_seq_destroy(kit_compute(&s, 256, true)); /* the server forgot everything */
-    assert_int_equal(quire_store_flush(store, 10000), QUIRE_OK);
-    char *key = kit_command(server.port, "RANDOMKEY"), *length = kit_command(server.port, "STRLEN %s", key);
-    free(kit_command(server.port, "SETRANGE %s %d xxxxxxxx", key, atoi(length) - 40));
-    free(key);
-    free(length);
-    quire_seq_destroy(kit_load(&s, 256, 3000));
-    assert_int_equal(heard.damaged, 1);
+    assert_true(heard.damaged >= damaged && heard.damaged <= 8);
     assert_int_equal(heard.other, 0);
     kit_scene_end(&s);
     quire_store_close(store);
