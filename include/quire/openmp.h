@@ -15,14 +15,16 @@
 static inline void quire_openmp_run(void *ctx, void (*task)(void *arg, uint32_t index), void *arg,
                                     uint32_t n_tasks)
 {
-    (void)ctx;
 #if defined(_OPENMP)
-#pragma omp parallel for schedule(dynamic, 1)
+    int n_threads = (int)(uintptr_t)ctx;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(n_threads)
+#else
+    (void)ctx;
 #endif
     for (int64_t i = 0; i < (int64_t)n_tasks; i++) task(arg, (uint32_t)i);
 }
 
-/* Fills *out, whose size must be set. n_threads 0: as many as OpenMP would use now. */
+/* Fills *out, whose size must be set. n_threads 0: as many as OpenMP would use now. No more than n_threads are used. */
 static inline void quire_openmp_executor(quire_executor *out, uint32_t n_threads)
 {
 #if defined(_OPENMP)
@@ -30,9 +32,10 @@ static inline void quire_openmp_executor(quire_executor *out, uint32_t n_threads
 #else
     n_threads = 1;
 #endif
-    out->ctx = NULL;
+    out->ctx = (void *)(uintptr_t)n_threads;
     out->run = quire_openmp_run;
     out->n_threads = n_threads;
+    out->reserved = 0;
 }
 
 #endif
