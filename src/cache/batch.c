@@ -167,8 +167,9 @@ static quire_status import_rows(quire_step *step, const quire_plan *plan, uint32
         uint32_t heads = l->shape.n_kv_heads;
         bool has_v = !l->shape.v_in_k;
         quire_rows k, v = {0};
-        quire_status status = quire_read_sized(&k, sizeof k, blocks->k + layer * blocks->stride);
-        if (!status && has_v) status = quire_read_sized(&v, sizeof v, blocks->v + layer * blocks->stride);
+        quire_status status = quire_read_sized_element(&k, sizeof k, blocks->k, blocks->stride, layer);
+        if (!status && has_v)
+            status = quire_read_sized_element(&v, sizeof v, blocks->v, blocks->stride, layer);
         if (status) return status;
         if (!k.data || (has_v && !v.data)) return QUIRE_EINVAL;
         for (uint32_t i = 0; i < n_seqs; i++) {

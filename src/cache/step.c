@@ -329,8 +329,12 @@ quire_status quire_step_attend_with(quire_step *step, uint32_t layer, const quir
     if (!step || layer >= step->n_layers) return QUIRE_EINVAL;
     quire_status status = quire_read_sized(&q, sizeof q, queries);
     if (status) return status;
-    if ((step->n_tokens && (!q.q || !q.out)) || (q.masks && q.mask_stride < sizeof(size_t)))
-        return QUIRE_EINVAL;
+    if (step->n_tokens && (!q.q || !q.out)) return QUIRE_EINVAL;
+    for (uint32_t i = 0; q.masks && i < step->n_seqs && !status; i++) {
+        quire_mask mask;
+        if (step->tokens[i]) status = quire_read_sized_element(&mask, sizeof mask, q.masks, q.mask_stride, i);
+    }
+    if (status) return status;
     const quire_planned_layer *l = &step->pool->main_plan->layer[layer];
     const quire_layer *shape = &l->shape;
     for (uint32_t i = 0; i < step->n_seqs; i++)

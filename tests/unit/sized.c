@@ -301,6 +301,89 @@ static void outputs(void **unused)
     }
 }
 
+/* ------------------------------------------------------------------- arrays */
+
+/* Two elements `stride` bytes apart, with a byte behind the first one set to `tail` if there is room for it. */
+static const void *spread(uint8_t *memory, const void *element, size_t size, size_t stride, uint8_t tail)
+{
+    memset(memory, 0, 4096);
+    for (size_t i = 0; i < 2; i++) memcpy(memory + i * stride, element, size < stride ? size : stride);
+    if (stride > size) memory[size] = tail;
+    return memory;
+}
+
+static quire_status plan_with(const quire_geometry *g)
+{
+    quire_plan *plan = NULL;
+    quire_status status = quire_plan_create(&plan, g, "r4", NULL);
+    quire_plan_destroy(plan);
+    return status;
+}
+
+static void arrays(void **unused)
+{
+    (void)unused;
+    scene *s = scene_open();
+    _Alignas(16) static uint8_t memory[4096 + 16];
+    quire_layer layer = {.n_q_heads = 2, .n_kv_heads = 1, .d_k = D, .d_v = D};
+    quire_geometry g = {.size = sizeof g, .n_layers = 2};
+    for (size_t stride = 0; stride <= 64; stride += 4) {
+        g.layer_stride = stride;
+        g.layers = (const quire_layer *)spread(memory, &layer, sizeof layer, stride, 0);
+        assert_int_equal(plan_with(&g),
+                         stride < 16 ? QUIRE_EINVAL : QUIRE_OK); /* windows and v_in_k may lack */
+        g.layers = (const quire_layer *)spread(memory, &layer, sizeof layer, stride, 1);
+        if (stride > sizeof layer) assert_int_equal(plan_with(&g), QUIRE_EUNSUPPORTED);
+    }
+    g.layer_stride = (size_t)1 << 40;
+    assert_int_equal(plan_with(&g), QUIRE_EINVAL);
+
+    /* Jobs at odd addresses: the library copies elements, it never points at them. */
+    float out[2][D];
+    quire_attend_job job = {.n_q_heads = 1, .n_kv_heads = 1, .d_k = D, .d_v = D, .n_queries = 1, .q = s->x};
+    for (size_t stride = 0; stride < sizeof job + 20; stride++) {
+        job.out = out[0];
+        const quire_attend_job *jobs =
+            (const quire_attend_job *)spread(memory + 1, &job, sizeof job, stride, 0);
+        job.out = out[1];
+        if (stride > 8) memcpy(memory + 1 + stride, &job, sizeof job < stride ? sizeof job : stride);
+        memset(out, 0x55, sizeof out);
+        size_t at = offsetof(quire_attend_job, out);
+        if (stride > at && stride < at + sizeof job.out)
+            continue; /* half a pointer: no structure ends there */
+        bool whole = stride > at;
+        bool idle =
+            stride > offsetof(quire_attend_job, d_v) && stride <= offsetof(quire_attend_job, n_queries);
+        quire_status status = quire_attend(s->workspace, NULL, jobs, 2, stride);
+        if (status != (whole || idle ? QUIRE_OK : QUIRE_EINVAL))
+            fail_msg("stride %zu: %s", stride, quire_status_name(status));
+        for (int i = 0; i < D && whole; i++) assert_true(out[0][i] == 0 && out[1][i] == 0); /* no tiles */
+        if (stride <= sizeof job) continue;
+        jobs = (const quire_attend_job *)spread(memory + 1, &job, sizeof job, stride, 9);
+        assert_int_equal(quire_attend(s->workspace, NULL, jobs, 2, stride), QUIRE_EUNSUPPORTED);
+    }
+    assert_int_equal(quire_attend(s->workspace, NULL, &job, 1, (size_t)1 << 40), QUIRE_EINVAL);
+
+    /* An element with a size of its own cannot be longer than the way to the next one. */
+    quire_mask mask = {.size = sizeof mask};
+    quire_step_queries queries = {.size = sizeof queries, .q = s->x, .out = s->out, .masks = &mask};
+    queries.mask_stride = sizeof mask;
+    assert_int_equal(quire_step_attend_with(s->step, 0, &queries), QUIRE_OK);
+    queries.mask_stride = sizeof mask - 8;
+    assert_int_equal(quire_step_attend_with(s->step, 0, &queries), QUIRE_EINVAL);
+    queries.mask_stride = 0;
+    assert_int_equal(quire_step_attend_with(s->step, 0, &queries), QUIRE_EINVAL);
+    quire_rows rows = {.size = sizeof rows, .data = s->x};
+    uint32_t padding = 0;
+    for (size_t stride = 0; stride <= sizeof rows; stride += 8) {
+        quire_batch *batch = NULL;
+        quire_status status = quire_batch_import(&batch, s->pool, 1, 1, &padding, &rows, &rows, stride);
+        assert_int_equal(status, stride < sizeof rows ? QUIRE_EINVAL : QUIRE_OK);
+        quire_batch_destroy(batch);
+    }
+    scene_close(s);
+}
+
 /* Reserved members must be 0. */
 static void reserved(void **unused)
 {
@@ -325,6 +408,7 @@ static void reserved(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(other_callers), cmocka_unit_test(sizes),
-                                       cmocka_unit_test(outputs), cmocka_unit_test(reserved)};
+                                       cmocka_unit_test(outputs), cmocka_unit_test(arrays),
+                                       cmocka_unit_test(reserved)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
