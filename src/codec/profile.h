@@ -96,6 +96,11 @@ static inline uint64_t quire_random(uint64_t *state)
     return z ^ z >> 31;
 }
 
+/* --- profile_angle.c */
+
+/* Cosine and sine of an angle, the same bits everywhere. The error is below 2^-52 up to 2^33. NaN if the angle is not finite. */
+void quire_angle(double angle, double *c, double *s);
+
 /* --- profile_rope.c */
 
 /* The channels of a pair. */
