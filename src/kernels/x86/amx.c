@@ -192,10 +192,11 @@ SIMD_CALL void tiles_k(const quire_source *k, uint32_t from, uint32_t to, const 
 }
 
 SIMD_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q, uint32_t first,
-                   uint32_t n, const k_epilogue *epilogue, void *memory, const quire_packing packed)
+                   uint32_t n, const k_epilogue *epilogue, void *memory, const code_loops *loops)
 {
+    const code_loops *few = (const code_loops *)loops->multiply;
     if (n <= FEW_ROWS && !k->expanded)
-        quire_loops_avx512[packed].dot_k(k, from, to, q, first, n, epilogue, memory);
+        few->dot_k(k, from, to, q, first, n, epilogue, memory, few);
     else
         tiles_k(k, from, to, q, first, n, epilogue, memory);
 }
@@ -248,30 +249,20 @@ SIMD_CALL void tiles_v(const quire_source *v, uint32_t from, uint32_t to, const 
 }
 
 SIMD_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int8_t *z, uint32_t n,
-                   const v_epilogue *epilogue, void *memory, const quire_packing packed)
+                   const v_epilogue *epilogue, void *memory, const code_loops *loops)
 {
+    const code_loops *few = (const code_loops *)loops->multiply;
     if (n <= FEW_ROWS && !v->expanded)
-        quire_loops_avx512[packed].dot_v(v, from, to, z, n, epilogue, memory);
+        few->dot_v(v, from, to, z, n, epilogue, memory, few);
     else
-        tiles_v(v, from, to, z, n, epilogue, (int32_t *)memory, packed != QUIRE_PACKING_l8);
+        tiles_v(v, from, to, z, n, epilogue, (int32_t *)memory, loops->bits != 8);
 }
 
+#define MULTIPLY_NAME(name) quire_loops_avx512[QUIRE_PACKING_##name]
+#define FLOAT_NAME SHARED_NAME
 #include "kernels/families.h"
 
-#define TILE_LOOPS(name, bits, table)                                                                      \
-    SIMD_CALL void dot_k_##name(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q, \
-                                uint32_t first, uint32_t n, const k_epilogue *epilogue, void *memory)      \
-    {                                                                                                      \
-        dot_k(k, from, to, q, first, n, epilogue, memory, QUIRE_PACKING_##name);                           \
-    }                                                                                                      \
-    SIMD_CALL void dot_v_##name(const quire_source *v, uint32_t from, uint32_t to, const int8_t *z,        \
-                                uint32_t n, const v_epilogue *epilogue, void *memory)                      \
-    {                                                                                                      \
-        dot_v(v, from, to, z, n, epilogue, memory, QUIRE_PACKING_##name);                                  \
-    }
-
-CODE_PACKINGS(TILE_LOOPS)
-static const code_loops loops[] = PACKING_LOOPS_TABLE;
+static const code_loops loops[] = PACKING_LOOPS;
 #define LOOPS loops
 INTEGER_FAMILIES(INTEGER_FAMILY)
 
