@@ -287,41 +287,40 @@ SIMD_CALL void keep_key_scales(const quire_source *k, void *expanded)
     s->most = largest_value(k);
 }
 
-SIMD_FN void expand_tile(const quire_source *s, uint8_t *to, const uint32_t bits, const bool table)
-{
-    int8_t shift[QUIRE_MAX_GROUPS * QUIRE_TILE_ROWS];
-    if (s->format->coder.side == QUIRE_K) {
-        keep_key_scales(s, to);
-        expand_codes(s, NULL, to, bits, table, false);
-        return;
-    }
-    keep_scales(s, to, shift);
-    expand_codes(s, shift, to, bits, table, bits != 8);
-}
-
 /* K as V: through a copy that lies behind it. */
-SIMD_FN void transpose_tile(const quire_source *s, uint8_t *to, const uint32_t bits, const bool table)
+SIMD_CALL void transpose_tile(quire_expand_tile_fn *expand_k, const quire_source *s, uint8_t *to)
 {
     const quire_coder *coder = &s->format->coder;
     uint8_t *k = to + (size_t)QUIRE_TILE_ROWS * coder->d_pad;
     int8_t shift[QUIRE_MAX_GROUPS * QUIRE_TILE_ROWS];
     keep_scales(s, to, shift);
-    expand_codes(s, NULL, k, bits, table, false);
+    expand_k(s, k);
     transpose_codes(coder, k, to);
-    for (uint32_t u = 0; u < coder->d_pad && bits != 8; u++) {
+    for (uint32_t u = 0; u < coder->d_pad && coder->codec->info.bits != 8; u++) {
         __m512i add = broadcast_word(shifts_of(coder, shift, u));
         _mm512_store_si512(to + u * 64, _mm512_add_epi8(_mm512_load_si512(to + u * 64), add));
     }
 }
 
-#define TILE_PACKING(name, bits, table)                              \
-    SIMD_CALL void expand_##name(const quire_source *s, void *to)    \
-    {                                                                \
-        expand_tile(s, (uint8_t *)to, bits, table);                  \
-    }                                                                \
-    SIMD_CALL void transpose_##name(const quire_source *s, void *to) \
-    {                                                                \
-        transpose_tile(s, (uint8_t *)to, bits, table);               \
+#define TILE_PACKING(name, bits, table)                                \
+    SIMD_CALL void expand_k_##name(const quire_source *s, void *to)    \
+    {                                                                  \
+        expand_codes(s, NULL, (uint8_t *)to, bits, table, false);      \
+    }                                                                  \
+    SIMD_CALL void expand_##name(const quire_source *s, void *to)      \
+    {                                                                  \
+        int8_t shift[QUIRE_MAX_GROUPS * QUIRE_TILE_ROWS];              \
+        if (s->format->coder.side == QUIRE_K) {                        \
+            keep_key_scales(s, to);                                    \
+            expand_k_##name(s, to);                                    \
+            return;                                                    \
+        }                                                              \
+        keep_scales(s, to, shift);                                     \
+        expand_codes(s, shift, (uint8_t *)to, bits, table, bits != 8); \
+    }                                                                  \
+    SIMD_CALL void transpose_##name(const quire_source *s, void *to)   \
+    {                                                                  \
+        transpose_tile(expand_k_##name, s, (uint8_t *)to);             \
     }
 
 CODE_PACKINGS(TILE_PACKING)

@@ -31,6 +31,25 @@ SIMD_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int8
 VNNI_EXPANDED
 const code_loops quire_loops_avx512[] = PACKING_LOOPS;
 #define LOOPS quire_loops_avx512
+
+/* K as V. The second half of the memory is for the tile as it is. */
+SIMD_CALL void transpose_tile(quire_expand_tile_fn *expand, const quire_source *s, uint8_t *to)
+{
+    uint8_t *k = to + (size_t)QUIRE_TILE_ROWS * s->format->coder.d_pad;
+    expand(s, k);
+    transpose_codes(&s->format->coder, k, to);
+}
+
+#define UNPACK_PACKING(name, bits, table)                            \
+    SIMD_CALL void expand_##name(const quire_source *s, void *to)    \
+    {                                                                \
+        expand_codes(s, NULL, (uint8_t *)to, bits, table, false);    \
+    }                                                                \
+    SIMD_CALL void transpose_##name(const quire_source *s, void *to) \
+    {                                                                \
+        transpose_tile(expand_##name, s, (uint8_t *)to);             \
+    }
+
 CODE_PACKINGS(UNPACK_PACKING)
 INTEGER_FAMILIES(INTEGER_FAMILY)
 
