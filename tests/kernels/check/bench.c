@@ -26,8 +26,8 @@ typedef enum work_id {
     N_WORKS
 } work_id;
 
-static const char *const work_names[N_WORKS] = {
-    "load", "expand K", "score", "softmax_update", "expand V", "mix", "transpose_k_to_v", "add_bias_sums"};
+static const char *const work_names[N_WORKS] = {"load",     "expand K", "score",     "softmax",
+                                                "expand V", "mix",      "transpose", "bias sums"};
 
 /* Everything the calls of one instruction set need. */
 typedef struct kit {

@@ -33,8 +33,7 @@ const check_bound check_bounds[N_BOUNDS] = {
                          "of |value| + sum |lanes|: a tree of 16 and one more, 5 roundings"},
 };
 
-static const char *const role_names[N_ROLES] = {"score",          "mix",           "transpose_k_to_v",
-                                                "softmax_update", "add_bias_sums", "state"};
+static const char *const role_names[N_ROLES] = {"score", "mix", "transpose", "softmax", "bias sums", "state"};
 
 /* What became of one role on one instruction set. */
 typedef struct tally {
