@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-/* Called from softmax_update() if it has more than four rows. */
+/* Called from softmax_update() if it has more than four rows. An engine that becomes slow without work defines it. */
 #ifndef ENGINE_SLEEPS
 SIMD_FN void keep_engine_awake(void) {}
 #endif
