@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Makes tools/evidence.h from the results: the figures that `quire plan` prints about the accuracy of policies.
+"""Makes tools/llama/evidence.h from the results: the figures that `quire plan` prints about the accuracy of policies.
 
-    eval/evidence.py [--check]     --check: fails if tools/evidence.h does not match the results
+    eval/evidence.py [--check]     --check: fails if tools/llama/evidence.h does not match the results
 
 Uses results/MODEL.jsonl (the headline: 2048 tokens, wiki) where they exist, and the expected figures of eval/check.py on
 SmolLM2 for other caches. Missing rows are left out.
@@ -17,7 +17,7 @@ from pathlib import Path
 from run import Results
 
 HERE = Path(__file__).resolve().parent
-HEADER = HERE.parent / "tools" / "evidence.h"
+HEADER = HERE.parent / "tools" / "llama" / "evidence.h"
 STOCK = {"stock q8_0", "stock q5_1", "stock q4_0"}
 BEGIN = """/* SPDX-License-Identifier: MIT */
 /* evidence: what policies cost on real models, against f16. Made by eval/evidence.py; do not edit. */
@@ -88,7 +88,7 @@ def main():
     text = header()
     if "--check" in sys.argv[1:]:
         if HEADER.read_text() != text:
-            sys.exit("tools/evidence.h does not match the results; run eval/evidence.py to make it again")
+            sys.exit("tools/llama/evidence.h does not match the results; run eval/evidence.py to make it again")
     else:
         HEADER.write_text(text)
 

@@ -1,15 +1,47 @@
 # SPDX-License-Identifier: MIT
-"""A small plotter: points and lines on one pair of axes, as SVG."""
+"""Pictures as SVG: Picture, made of elements, and Plot, points and lines on one pair of axes.
+
+All Python that draws uses this file: eval/report.py, eval/end_to_end.py, scripts/draw, examples/python. `quire bench --plot` does not
+need Python, so it has tools/bench/plot.c.
+"""
 import itertools
 import math
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, quoteattr
 
 COLOURS = ["#0b6e99", "#d1495b", "#e6a117", "#3c8d53", "#7a5195", "#555555", "#b07aa1", "#76b7b2"]
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 520, 72, 190, 44, 52
 
 
+def element(name, text=None, **attributes):
+    """Attributes appear in the order given; font_size stands for font-size."""
+    begin = f"<{name}" + "".join(f" {key.replace('_', '-')}={quoteattr(str(value))}" for key, value in attributes.items())
+    return begin + "/>" if text is None else f"{begin}>{escape(text)}</{name}>"
+
+
+class Picture:
+    """Elements on paper of a size in pixels; root: more attributes of the picture itself."""
+
+    def __init__(self, size, paper, title=None, **root):
+        self.lines = []
+        self.root = dict(viewBox=f"0 0 {size[0]} {size[1]}", width=size[0], **root)
+        if title:
+            self.add(element("title", title))
+        self.add(element("rect", width=size[0], height=size[1], fill=paper))
+
+    def add(self, *elements):
+        self.lines.append("".join(elements))
+
+    def text(self):
+        begin = element("svg", "", xmlns="http://www.w3.org/2000/svg", **self.root).replace("</svg>", "")
+        return "\n".join([begin, *self.lines, "</svg>\n"])
+
+    def save(self, path):
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(self.text())
+
+
 class Plot:
-    """log_y: powers of ten on the vertical axis."""
+    """log_y: powers of ten on the vertical axis. The names of the series are shown if there are several."""
 
     def __init__(self, title, x_title, y_title, log_y=False):
         self.title, self.x_title, self.y_title, self.log_y = title, x_title, y_title, log_y
@@ -34,37 +66,36 @@ class Plot:
         (x0, x1), (y0, y1) = self._scale()
         at_x = lambda x: LEFT + (x - x0) / (x1 - x0) * (WIDTH - LEFT - RIGHT)
         at_y = lambda y: HEIGHT - BOTTOM - (y - y0) / (y1 - y0) * (HEIGHT - TOP - BOTTOM)
-        out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-               f'height="{HEIGHT}" font-family="sans-serif" font-size="12" fill="#222">',
-               f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
-               f'<text x="{LEFT}" y="24" font-size="15" font-weight="bold">{escape(self.title)}</text>']
+        out = Picture((WIDTH, HEIGHT), "#fff", height=HEIGHT, font_family="sans-serif", font_size=12, fill="#222")
+        out.add(element("text", self.title, x=LEFT, y=24, font_size=15, font_weight="bold"))
         for value, text in x_ticks(x0, x1):
-            out.append(f'<line x1="{at_x(value):.1f}" x2="{at_x(value):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#e4e4e4"/>')
-            out.append(f'<text x="{at_x(value):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{text}</text>')
+            x = f"{at_x(value):.1f}"
+            out.add(element("line", x1=x, x2=x, y1=TOP, y2=HEIGHT - BOTTOM, stroke="#e4e4e4"))
+            out.add(element("text", text, x=x, y=HEIGHT - BOTTOM + 18, text_anchor="middle"))
         for value, text in log_ticks(y0, y1) if self.log_y else x_ticks(y0, y1):
-            out.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at_y(value):.1f}" y2="{at_y(value):.1f}" stroke="#e4e4e4"/>')
-            out.append(f'<text x="{LEFT - 8}" y="{at_y(value) + 4:.1f}" text-anchor="end">{text}</text>')
-        out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 12}" text-anchor="middle">{escape(self.x_title)}</text>')
-        out.append(f'<text x="18" y="{(TOP + HEIGHT - BOTTOM) / 2}" text-anchor="middle" '
-                   f'transform="rotate(-90 18 {(TOP + HEIGHT - BOTTOM) / 2})">{escape(self.y_title)}</text>')
+            y = f"{at_y(value):.1f}"
+            out.add(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, stroke="#e4e4e4"))
+            out.add(element("text", text, x=LEFT - 8, y=f"{at_y(value) + 4:.1f}", text_anchor="end"))
+        middle = (TOP + HEIGHT - BOTTOM) / 2
+        out.add(element("text", self.x_title, x=(LEFT + WIDTH - RIGHT) / 2, y=HEIGHT - 12, text_anchor="middle"))
+        out.add(element("text", self.y_title, x=18, y=middle, text_anchor="middle", transform=f"rotate(-90 18 {middle})"))
         placed = [(x - 5, y - 5, x + 5, y + 5) for _, points, _, _ in self.series
                   for x, y in ((at_x(a), at_y(self._y(b))) for a, b in points)]
         for i, (name, points, line, labels) in enumerate(self.series):
             colour = COLOURS[i % len(COLOURS)]
             spots = [(at_x(x), at_y(self._y(y))) for x, y in points]
             if line:
-                out.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.8" points="'
-                           + " ".join(f"{x:.1f},{y:.1f}" for x, y in spots) + '"/>')
+                out.add(element("polyline", fill="none", stroke=colour, stroke_width=1.8,
+                                points=" ".join(f"{x:.1f},{y:.1f}" for x, y in spots)))
             for (x, y), label in zip(spots, labels):
-                out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{3 if line else 4.5}" fill="{colour}"/>')
+                out.add(element("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=3 if line else 4.5, fill=colour))
                 if label:
-                    out.append(place(label, x, y, colour, placed))
-            y = TOP + 12 + 20 * i
-            out.append(f'<circle cx="{WIDTH - RIGHT + 18}" cy="{y - 4}" r="5" fill="{colour}"/>'
-                       f'<text x="{WIDTH - RIGHT + 30}" y="{y}">{escape(name)}</text>')
-        out.append("</svg>\n")
-        with open(path, "w") as f:
-            f.write("\n".join(out))
+                    out.add(place(label, x, y, colour, placed))
+            if len(self.series) > 1:
+                y = TOP + 12 + 20 * i
+                out.add(element("circle", cx=WIDTH - RIGHT + 18, cy=y - 4, r=5, fill=colour),
+                        element("text", name, x=WIDTH - RIGHT + 30, y=y))
+        out.save(path)
 
 
 def place(label, x, y, colour, placed):
@@ -76,11 +107,11 @@ def place(label, x, y, colour, placed):
         if left > LEFT + 2 and all(box[2] < b[0] or box[0] > b[2] or box[3] < b[1] or box[1] > b[3] for b in placed):
             break
     placed.append(box)
-    text = f'<text x="{left:.1f}" y="{y + dy:.1f}" font-size="10.5" fill="{colour}">{escape(label)}</text>'
+    text = element("text", label, x=f"{left:.1f}", y=f"{y + dy:.1f}", font_size=10.5, fill=colour)
     if abs(dy - 4) <= 12:
         return text
     end = left - 2 if right else left + width + 2
-    return f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{end:.1f}" y2="{y + dy - 4:.1f}" stroke="{colour}" stroke-width="0.6"/>' + text
+    return element("line", x1=f"{x:.1f}", y1=f"{y:.1f}", x2=f"{end:.1f}", y2=f"{y + dy - 4:.1f}", stroke=colour, stroke_width=0.6) + text
 
 
 def x_ticks(low, high):

@@ -88,6 +88,17 @@ void quire_mem_free(const quire_allocator *a, void *ptr, size_t bytes)
     if (ptr) a->free(a->ctx, ptr, bytes ? bytes : 1);
 }
 
+bool quire_mem_grow(const quire_allocator *a, uint8_t **buffer, size_t *cap, size_t bytes)
+{
+    if (bytes <= *cap) return true;
+    uint8_t *fresh = (uint8_t *)quire_mem_take(a, bytes);
+    if (!fresh) return false;
+    quire_mem_free(a, *buffer, *cap);
+    *buffer = fresh;
+    *cap = bytes;
+    return true;
+}
+
 char *quire_mem_text(const quire_allocator *a, const char *text)
 {
     if (!text) return NULL;

@@ -47,6 +47,13 @@ __attribute__((format(printf, 3, 4))) static quire_status complain(complaint c, 
 
 /* ----------------------------------------------------------------- records */
 
+int quire_segment_end(MDB_txn *txn, int rc)
+{
+    if (!rc) return mdb_txn_commit(txn);
+    mdb_txn_abort(txn);
+    return rc;
+}
+
 quire_segment_head quire_segment_read_head(quire_segment *s, MDB_txn *txn)
 {
     MDB_val key = quire_val("head", 4), value;
@@ -123,11 +130,7 @@ static int open_dbs(quire_segment *s)
     if (!rc) rc = mdb_dbi_open(txn, "meta", MDB_CREATE, &s->meta);
     if (!rc) rc = mdb_dbi_open(txn, "recency", MDB_CREATE, &s->recency);
     if (!rc) rc = mdb_dbi_open(txn, "head", MDB_CREATE, &s->head);
-    if (rc) {
-        mdb_txn_abort(txn);
-        return rc;
-    }
-    return mdb_txn_commit(txn);
+    return quire_segment_end(txn, rc);
 }
 
 static void segment_path(const quire_disk *d, uint32_t i, const char *suffix, char *out, size_t size)

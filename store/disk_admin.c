@@ -160,10 +160,7 @@ static bool trim_some(quire_disk *d, quire_segment *s, trim *t, quire_status *st
         more = true;
     }
     if (!rc) rc = quire_segment_write_head(s, txn, &h);
-    if (rc)
-        mdb_txn_abort(txn);
-    else
-        rc = mdb_txn_commit(txn);
+    rc = quire_segment_end(txn, rc);
     if (rc) *status = QUIRE_EIO;
     return more && !rc;
 }

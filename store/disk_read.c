@@ -91,17 +91,6 @@ typedef struct walk {
     size_t cap;
 } walk;
 
-static bool grow(walk *w, size_t bytes)
-{
-    if (bytes <= w->cap) return true;
-    uint8_t *fresh = (uint8_t *)quire_mem_take(&w->disk->allocator, bytes);
-    if (!fresh) return false;
-    quire_mem_free(&w->disk->allocator, w->buffer, w->cap);
-    w->buffer = fresh;
-    w->cap = bytes;
-    return true;
-}
-
 /* One object, under its own short transaction: a walk of hours must not hold up the writers' free list. */
 static quire_status visit(walk *w, quire_segment *s, const quire_key *object)
 {
@@ -118,7 +107,8 @@ static quire_status visit(walk *w, quire_segment *s, const quire_key *object)
                                                      : QUIRE_OBJECT_HEADER;
     size_t whole = rc ? 0 : value.mv_size;
     quire_status status = rc == MDB_NOTFOUND ? QUIRE_OK : rc ? QUIRE_EIO : QUIRE_OK;
-    bool read = !rc && grow(w, n) && read_value(s, &value, 0, w->buffer, n);
+    bool read = !rc && quire_mem_grow(&w->disk->allocator, &w->buffer, &w->cap, n) &&
+                read_value(s, &value, 0, w->buffer, n);
     mdb_txn_abort(txn);
     if (rc) return status; /* gone meanwhile */
     memcpy(info.object, object->byte, 32);

@@ -60,6 +60,7 @@ static inline MDB_val quire_val(const void *bytes, size_t n)
 
 /* Read-only; clears readers of processes that have died when the table is full. */
 int quire_segment_begin(quire_segment *s, MDB_txn **txn);
+int quire_segment_end(MDB_txn *txn, int rc); /* commits if rc is 0, else aborts and returns rc */
 quire_segment_head quire_segment_read_head(quire_segment *s, MDB_txn *txn);
 int quire_segment_write_head(quire_segment *s, MDB_txn *txn, const quire_segment_head *h);
 /* MDB_NOTFOUND or another code of LMDB. */

@@ -134,16 +134,22 @@ int quire_disk_oldest(quire_segment *s, MDB_txn *txn, quire_key *object, uint64_
     return end_of_recency(s, txn, MDB_FIRST, object, tick);
 }
 
+static int evict_oldest(quire_disk *d, quire_segment *s, MDB_txn *txn, quire_segment_head *h)
+{
+    quire_key object;
+    uint64_t tick;
+    int rc = quire_disk_oldest(s, txn, &object, &tick);
+    if (!rc) rc = quire_disk_delete(s, txn, &object, h);
+    if (!rc) quire_count(&d->counters->evicted, 1);
+    return rc;
+}
+
 /* Evict until `pages` fit below the fill. */
 static int evict(quire_disk *d, quire_segment *s, MDB_txn *txn, quire_segment_head *h, uint64_t pages)
 {
     while (h->used_pages + pages > fill_pages(d)) {
-        quire_key object;
-        uint64_t tick;
-        int rc = quire_disk_oldest(s, txn, &object, &tick);
-        if (!rc) rc = quire_disk_delete(s, txn, &object, h);
+        int rc = evict_oldest(d, s, txn, h);
         if (rc) return rc;
-        quire_count(&d->counters->evicted, 1);
     }
     return 0;
 }
@@ -158,20 +164,10 @@ static int evict_apart(quire_disk *d, quire_segment *s, uint64_t n)
         rc = mdb_txn_begin(s->env, NULL, 0, &txn);
         if (rc) return rc;
         quire_segment_head h = quire_segment_read_head(s, txn);
-        for (; n && !rc; n--) {
-            quire_key object;
-            uint64_t tick;
-            rc = quire_disk_oldest(s, txn, &object, &tick);
-            if (!rc) rc = quire_disk_delete(s, txn, &object, &h);
-            if (!rc) quire_count(&d->counters->evicted, 1);
-        }
+        for (; n && !rc; n--) rc = evict_oldest(d, s, txn, &h);
         if (rc == MDB_NOTFOUND) rc = 0;
         if (!rc) rc = quire_segment_write_head(s, txn, &h);
-        if (rc) {
-            mdb_txn_abort(txn);
-            return rc;
-        }
-        rc = mdb_txn_commit(txn);
+        rc = quire_segment_end(txn, rc);
     }
     return rc;
 }
@@ -246,24 +242,14 @@ static int empty_segment(quire_disk *d, quire_segment *s)
         int rc = mdb_txn_begin(s->env, NULL, 0, &txn);
         if (rc) return rc;
         quire_segment_head h = quire_segment_read_head(s, txn);
-        for (int i = 0; i < 256 && !rc; i++) {
-            quire_key object;
-            uint64_t tick;
-            rc = quire_disk_oldest(s, txn, &object, &tick);
-            if (!rc) rc = quire_disk_delete(s, txn, &object, &h);
-            if (!rc) quire_count(&d->counters->evicted, 1);
-        }
+        for (int i = 0; i < 256 && !rc; i++) rc = evict_oldest(d, s, txn, &h);
         more = rc == 0;
         if (rc == MDB_NOTFOUND) {
             rc = 0;
             if (!h.n_objects) h = (quire_segment_head){0};
         }
         if (!rc) rc = quire_segment_write_head(s, txn, &h);
-        if (rc) {
-            mdb_txn_abort(txn);
-            return rc;
-        }
-        rc = mdb_txn_commit(txn);
+        rc = quire_segment_end(txn, rc);
         if (rc) return rc;
     }
     return evict_apart(d, s, 0);
@@ -348,11 +334,7 @@ static int write_once(quire_disk *d, quire_segment *s, uint64_t size_class, cons
     for (uint32_t i = n; i-- && !rc;)
         rc = put_object(d, s, txn, puts[i], &h); /* the first page gets the last tick */
     if (!rc) rc = quire_segment_write_head(s, txn, &h);
-    if (rc) {
-        mdb_txn_abort(txn);
-        return rc;
-    }
-    return mdb_txn_commit(txn);
+    return quire_segment_end(txn, rc);
 }
 
 static int write_some(quire_disk *d, const quire_disk_put **puts, uint32_t n)

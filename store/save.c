@@ -98,17 +98,6 @@ typedef struct remote_saver {
     size_t cap;
 } remote_saver;
 
-static bool grow(remote_saver *s, size_t bytes)
-{
-    if (bytes <= s->cap) return true;
-    uint8_t *fresh = (uint8_t *)quire_mem_take(&s->store->allocator, bytes);
-    if (!fresh) return false;
-    quire_mem_free(&s->store->allocator, s->sealed, s->cap);
-    s->sealed = fresh;
-    s->cap = bytes;
-    return true;
-}
-
 /* Asks which are there already, so that a fleet does not send the same prefix over and over. */
 static uint32_t ask_unknown(remote_saver *s, quire_item **items, uint32_t n, quire_item **unknown)
 {
@@ -137,7 +126,7 @@ static void send_items(remote_saver *s, quire_item **items, uint32_t n)
     n = ask_unknown(s, items, n, unknown);
     if (!n) return;
     size_t bytes = quire_sealed_bytes(unknown[0]->id.bytes), stride = (bytes + 63) / 64 * 64;
-    bool good = grow(s, stride * n);
+    bool good = quire_mem_grow(&s->store->allocator, &s->sealed, &s->cap, stride * n);
     for (uint32_t i = 0; i < n && good; i++) {
         const quire_item *item = unknown[i];
         uint8_t *to = s->sealed + stride * i;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* quire bench: which configurations there are, and what becomes of their rows. */
-#include "bench_options.h"
+#include "commands.h"
+
+#include "bench/options.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +64,7 @@ static int add_shape(bench *b, const bench_shape *s, bool is_ggml)
     if (is_ggml && ((s->d % 32 && strchr(s->codecs.k, 'q')) || (s->d_v % 32 && strchr(s->codecs.v, 'q'))))
         return tool_usage("bench", "ggml's %s/%s needs head sizes that are multiples of 32", s->codecs.k,
                           s->codecs.v);
-    size_t bytes = is_ggml ? bench_ggml_bytes(s) : bench_quire_bytes(s, message, sizeof message);
+    size_t bytes = is_ggml ? bench_ggml_bytes(s) : bench_attend_bytes(s, message, sizeof message);
     if (!bytes) return tool_usage("bench", "%s", message);
     if (s->op != BENCH_APPEND) b->bytes += bytes;
     b->is_ggml[b->n] = is_ggml;
@@ -190,7 +192,7 @@ static int make_cases(bench *b)
         else if (s->op == BENCH_APPEND)
             b->cases[i] = bench_append_create(s, &b->team, message, sizeof message);
         else
-            b->cases[i] = bench_quire_create(s, &b->team, message, sizeof message);
+            b->cases[i] = bench_attend_create(s, &b->team, message, sizeof message);
         if (!b->cases[i]) return tool_failed("bench", "%s", message);
     }
     return TOOL_OK;
@@ -240,13 +242,12 @@ static int write_beside(const bench *b)
 
 static int show(const bench *b)
 {
-    int code = TOOL_OK;
     if (b->o.json)
         bench_rows_print(&b->rows, stdout);
     else
         bench_rows_markdown(&b->rows, stdout);
-    if (fflush(stdout) || ferror(stdout)) return tool_failed("bench", "the output could not be written");
-    if (b->o.plot) code = bench_rows_plot(&b->rows, b->o.plot);
+    int code = tool_finish("bench");
+    if (b->o.plot && code == TOOL_OK) code = bench_rows_plot(&b->rows, b->o.plot);
     if (b->o.plot && !b->o.markdown && code == TOOL_OK) code = write_beside(b);
     return code;
 }

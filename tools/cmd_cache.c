@@ -3,10 +3,12 @@
 #define _POSIX_C_SOURCE 200809L
 #include <quire/quire.h>
 
-#include "child.h"
+#include "commands.h"
+
+#include "common/place.h"
+#include "common/progress.h"
+#include "common/tool.h"
 #include "files/mlx_cache.h"
-#include "place.h"
-#include "tool.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -85,8 +87,7 @@ static const tool_command command = {
         "  quire cache show prompt.safetensors\n"
         "  quire cache convert --to a8g64 --out small.safetensors prompt.safetensors\n"
         "  quire cache convert --layout a --out old.safetensors prompt.safetensors    for mlx-lm 0.31\n",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    TOOL_OPTIONS(options),
     .set_name = set_word,
 };
 
@@ -269,7 +270,5 @@ int cmd_cache(int argc, char **argv)
     if (bytes == MAP_FAILED) return tool_failed("cache", "%s: the file is empty or cannot be read", o.path);
     code = work(&o, bytes, (size_t)s.st_size);
     munmap(bytes, (size_t)s.st_size);
-    if (code == TOOL_OK && (fflush(stdout) || ferror(stdout)))
-        code = tool_failed("cache", "the output could not be written");
-    return code;
+    return code == TOOL_OK ? tool_finish("cache") : code;
 }

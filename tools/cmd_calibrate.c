@@ -3,10 +3,13 @@
 #define _POSIX_C_SOURCE 200809L
 #include <quire/quire.h>
 
-#include "child.h"
-#include "model.h"
-#include "place.h"
-#include "tool.h"
+#include "commands.h"
+
+#include "common/child.h"
+#include "common/place.h"
+#include "common/progress.h"
+#include "common/tool.h"
+#include "llama/profile.h"
 
 #include <errno.h>
 #include <math.h>
@@ -24,45 +27,6 @@ typedef struct calibrate {
 
 /* ----------------------------------------------------------------- options */
 
-static const char *set_model(void *ctx, const char *word)
-{
-    calibrate *c = ctx;
-    if (c->model) return "give only one model; the second one is";
-    c->model = word;
-    return NULL;
-}
-
-static const char *number(uint64_t *to, const char *value, uint64_t min, uint64_t max, const char *want)
-{
-    const char *end;
-    return tool_number(value, 0, min, max, to, &end) ? NULL : want;
-}
-
-static const char *set_ctx(void *ctx, const char *value)
-{
-    return number(&((calibrate *)ctx)->ctx, value, 64, 1u << 20, "a number from 64 to 1M");
-}
-
-static const char *set_chunks(void *ctx, const char *value)
-{
-    return number(&((calibrate *)ctx)->chunks, value, 1, 4096, "a number from 1 to 4096");
-}
-
-static const char *set_length(void *ctx, const char *value)
-{
-    return number(&((calibrate *)ctx)->length, value, 64, 1u << 24, "a number from 64 to 16M");
-}
-
-static const char *set_check(void *ctx, const char *value)
-{
-    return number(&((calibrate *)ctx)->check, value, 0, 64, "a number from 0 to 64");
-}
-
-static const char *set_threads(void *ctx, const char *value)
-{
-    return number(&((calibrate *)ctx)->threads, value, 1, 1024, "a number from 1 to 1024");
-}
-
 static const tool_option options[] = {
     {"--llama", "DIR", "directory of llama-perplexity (default: search PATH)", TOOL_WORD(calibrate, llama)},
     {"--text", "FILE",
@@ -70,12 +34,14 @@ static const tool_option options[] = {
      TOOL_WORD(calibrate, text)},
     {"--out", "FILE", "the profile to write (default: MODEL.quire-profile, next to the model)",
      TOOL_WORD(calibrate, out)},
-    {"--length", "N", "longest context that will be served (default: 8192)", .set = set_length},
-    {"--ctx", "N", "tokens per piece of text (default: 2048)", .set = set_ctx},
-    {"--chunks", "N", "pieces to make the profile from (default: 12)", .set = set_chunks},
+    {"--length", "N", "longest context that will be served (default: 8192)",
+     TOOL_NUMBER(calibrate, length, 64, 1u << 24)},
+    {"--ctx", "N", "tokens per piece of text (default: 2048)", TOOL_NUMBER(calibrate, ctx, 64, 1u << 20)},
+    {"--chunks", "N", "pieces to make the profile from (default: 12)",
+     TOOL_NUMBER(calibrate, chunks, 1, 4096)},
     {"--check", "N", "pieces of 512 tokens to measure the gain on; 0 measures nothing (default: 4)",
-     .set = set_check},
-    {"--threads", "N", "number of threads (default: 2)", .set = set_threads},
+     TOOL_NUMBER(calibrate, check, 0, 64)},
+    {"--threads", "N", "number of threads (default: 2)", TOOL_NUMBER(calibrate, threads, 1, 1024)},
     {"--json", NULL, "print the result as one JSON object", TOOL_FLAG(calibrate, json)},
 };
 
@@ -90,9 +56,8 @@ static const tool_command command = {
         "  quire calibrate model.gguf\n"
         "  quire calibrate --llama ~/llama.cpp/build/bin --length 32768 model.gguf\n"
         "  quire run --kv balanced -- llama-server -m model.gguf     uses the profile next to the model\n",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
-    .set_name = set_model,
+    TOOL_OPTIONS(options),
+    TOOL_ONE(calibrate, model, "model"),
 };
 
 /* ------------------------------------------------------------------- texts */
@@ -239,7 +204,7 @@ static int tell_estimate(const calibrate *c)
     static const char *const pairs[][2] = {
         {"r3", "c:r3"}, {"r4", "c:r4"}, {"r5", "c:r5"}, {"r6", "c:r6"}, {"r8", "c:r8"}};
     quire_profile *profile = NULL;
-    quire_status status = tool_load_profile(&profile, c->profile);
+    quire_status status = profile_load(&profile, c->profile);
     if (status) return tool_failed("calibrate", "%s: %s", c->profile, quire_status_text(status));
     if (c->json)
         printf("{\"profile\":"), tool_json_string(stdout, c->profile), printf(",\"score_error\":{");
@@ -330,7 +295,7 @@ static int run(calibrate *c)
     int code = tell_estimate(c);
     if (code == TOOL_OK && c->check) code = tell_measured(c);
     if (c->json) printf("}\n");
-    return code;
+    return code == TOOL_OK ? tool_finish("calibrate") : code;
 }
 
 int cmd_calibrate(int argc, char **argv)

@@ -2,7 +2,9 @@
 /* quire codecs: the registry, or the presets, as a table or as JSON. */
 #include <quire/quire.h>
 
-#include "tool.h"
+#include "commands.h"
+
+#include "common/tool.h"
 
 #include <string.h>
 
@@ -43,8 +45,7 @@ static const tool_command command = {
                 "  quire codecs r4 r5 tq4\n"
                 "  quire codecs --presets\n"
                 "  quire codecs --json\n",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    TOOL_OPTIONS(options),
     .set_name = set_name,
 };
 
@@ -132,6 +133,5 @@ int cmd_codecs(int argc, char **argv)
         print_presets(o.json);
     else
         print_codecs(&o);
-    return fflush(stdout) || ferror(stdout) ? tool_failed("codecs", "the output could not be written")
-                                            : TOOL_OK;
+    return tool_finish("codecs");
 }

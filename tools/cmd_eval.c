@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* quire eval: hands over to eval/run.py, which measures what caches cost on real models. */
 #define _POSIX_C_SOURCE 200809L
-#include "place.h"
-#include "tool.h"
+#include "commands.h"
+
+#include "common/place.h"
+#include "common/tool.h"
 
 #include <errno.h>
 #include <stdlib.h>

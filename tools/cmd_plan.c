@@ -1,71 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /* quire plan: what a model's KV cache takes under the usual policies, what fits, and what it costs. */
-#define _POSIX_C_SOURCE 200809L
 #include <quire/quire.h>
 
-#include "plan_table.h"
-#include "tool.h"
+#include "commands.h"
+
+#include "common/tool.h"
+#include "llama/plan_table.h"
 
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-static const plan_listed listed[PLAN_ROWS] = {
-    {"f16", "f16", NULL},
-    {"safe", "safe", NULL}, /* the presets in the order of recommend_presets */
-    {"balanced", "balanced", NULL},
-    {"small", "small", NULL},
-    {"r8/r4", "r8/r4", NULL},
-    {"r5/r4", "r5/r4", NULL},
-    {"r4", "r4", NULL},
-    {"k8v4", "k8v4", NULL},
-    {"-ctk q8_0", "q8_0,window=q8_0", "stock q8_0"},
-    {"-ctk q4_0", "q4_0,window=q4_0", "stock q4_0"},
-};
-
-enum { STOCK_BLOCK = 32 };
 
 /* ----------------------------------------------------------------- options */
 
-static const char *set_model(void *ctx, const char *word)
-{
-    plan_options *o = ctx;
-    if (o->path) return "it takes one model, and this is a second one:";
-    o->path = word;
-    return NULL;
-}
-
-static const char *set_ctx(void *ctx, const char *value)
-{
-    const char *end;
-    return tool_number(value, 0, 1, 1u << 30, &((plan_options *)ctx)->ctx, &end) ? NULL
-                                                                                 : "a number from 1 to 1G";
-}
-
-/* llama.cpp has no more sequences than that (LLAMA_MAX_SEQ). */
-static const char *set_parallel(void *ctx, const char *value)
-{
-    const char *end;
-    return tool_number(value, 0, 1, 256, &((plan_options *)ctx)->parallel, &end) ? NULL
-                                                                                 : "a number from 1 to 256";
-}
-
-static const char *set_ram(void *ctx, const char *value)
-{
-    const char *end;
-    return tool_number(value, 0, 1, UINT64_C(1) << 50, &((plan_options *)ctx)->ram, &end)
-               ? NULL
-               : "bytes, as in 16G or 512M";
-}
-
+/* llama.cpp has no more sequences than 256 (LLAMA_MAX_SEQ). */
 static const tool_option options[] = {
     {"--ctx", "N", "the tokens of each sequence (default: the context that the model was trained for)",
-     .set = set_ctx},
-    {"--parallel", "N", "the number of sequences, as -np of llama-server (default: 1)", .set = set_parallel},
-    {"--ram", "BYTES",
-     "the memory for the model and its cache, as in 16G (default: what the system says is available\n"
-     "now; it does not see the limit of a container)",
-     .set = set_ram},
+     TOOL_NUMBER(plan_options, ctx, 1, 1u << 30)},
+    {"--parallel", "N", "the number of sequences, as -np of llama-server (default: 1)",
+     TOOL_NUMBER(plan_options, parallel, 1, 256)},
+    RECOMMEND_RAM_OPTION(plan_options, ram),
     {"--profile", "FILE",
      "the profile of the model (default: MODEL.quire-profile beside the model, if it exists)",
      TOOL_WORD(plan_options, profile_path)},
@@ -86,104 +38,9 @@ static const tool_command command = {
     .examples = "  quire plan model.gguf\n"
                 "  quire plan --ctx 32K --parallel 4 --ram 16G model.gguf\n"
                 "  quire plan --json model.gguf\n",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
-    .set_name = set_model,
+    TOOL_OPTIONS(options),
+    TOOL_ONE(plan_options, path, "model"),
 };
-
-/* -------------------------------------------------------------------- rows */
-
-static bool stock_can(const model *m)
-{
-    for (uint32_t i = 0; i < m->n_layers; i++)
-        if (m->has_kv[i] && (m->layers[i].d_k % STOCK_BLOCK || m->layers[i].d_v % STOCK_BLOCK)) return false;
-    return true;
-}
-
-static bool fill_row(plan_table *t, plan_row *r, const plan_listed *what, char *why, size_t size)
-{
-    const model *m = &t->model;
-    if (what->stock && !stock_can(m)) return true;
-    quire_status status = model_plan_create(&r->plan, m, what->policy, t->profile, why, size);
-    if (status) return what->stock;
-    r->listed = what;
-    r->bits = model_kv_bits(m, &r->plan);
-    r->bits_all = model_kv_bits_all(m, &r->plan, &t->use);
-    r->kv_bytes = model_kv_bytes(m, &r->plan, &t->use);
-    r->token_bytes = model_kv_token_bytes(m, &r->plan);
-    r->in_memory = model_kv_tokens(m, &r->plan, &t->use, t->best.room);
-    r->fits = r->kv_bytes <= t->best.room;
-    return true;
-}
-
-/* Of stock's types there is none: it rotates their rows, and the policy of the same name does not. */
-const char *plan_warning(const plan_row *r)
-{
-    return r->listed->stock ? NULL : quire_plan_warning(r->plan.plan);
-}
-
-/* As asked for; or less, if that is beyond the trained context or more than -c can say (an int). */
-static uint64_t find_aim(const plan_table *t)
-{
-    uint64_t tokens = t->o.ctx, most = INT32_MAX / t->o.parallel / 256 * 256;
-    if (t->model.context && tokens > t->model.context) tokens = t->model.context;
-    return tokens > most ? most : tokens;
-}
-
-static uint64_t find_line_tokens(const plan_table *t)
-{
-    uint64_t longest = plan_best_row(t)->in_memory;
-    return t->best.fits || t->aim <= longest ? t->aim : longest;
-}
-
-/* -------------------------------------------------------------- sentences */
-
-static void describe_context(plan_table *t)
-{
-    char rope[PLAN_ROPE_SIZE];
-    const model *m = &t->model;
-    if (!m->context || t->o.ctx <= m->context) return;
-    snprintf(
-        t->warning, sizeof t->warning,
-        "--ctx %llu is more than the %u tokens that the model was trained for%s; longer contexts need %sRoPE "
-        "scaling (llama.cpp's --rope-scaling), and without it llama-server limits each slot to %u tokens",
-        (unsigned long long)t->o.ctx, m->context, plan_rope_clause(rope, m), *m->rope_type ? "other " : "",
-        m->context);
-}
-
-/* Between quotes, if the shell would see something in it. */
-static void put_path(FILE *to, const char *path)
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@";
-    if (*path && !path[strspn(path, plain)]) {
-        fputs(path, to);
-        return;
-    }
-    fputc('\'', to);
-    for (; *path; path++)
-        if (*path == '\'')
-            fputs("'\\''", to);
-        else
-            fputc(*path, to);
-    fputc('\'', to);
-}
-
-/*
- * The line to type; NULL: there is none, or no memory for it. With -np, because llama-server would otherwise make four
- * slots, and longer window layers for them.
- */
-char *plan_line(const plan_table *t)
-{
-    char *line = NULL;
-    size_t size;
-    FILE *to = t->line_tokens ? open_memstream(&line, &size) : NULL;
-    if (!to) return NULL;
-    fprintf(to, "quire run --kv %s -- llama-server -m ", t->best.policy);
-    put_path(to, t->o.path);
-    fprintf(to, " -c %llu -np %llu", (unsigned long long)(t->line_tokens * t->o.parallel),
-            (unsigned long long)t->o.parallel);
-    return fclose(to) ? NULL : line;
-}
 
 /* -------------------------------------------------------------------- JSON */
 
@@ -239,50 +96,6 @@ static void print_json(const plan_table *t)
 
 /* -------------------------------------------------------------------- main */
 
-static int find_profile(plan_table *t)
-{
-    const char *path = t->o.profile_path;
-    if (!path && model_profile_path(t->profile_path, sizeof t->profile_path, t->o.path) &&
-        !access(t->profile_path, R_OK))
-        path = t->profile_path;
-    if (!path) return TOOL_OK;
-    quire_status status = tool_load_profile(&t->profile, path);
-    if (status && t->o.profile_path)
-        return tool_failed("plan", "the profile %s cannot be used: %s", path, quire_status_text(status));
-    t->profile_state = status ? "beside the model cannot be read and is not used" : "is used";
-    if (!status && !t->o.profile_path && !model_profile_fits(&t->model, t->profile)) {
-        t->profile_state = "beside the model was made for another model and is not used";
-        quire_profile_destroy(t->profile);
-        t->profile = NULL;
-    }
-    return TOOL_OK;
-}
-
-static int make_table(plan_table *t)
-{
-    char message[PLACE_SIZE + 512] = "";
-    if (!model_open(&t->model, t->o.path, message, sizeof message)) return tool_failed("plan", "%s", message);
-    if (!t->o.ctx) t->o.ctx = t->model.context;
-    if (!t->o.ctx)
-        return tool_usage(
-            "plan", "%s does not say for how many tokens the model was trained; --ctx is needed", t->o.path);
-    int code = find_profile(t);
-    if (code != TOOL_OK) return code;
-    t->aim = find_aim(t);
-    t->use = (model_use){.tokens = t->aim, .sequences = (uint32_t)t->o.parallel};
-    if (!recommend(&t->best, &t->model, &t->use, t->profile, recommend_room(&t->model, t->o.ram), message,
-                   sizeof message))
-        return tool_failed("plan", "%s: %s", t->o.path, message);
-    t->use.tokens = t->o.ctx;
-    for (int i = 0; i < PLAN_ROWS; i++)
-        if (!fill_row(t, &t->rows[i], &listed[i], message, sizeof message))
-            return tool_failed("plan", "%s: the policy %s cannot be used: %s", t->o.path, listed[i].policy,
-                               message);
-    t->line_tokens = find_line_tokens(t);
-    describe_context(t);
-    return TOOL_OK;
-}
-
 int cmd_plan(int argc, char **argv)
 {
     static plan_table t; /* large */
@@ -290,7 +103,7 @@ int cmd_plan(int argc, char **argv)
     int code = tool_parse(&command, argc, argv, &t.o);
     if (code >= 0) return code;
     if (!t.o.path) return tool_usage("plan", "it needs a model; quire plan --help explains it");
-    code = make_table(&t);
+    code = plan_table_make(&t);
     if (code == TOOL_OK && t.o.json) {
         print_json(&t);
     } else if (code == TOOL_OK) {
@@ -298,7 +111,5 @@ int cmd_plan(int argc, char **argv)
     }
     for (int i = 0; i < PLAN_ROWS; i++) model_plan_destroy(&t.rows[i].plan);
     quire_profile_destroy(t.profile);
-    if (code == TOOL_OK && (fflush(stdout) || ferror(stdout)))
-        code = tool_failed("plan", "the output could not be written");
-    return code;
+    return code == TOOL_OK ? tool_finish("plan") : code;
 }

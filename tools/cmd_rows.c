@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* quire rows: what policies do to the attention of a real model, from rows that were recorded. */
-#include "child.h"
-#include "rows_measure.h"
-#include "tool.h"
+#include "commands.h"
+
+#include "common/progress.h"
+#include "common/tool.h"
+#include "llama/profile.h"
+#include "llama/rows_measure.h"
 
 #include <errno.h>
 #include <math.h>
@@ -36,36 +39,16 @@ static const char *set_policies(void *ctx, const char *value)
     return NULL;
 }
 
-static const char *set_tokens(void *ctx, const char *value)
-{
-    const char *end;
-    return tool_number(value, 0, 1, 1u << 20, &((rows_options *)ctx)->tokens, &end) ? NULL
-                                                                                    : "a number from 1 to 1M";
-}
-
-static const char *set_every(void *ctx, const char *value)
-{
-    const char *end;
-    return tool_number(value, 0, 1, 1u << 20, &((rows_options *)ctx)->every, &end) ? NULL
-                                                                                   : "a number from 1 to 1M";
-}
-
-static const char *set_path(void *ctx, const char *word)
-{
-    rows_options *o = ctx;
-    if (o->path) return "give only one file; the second one is";
-    o->path = word;
-    return NULL;
-}
-
 static const tool_option options[] = {
     {"--policies", "LIST",
      "policies, separated by spaces; the word all means every codec\n"
      "(default: f16 a8g64 k8v4 a4g64 q8_0 q4_0 r8 r5/r4 r4 r3)",
      .set = set_policies},
     {"--profile", "FILE", "profile, needed for c: codecs", TOOL_WORD(rows_options, profile)},
-    {"--tokens", "N", "use at most N tokens, of the first sequence (default: 2048)", .set = set_tokens},
-    {"--every", "N", "use every N-th token as a query (default: 32)", .set = set_every},
+    {"--tokens", "N", "use at most N tokens, of the first sequence (default: 2048)",
+     TOOL_NUMBER(rows_options, tokens, 1, 1u << 20)},
+    {"--every", "N", "use every N-th token as a query (default: 32)",
+     TOOL_NUMBER(rows_options, every, 1, 1u << 20)},
     {"--by-layer", NULL, "also print a line per layer", TOOL_FLAG(rows_options, by_layer)},
     {"--write", "FILE",
      "write the outputs of the last policy as raw floats in the order\nlayers, queries, heads, values",
@@ -82,9 +65,8 @@ static const tool_command command = {
         "the error of the attention scores, which are the arguments of exp in the softmax.",
     .examples = "  quire rows smollm2.rows\n"
                 "  quire rows --policies 'r4 c:r4/r4' --profile smollm2.profile --by-layer smollm2.rows\n",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
-    .set_name = set_path,
+    TOOL_OPTIONS(options),
+    TOOL_ONE(rows_options, path, "file"),
 };
 
 /* Every codec on both sides; calibrated ones have their plain form on V. */
@@ -236,7 +218,7 @@ static int run(rows_run *r)
     char message[512];
     if (!rows_file_read(&r->file, r->o.path, (uint32_t)r->o.tokens, message, sizeof message))
         return tool_failed("rows", "%s", message);
-    if (r->o.profile && tool_load_profile(&r->profile, r->o.profile))
+    if (r->o.profile && profile_load(&r->profile, r->o.profile))
         return tool_failed("rows", "%s: the file is not a profile, or cannot be read", r->o.profile);
     r->exact = calloc(r->file.n_layers, sizeof *r->exact);
     if (!r->exact || quire_workspace_create(&r->workspace, NULL, NULL))
@@ -253,7 +235,7 @@ static int run(rows_run *r)
     for (size_t i = 0; i < r->o.n_policies && code == TOOL_OK; i++)
         code = measure_policy(r, r->o.policies[i], r->write && i + 1 == r->o.n_policies);
     if (r->write && fclose(r->write)) code = tool_failed("rows", "%s could not be written", r->o.write);
-    return code;
+    return code == TOOL_OK ? tool_finish("rows") : code;
 }
 
 int cmd_rows(int argc, char **argv)

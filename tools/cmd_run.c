@@ -3,11 +3,13 @@
 #define _POSIX_C_SOURCE 200809L
 #include <quire/quire.h>
 
-#include "host_arguments.h"
-#include "host_program.h"
-#include "model.h"
-#include "recommend.h"
-#include "tool.h"
+#include "commands.h"
+
+#include "common/tool.h"
+#include "llama/host_arguments.h"
+#include "llama/host_program.h"
+#include "llama/profile.h"
+#include "llama/recommend.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -47,13 +49,6 @@ static void set_rest(void *ctx, int argc, char **argv)
     r->argv = argv;
 }
 
-static const char *set_ram(void *ctx, const char *value)
-{
-    const char *end;
-    return tool_number(value, 0, 1, UINT64_C(1) << 50, &((run *)ctx)->ram, &end) ? NULL
-                                                                                 : "bytes, as in 16G or 512M";
-}
-
 static const tool_option options[] = {
     {"--kv", "POLICY",
      "how the cache is kept: a preset (safe, balanced, small), codecs for K and V, as in r8/r4; fit,\n"
@@ -64,10 +59,7 @@ static const tool_option options[] = {
      "the profile of the model, for presets and c: codecs\n"
      "(default: MODEL.quire-profile beside the model, if it exists)",
      TOOL_WORD(run, profile_path)},
-    {"--ram", "BYTES",
-     "the memory for the model and its cache, as in 16G (default: what the system says is available\n"
-     "now; it does not see the limit of a container)",
-     .set = set_ram},
+    RECOMMEND_RAM_OPTION(run, ram),
     {"--env", NULL, "print the environment, NAME=value, and start nothing", TOOL_FLAG(run, env)},
     {"--json", NULL, "print what is said on stderr as one JSON object", TOOL_FLAG(run, json)},
 };
@@ -90,8 +82,7 @@ static const tool_command command = {
         "  quire run --kv small --profile model.quire-profile -- llama-perplexity -m model.gguf -f text.txt\n"
         "  quire run --kv safe --env llama-server -m model.gguf >/etc/default/llama\n",
     .exit_codes = "that of PROGRAM; before it starts 1 failed or refused, 2 the command line is wrong",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    TOOL_OPTIONS(options),
     .set_rest = set_rest,
 };
 
@@ -100,16 +91,11 @@ static const tool_command command = {
 /* The profile beside the model is a help, never a hindrance. */
 static void try_profile_beside(run *r)
 {
-    if (!r->has_model || !model_profile_path(r->beside, sizeof r->beside, r->host_says.model) ||
-        access(r->beside, R_OK))
-        return;
-    if (tool_load_profile(&r->profile, r->beside)) {
-        r->remark = "the profile beside the model cannot be read";
-    } else if (!model_profile_fits(&r->model, r->profile)) {
+    if (!r->has_model) return;
+    profile_found found = profile_find_beside(&r->profile, r->beside, &r->model, r->host_says.model);
+    if (found == PROFILE_UNREADABLE) r->remark = "the profile beside the model cannot be read";
+    if (found == PROFILE_OF_ANOTHER_MODEL)
         r->remark = "the profile beside the model was made for another model";
-        quire_profile_destroy(r->profile);
-        r->profile = NULL;
-    }
 }
 
 static int load_profile(run *r)
@@ -118,7 +104,7 @@ static int load_profile(run *r)
         try_profile_beside(r);
         return TOOL_OK;
     }
-    quire_status status = tool_load_profile(&r->profile, r->profile_path);
+    quire_status status = profile_load(&r->profile, r->profile_path);
     if (!status) return TOOL_OK;
     return tool_failed("run", "the profile %s cannot be used: %s", r->profile_path,
                        quire_status_text(status));

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* quire stat: what running hosts hold, from the counters that the device publishes. */
-#include "stat_file.h"
-#include "tool.h"
+#include "commands.h"
+
+#include "common/tool.h"
+#include "files/stat_file.h"
 
 #include <string.h>
 
@@ -15,9 +17,8 @@ typedef struct stat_options {
 static const char *set_pid(void *ctx, const char *word)
 {
     stat_options *o = ctx;
-    const char *end;
     if (o->pid) return "give only one process; the second one is";
-    return tool_number(word, 0, 1, UINT32_MAX, &o->pid, &end) ? NULL : "a process ID must be a number, not";
+    return tool_number(word, 0, 1, UINT32_MAX, &o->pid, NULL) ? NULL : "a process ID must be a number, not";
 }
 
 static const tool_option options[] = {
@@ -37,8 +38,7 @@ static const tool_command command = {
     .examples = "  quire stat\n"
                 "  quire stat $(pidof llama-server)\n"
                 "  quire stat --prometheus >/var/lib/node_exporter/quire.prom\n",
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    TOOL_OPTIONS(options),
     .set_name = set_pid,
 };
 
@@ -195,6 +195,5 @@ int cmd_stat(int argc, char **argv)
     if (!n && o.pid)
         return tool_failed("stat", "process %llu has no cache in Quire's device", (unsigned long long)o.pid);
     if (!n && !o.json && !o.prometheus) printf("no running program has a cache in Quire's device\n");
-    return fflush(stdout) || ferror(stdout) ? tool_failed("stat", "the output could not be written")
-                                            : TOOL_OK;
+    return tool_finish("stat");
 }

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* quire store: looks after a store of pages, and moves slots of llama-server into and out of it. */
-#include "store_options.h"
+#include "commands.h"
+
+#include "store/options.h"
 
 #include <string.h>
 
-static const struct {
-    const char *name, *text;
-    int (*run)(int argc, char **argv);
-} commands[] = {
+static const tool_entry commands[] = {
     {"stat", "show the number of objects, their size and the limit", store_stat},
     {"ls", "list the objects on disk, one per line", store_ls},
     {"verify", "read and check every object on disk", store_verify},
@@ -42,8 +41,8 @@ static int help(void)
 int cmd_store(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "";
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        if (strcmp(name, commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
+    const tool_entry *c = tool_find(commands, N_COMMANDS, name);
+    if (c) return c->run(argc - 1, argv + 1);
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) return help();
     if (argc < 2) return tool_usage("store", "give a command; quire store --help lists the commands");
     return tool_usage("store", "unknown command \"%s\"; quire store --help lists the commands", name);

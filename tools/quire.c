@@ -2,16 +2,13 @@
 /* quire: the command. Finds the sub-command and gives it the rest of the line. */
 #include <quire/quire.h>
 
-#include "tool.h"
+#include "commands.h"
+
+#include "common/tool.h"
 
 #include <string.h>
 
-typedef struct sub_command {
-    const char *name, *text;
-    int (*run)(int argc, char **argv);
-} sub_command;
-
-static const sub_command commands[] = {
+static const tool_entry commands[] = {
     {"run", "start a llama.cpp program with a compressed KV cache", cmd_run},
     {"plan", "show which context lengths of a model fit into memory under which policy", cmd_plan},
     {"stat", "show the caches of running programs and the memory they save", cmd_stat},
@@ -35,17 +32,9 @@ static const char examples[] =
     "  quire codecs --presets                              the presets and their codecs\n"
     "  quire bench --context 32K                           time one decode step at 32K tokens\n";
 
-static const sub_command *find_command(const char *name)
+static const tool_entry *find_command(const char *name)
 {
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        if (strcmp(name, commands[i].name) == 0) return &commands[i];
-    return NULL;
-}
-
-const char *tool_brief(const char *name)
-{
-    const sub_command *c = find_command(name);
-    return c ? c->text : brief;
+    return tool_find(commands, N_COMMANDS, name);
 }
 
 /* -------------------------------------------------------------------- help */
@@ -61,11 +50,12 @@ static void print_help(FILE *file)
             examples, TOOL_EXIT_CODES);
 }
 
-static int ask_for_help(const sub_command *c)
+static int ask_for_help(const tool_entry *c)
 {
     static char help[] = "--help";
     char name[32], *line[] = {name, help, NULL};
     snprintf(name, sizeof name, "%s", c->name);
+    tool_help_brief = c->text;
     return c->run(2, line);
 }
 
@@ -120,7 +110,7 @@ static int help(int argc, char **argv)
         tool_help_form = TOOL_MAN;
         at++;
     }
-    const sub_command *c = argc > at ? find_command(argv[at]) : NULL;
+    const tool_entry *c = argc > at ? find_command(argv[at]) : NULL;
     if (argc > at && !c)
         return tool_usage("help", "unknown command \"%s\"; quire --help lists the commands", argv[at]);
     if (c) return ask_for_help(c);
@@ -134,7 +124,7 @@ static int help(int argc, char **argv)
 int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "";
-    const sub_command *c = find_command(name);
+    const tool_entry *c = find_command(name);
     if (c) return c->run(argc - 1, argv + 1);
     if (strcmp(name, "help") == 0) return help(argc - 1, argv + 1);
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {

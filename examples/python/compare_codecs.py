@@ -11,7 +11,8 @@ used for K while V is f32, and for V while K is f32. The error is the relative d
 from __future__ import annotations
 
 import argparse
-import html
+import sys
+from pathlib import Path
 from typing import List, Tuple
 
 import numpy as np
@@ -50,33 +51,13 @@ def measure(rows: "dict[str, np.ndarray]", codecs: List[str]) -> List[Tuple[str,
 
 
 def draw(table: List[Tuple[str, float, float, float]], path: str) -> None:
-    """A plot with bits on the x axis and the error of K on the y axis, logarithmic."""
-    width, height, left, bottom = 640, 400, 60, 40
-    errors = [max(e, 1e-6) for _, _, e, _ in table]
-    low, high = np.floor(np.log10(min(errors))), np.ceil(np.log10(max(errors)))
-    most = max(b for _, b, _, _ in table) + 1
+    """A plot with bits on the x axis and the error of K on the y axis, logarithmic; with the plotter of this source tree."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "eval"))
+    from svg import Plot
 
-    def x(bits: float) -> float:
-        return left + (width - left - 20) * bits / most
-
-    def y(error: float) -> float:
-        return 20 + (height - bottom - 20) * (high - np.log10(max(error, 1e-6))) / max(high - low, 1)
-
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
-             f'<rect width="{width}" height="{height}" fill="white"/>']
-    for power in range(int(low), int(high) + 1):
-        at = y(10.0**power)
-        parts.append(f'<line x1="{left}" x2="{width - 20}" y1="{at:.1f}" y2="{at:.1f}" stroke="#ddd"/>'
-                     f'<text x="{left - 6}" y="{at + 4:.1f}" text-anchor="end">1e{power}</text>')
-    for bits in range(1, int(most) + 1):
-        parts.append(f'<text x="{x(bits):.1f}" y="{height - bottom + 16}" text-anchor="middle">{bits}</text>')
-    parts.append(f'<text x="{width / 2}" y="{height - 6}" text-anchor="middle">bits per value of K</text>'
-                 f'<text x="{left}" y="12">error of attention</text>')
-    for codec, bits, error, _ in table:
-        parts.append(f'<circle cx="{x(bits):.1f}" cy="{y(error):.1f}" r="3" fill="#246"/>'
-                     f'<text x="{x(bits) + 5:.1f}" y="{y(error) + 4:.1f}">{html.escape(codec)}</text>')
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("\n".join([*parts, "</svg>\n"]))
+    plot = Plot("Error of attention by codec of K", "bits per value of K", "error of attention", log_y=True)
+    plot.add("codecs", [(bits, max(error, 1e-6)) for _, bits, error, _ in table], labels=[codec for codec, *_ in table])
+    plot.save(path)
 
 
 def main() -> None:

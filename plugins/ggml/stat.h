@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* stat.h: counters for `quire stat` (quire/quire_stat.h). Relaxed adds into a page that always exists: no branch asks
+/* stat.h: counters for `quire stat` (quire_stat.h). Relaxed adds into a page that always exists: no branch asks
  * whether anybody wants them. */
 #ifndef QUIRE_GGML_STAT_H
 #define QUIRE_GGML_STAT_H
 
-#include <quire/quire_stat.h>
+#include <quire_stat.h>
 
 struct kv;
 struct kv_context;

@@ -9,8 +9,9 @@ from typing import Any, List, NamedTuple, Optional, Sequence as Seq, Tuple, Unio
 import numpy as np
 
 from . import _native as n
-from .plan import Layer
-from .rows import Array, address, dense, form_of
+from ._shapes import Layer, Ring
+from .errors import QuireError
+from .rows import Array, address, dense, form_of, strides_of
 
 _BIDIRECTIONAL, _PARTIAL = 1, 2
 
@@ -78,6 +79,49 @@ class Call:
             raise ValueError("mask has a negative stride or is not aligned to its dtype")
         self.keep.append(values)
         return n.Mask(form, address(values), query // size, head // size, n.u32(mask.first, "first"), values.shape[-1])
+
+    def job(self, sequence: int, layer: int, ring: Ring, q: Array, out: Optional[Array], position: Optional[int]) -> Tuple[n.AttendJob, Any]:
+        """A job of queries over a sequence, whose pointer and ring are given, and the object that the call will fill."""
+        shape = self.shape
+        count, length = q.shape[0], int(n.lib.quire_seq_length(sequence))
+        first = length - count if position is None else position
+        if position is None and first < 0:
+            raise ValueError(f"{count} queries were given, but the sequence has only {length} tokens")
+        if out is None:
+            out = np.empty((count, shape.n_q_heads, shape.d_v), np.float32)
+        elif not isinstance(out, np.ndarray) or out.dtype != np.float32:
+            raise TypeError("out must be an array of float32")
+        q_strides = strides_of(q, (None, shape.n_q_heads, shape.d_k), "q")
+        out_strides = strides_of(out, (count, shape.n_q_heads, shape.d_v), "out")
+        if any(s % 4 for s in q_strides + out_strides):
+            raise ValueError("the strides of q and out must be multiples of 4 bytes")
+        tiles, n_tiles = _tiles(sequence, layer, ring, shape, first, length)
+        job = n.AttendJob(tiles, n_tiles, shape.n_q_heads, shape.n_kv_heads, shape.d_k, shape.d_v, count, n.u32(first, "position"),
+                          shape.window, ring.max_tokens, ring.sinks, address(q), q_strides[0] // 4, q_strides[1] // 4,
+                          address(out, "out", True), out_strides[0] // 4, out_strides[1] // 4)
+        if not self.partial:
+            return job, out
+        result = Partial(out, np.empty((count, shape.n_q_heads), np.float32), np.empty((count, shape.n_q_heads), np.float32))
+        job.max, job.sum = address(result.max), address(result.sum)
+        return job, result
+
+
+def _tiles(sequence: int, layer: int, ring: Ring, shape: Layer, first_query: int, length: int) -> Tuple[Any, int]:
+    """The tiles that the queries can see, and their number."""
+    room = -(-length // n.PAGE_TOKENS)
+    tiles = (n.TileRef * room)()
+    count = n.lib.quire_seq_tiles(sequence, layer, tiles, room)
+    if count == room:
+        return tiles, count
+    lowest = 0
+    if ring.max_tokens:
+        lowest = first_query - (ring.max_tokens - ring.sinks) + 1
+    if shape.window:
+        lowest = max(lowest, first_query - shape.window + 1)
+    need = room - max(lowest, 0) // n.PAGE_TOKENS
+    if sum(tiles[i].first + n.PAGE_TOKENS > lowest for i in range(count)) < need:
+        raise QuireError("ERANGE", "the first queries need rows that have already been evicted; attend within the step, or set spare_tokens")
+    return tiles, count
 
 
 def queries(q: Array, shape: Layer, what: str = "q") -> Array:

@@ -9,20 +9,11 @@ from typing import List, Optional, Sequence as Seq, Tuple
 
 from . import _native as n
 from ._handle import Handle
+from ._shapes import Layer, geometry_of
 from ._stream import Writer
-from .profile import Profile, geometry_of
+from .profile import Profile
 
-
-@dataclass(frozen=True)
-class Layer:
-    """Shape of a layer. window: sliding window in tokens, 0 for full attention. v_in_k: V is the first d_v channels of K, only K is stored."""
-
-    n_q_heads: int
-    n_kv_heads: int
-    d_k: int
-    d_v: int
-    window: int = 0
-    v_in_k: bool = False
+__all__ = ["Layer", "Plan", "PlannedLayer", "Preset", "presets"]
 
 
 @dataclass(frozen=True)

@@ -5,25 +5,15 @@ from __future__ import annotations
 
 import ctypes
 from os import PathLike
-from typing import TYPE_CHECKING, Optional, Sequence as Seq, Union
+from typing import Optional, Sequence as Seq, Union
 
 import numpy as np
 
 from . import _native as n
 from ._handle import Handle
+from ._shapes import Layer, geometry_of
 from ._stream import Reader, Writer
 from .rows import Array, dense
-
-if TYPE_CHECKING:
-    from .plan import Layer
-
-
-def geometry_of(layers: Seq["Layer"]) -> n.Geometry:
-    shapes = (n.Layer * len(layers))(*[
-        n.Layer(*(n.u32(getattr(l, name), name) for name in ("n_q_heads", "n_kv_heads", "d_k", "d_v", "window")), int(l.v_in_k))
-        for l in layers])
-    geometry = n.Geometry(version=n.OPTIONS, n_layers=len(layers), layers=shapes)  # ctypes keeps shapes with it
-    return geometry
 
 
 class Profile(Handle):
@@ -31,7 +21,7 @@ class Profile(Handle):
 
     layers: "Optional[tuple[Layer, ...]]"
 
-    def __init__(self, layers: Seq["Layer"]) -> None:
+    def __init__(self, layers: Seq[Layer]) -> None:
         out = ctypes.c_void_p()
         n.check(n.lib.quire_profile_create(ctypes.byref(out), geometry_of(layers), None))
         self.layers = tuple(layers)
@@ -67,7 +57,7 @@ class Profile(Handle):
         with self._lock:
             n.check(n.lib.quire_profile_set_length(self._get(), n.u32(n_tokens, "n_tokens")))
 
-    def _shape(self, layer: int) -> "Layer":
+    def _shape(self, layer: int) -> Layer:
         if self.layers is None:
             raise ValueError("a loaded profile is already finished")
         return self.layers[layer]

@@ -6,7 +6,7 @@
  */
 #include "support/fuzz.h"
 
-#include "model.h"
+#include "llama/model.h"
 #include "support/gguf_bytes.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
  * gives it back. */
 #include "support/fuzz.h"
 
-#include "slot_file.h"
+#include "files/slot_file.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -23,6 +23,8 @@ static shape shapes[] = {{64, 64, 0}, {80, 80, 0}, {96, 96, 0}, {128, 128, 0}, {
 /* Standard deviations of scores: nearly equal weights, those of a model, and one row that takes nearly all. */
 static const float spreads[] = {0.7f, 2, 6};
 
+static uint64_t n_seeds = N_SEEDS, n_seeds_c = N_SEEDS_C;
+
 typedef struct worst_error {
     double error;
     char where[128];
@@ -137,7 +139,7 @@ static void try_policy(const quire_geometry *geometry, const quire_profile *prof
     char policy[64];
     snprintf(policy, sizeof policy, "%s/%s", k, v);
     ref_cache cache = ref_open(geometry, policy, profile, NULL);
-    uint64_t n = strcmp(quire_isa_in_use(), "c") ? N_SEEDS : N_SEEDS_C;
+    uint64_t n = strcmp(quire_isa_in_use(), "c") ? n_seeds : n_seeds_c;
     for (uint64_t seed = 1; seed <= n; seed++) try_seed(&cache, policy, s, seed, worst);
     ref_close(&cache);
 }
@@ -171,8 +173,10 @@ static void head_size(void **state)
     try_shape((const shape *)*state);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc == 2 && strcmp(argv[1], "--quick") == 0)
+        n_seeds = n_seeds_c = 1; /* the short form, for emulated kernels */
     struct CMUnitTest tests[COUNT(shapes)];
     char name[COUNT(shapes)][48];
     for (uint32_t i = 0; i < COUNT(shapes); i++) {

@@ -68,6 +68,7 @@ static void administration(void **state)
     assert_non_null(strstr(out, "60000"));
     assert_int_equal(quire(out, "verify --dir %s", dir), 0);
     assert_non_null(strstr(out, "20 objects, 0 damaged"));
+    assert_int_equal(quire(out, "export --dir %s %s/pages.quire >/dev/full", dir, second), 1);
     assert_int_equal(quire(out, "export --dir %s %s/pages.quire", dir, second), 0);
     assert_int_equal(quire(out, "import --dir %s/new --cap 32M %s/pages.quire --json", second, second), 0);
     assert_non_null(strstr(out, "\"objects\":20,\"left_out\":0"));
@@ -101,6 +102,10 @@ static void command_lines(void **state)
     }
     assert_int_equal(quire(out, "stat --dir /proc/none"), 1);
     assert_int_equal(quire(out, "gc --dir /proc/none --max-age soon"), 2);
+    assert_int_equal(quire(out, "gc --dir /proc/none --max-age 30w"), 2); /* an unknown unit is not seconds */
+    assert_int_equal(quire(out, "gc --dir /proc/none --max-age nan"), 2);
+    assert_int_equal(quire(out, "gc --dir /proc/none --max-bytes nan"), 2);
+    assert_int_equal(quire(out, "gc --dir /proc/none --max-bytes 1Gi"), 2);
     assert_int_equal(quire(out, "put-slot --dir /proc/none --weights w --secret-file /dev/null /dev/null"),
                      1);
 }

@@ -237,10 +237,12 @@ static void test_hostile(void **state)
     need_command();
     expect("plan 2>&1", 2, "it needs a model");
     expect("plan --ram lots %M/model.gguf 2>&1", 2, "--ram expects bytes");
+    expect("plan --ram 16Gi %M/model.gguf 2>&1", 2, "--ram expects bytes");
+    expect("plan --ram 1.5T %M/model.gguf", 0, "1.50 TiB");
     expect("plan --parallel 257 %M/model.gguf 2>&1", 2, "--parallel expects a number from 1 to 256");
     expect("plan --ctx 0 %M/model.gguf 2>&1", 2, "--ctx expects a number");
     expect("plan --ctx 2G %M/model.gguf 2>&1", 2, "--ctx expects a number");
-    expect("plan %M/model.gguf %M/model.gguf 2>&1", 2, "it takes one model");
+    expect("plan %M/model.gguf %M/model.gguf 2>&1", 2, "give only one model; the second one is");
     expect("plan --profile /nowhere %M/model.gguf 2>&1", 1, "the profile /nowhere cannot be used");
     expect("plan %M/empty.gguf 2>&1", 1, "0 layers");
     expect("plan %M/headless.gguf 2>&1", 1, "without a KV cache");

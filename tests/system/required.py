@@ -199,6 +199,19 @@ class CheckRequired(unittest.TestCase):
         missing = {w[0] for w in names if w[0] != "waive" and not any(x.startswith("preset:") and "release" not in x for x in w)} - known
         self.assertEqual(missing, set(), "named in tests/required, unknown to the preset release")
 
+    def test_every_level_of_x86(self):
+        """Where the machine lacks a level above AVX2, its emulated tests must run; no waiver excuses it."""
+        levels = ("avxvnni", "avx512", "amx")
+        for n in range(len(levels)):
+            status, output = self.run_script((ROOT / "tests/required").read_text(), "--partial", "--isa", ",".join(("c", "avx2") + levels[:n]))
+            self.assertEqual(status, 0, output)
+            self.assertEqual(re.findall(r"^waived: isa:.*", output, re.M), [])
+            required = set(re.findall(r"^NOT RUN: (.+?): ", output, re.M))
+            for level in levels:
+                tests = {f"emulated_{level}_{test} lacks:{level}" for test in ("attend_api", "attend_invariance", "attend_poison", "golden_attend",
+                                                                               "golden_ring", "golden_batch")}
+                self.assertEqual(tests & required, set() if level in levels[:n] else tests)
+
     def test_budgets_and_nightly(self):
         for command in ([".ci/run", "--budgets"], ["scripts/nightly", "--check"], ["scripts/nightly", "--list"]):
             done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

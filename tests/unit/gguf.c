@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "model.h"
+#include "llama/model.h"
 #include "support/gguf_bytes.h"
 
 #include <stdio.h>

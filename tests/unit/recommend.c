@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "recommend.h"
+#include "llama/recommend.h"
 
 #include <string.h>
 

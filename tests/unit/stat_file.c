@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "stat_file.h"
+#include "files/stat_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,18 +3,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, Optional, Tuple
+from typing import Any, NoReturn, Optional, Protocol, Tuple
 
 import mlx.core as mx
 
-if TYPE_CHECKING:
-    from .cache import _Cache
+
+class RowOwner(Protocol):
+    """What keys and values need of the cache that returned them."""
+
+    _dtype: Any
+    _version: int
+
+    def _rows_shape(self, side: str) -> Tuple[int, int, int, int]: ...
+
+    def _decode(self, side: str) -> mx.array: ...
+
+    def _attend(self, q: mx.array, scale: float, mask: Any, sinks: Optional[mx.array]) -> mx.array: ...
 
 
 class _Rows:
     side = ""
 
-    def __init__(self, cache: "_Cache", version: int) -> None:
+    def __init__(self, cache: RowOwner, version: int) -> None:
         self.cache = cache
         self.version = version  # of the cache; it has gone on if its own is another
 

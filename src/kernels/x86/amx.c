@@ -27,6 +27,10 @@ typedef struct tile_config {
     uint8_t rows[16];
 } tile_config;
 
+#if defined(QUIRE_EMULATE) /* a library for tests: tests/emulate */
+#define load_config _tile_loadconfig
+#define store_config _tile_storeconfig
+#else
 /* Not the intrinsics: theirs tell gcc 12 of the first eight bytes only, and it may drop stores to the others. */
 static inline void load_config(const tile_config *c)
 {
@@ -37,6 +41,7 @@ static inline void store_config(tile_config *c)
 {
     __asm__ volatile("sttilecfg %0" : "=m"(*c));
 }
+#endif
 
 __attribute__((target("amx-tile"))) static void enter_tiles(void *saved, uint32_t max_rows)
 {

@@ -31,6 +31,11 @@ typedef struct tile_config {
     uint8_t rows[16];
 } tile_config;
 
+#if defined(QUIRE_EMULATE) /* tests/emulate: no instruction knows of those registers */
+#include <immintrin.h>
+#define load_config _tile_loadconfig
+#define store_config _tile_storeconfig
+#else
 __attribute__((target("amx-tile"))) static void load_config(const tile_config *c)
 {
     if (c->palette)
@@ -43,6 +48,7 @@ __attribute__((target("amx-tile"))) static void store_config(tile_config *c)
 {
     __asm__ volatile("sttilecfg %0" : "=m"(*c));
 }
+#endif
 
 #elif defined(QUIRE_ARM)
 

@@ -1,0 +1,469 @@
+# SPDX-License-Identifier: MIT
+"""Pools, sequences and steps. They are in one module because each has methods or attributes of the other two types: a pool makes sequences
+and steps, and both name their pool. Import them from quire.pool, quire.sequence and quire.step."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import weakref
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, BinaryIO, Iterator, List, Optional, Sequence as Seq, Tuple, Type, Union
+
+import numpy as np
+
+from . import _native as n
+from ._handle import Handle, Shared
+from ._shapes import Layer, Ring
+from ._stream import Reader, Writer
+from ._workspace import Workspace
+from .attend import AnyMask, Call, Partial, per_sequence, queries
+from .errors import QuireError
+from .plan import Plan
+from .rows import AnyRows, Array, MlxRows, NativeRows, address, dense, describe, empty_mlx, numpy_dtype, side_of
+from .threads import Threads
+
+_NEW = 1  # QUIRE_CONVERT_NEW
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    budget_bytes: int
+    used_bytes: int  #: pages in use, and pages reserved for a running conversion
+    resident_bytes: int  #: pages in use and free pages kept for reuse
+    peak_bytes: int  #: largest resident_bytes so far
+    n_pages: int
+    n_copies: int  #: pages copied because a fork wrote to them
+    nan: int  #: values that were NaN and became 0
+    saturated: int  #: values or scales that were too large
+    recoded: int  #: imported rows that were encoded again
+
+
+class Pool(Shared):
+    """Page memory with a fixed budget. Address space is reserved at once; memory is touched page by page.
+
+    threads: the number of threads that compute, or a Threads object that several pools share; 1 uses the calling thread alone. The
+    result does not depend on it. Closing a pool closes its steps, its sequences, and the store namespaces that it was used with.
+    """
+
+    def __init__(self, plan: Plan, budget_bytes: int, threads: Union[int, Threads] = 1) -> None:
+        team = threads if isinstance(threads, Threads) else None if threads == 1 else Threads(threads)
+        options = n.PoolOptions(version=n.OPTIONS, budget_bytes=n.u64(budget_bytes, "budget_bytes"))
+        out = ctypes.c_void_p()
+        with ExitStack() as locks:
+            if team is not None:
+                locks.enter_context(team._lock)
+                options.executor = ctypes.pointer(team._executor())
+            locks.enter_context(plan._lock)
+            n.check(n.lib.quire_pool_create(ctypes.byref(out), plan._get(), options))
+            super().__init__(out.value, n.lib.quire_pool_destroy, *([] if team is None else [team]))
+        self.plan = plan
+        self._threads = team
+        self._workspaces: List[Workspace] = []
+        self._sequences: weakref.WeakSet[Sequence] = weakref.WeakSet()
+        self._steps: weakref.WeakSet[Step] = weakref.WeakSet()
+        self._namespaces: weakref.WeakSet[Handle] = weakref.WeakSet()  # of stores, which may hold pages of the pool
+
+    def _close_children(self) -> None:
+        for step in list(self._steps):
+            step.abort()
+        for namespace in list(self._namespaces):
+            namespace.close()
+        for other in (*self._sequences, *self._workspaces):
+            Handle.close(other)  # a sequence whose step or load another thread is giving up is waited for
+
+    def shape(self, layer: int) -> Layer:
+        if not 0 <= layer < self.plan.n_layers:
+            raise ValueError(f"there is no layer {layer}; the plan has {self.plan.n_layers} layers")
+        return self.plan.layers[layer]
+
+    def sequence(self, *, max_tokens: int = 0, sinks: int = 0, spare_tokens: int = 0) -> Sequence:
+        """A new sequence. With max_tokens it is a ring that keeps the first `sinks` tokens (see Ring)."""
+        return Sequence(self, max_tokens=max_tokens, sinks=sinks, spare_tokens=spare_tokens)
+
+    def step(self, sequences: Seq[Sequence], n_tokens: Seq[int]) -> Step:
+        """Reserves n_tokens[i] rows in sequences[i]. Raises PoolFull if there is no room; then nothing has changed."""
+        return Step(self, sequences, n_tokens)
+
+    def add_plan(self, plan: Plan) -> None:
+        """Registers another plan, so that its snapshots can be loaded."""
+        with self._lock, plan._lock:
+            n.check(n.lib.quire_pool_add_plan(self._get(), plan._get()))
+
+    def load(self, source: Union[bytes, BinaryIO]) -> Sequence:
+        """Loads a sequence that Sequence.save() wrote, from bytes or a binary file. Raises QuireError if the data is damaged or of another plan."""
+        out = ctypes.c_void_p()
+        reader = Reader(source)
+        with self._use() as pointer:
+            reader.check(n.lib.quire_seq_load(ctypes.byref(out), pointer, reader.callback, None))
+            return Sequence._of(self, out.value)
+
+    @property
+    def stats(self) -> PoolStats:
+        got = n.PoolStats()
+        with self._lock:
+            n.lib.quire_pool_stats_get(self._get(), got)
+        return PoolStats(got.budget_bytes, got.used_bytes, got.resident_bytes, got.peak_bytes, got.n_pages, got.n_copies,
+                         got.counts.nan, got.counts.saturated, got.counts.recoded)
+
+    # -------------------------------------------------------------- attention
+
+    @contextmanager
+    def _workspace(self) -> Iterator[Workspace]:
+        with self._lock:
+            self._get()
+            space = self._workspaces.pop() if self._workspaces else Workspace(self._threads)
+        try:
+            yield space
+        finally:
+            with self._lock:
+                if self._closing:
+                    space.close()
+                else:
+                    self._workspaces.append(space)
+
+    def attend(self, sequences: Seq[Sequence], q: Seq[Array], layer: int = 0, *, out: Optional[Seq[Array]] = None,
+               masks: Optional[Seq[AnyMask]] = None, positions: Optional[Seq[int]] = None,
+               partial: bool = False, **options: Any) -> List[Any]:
+        """Attention of queries over the committed rows of the sequences, in one call; rows of open steps are not visible.
+
+        q[i]: float32 (query, query head, d_k), with any strides that rows may have. The last query is at the position of the last
+        token, or the first query is at positions[i]. out[i]: float32 (query, query head, d_v) to write to; None creates it. Returns the
+        list of outputs, or with partial=True a list of Partial. Options: scale (default 1 / sqrt(d_k)), softcap, alibi, mask_slopes,
+        sink_logits (float32, one per query head), bidirectional. Raises QuireError with status ERANGE if a ring or window has evicted
+        rows that a query would see; spare_tokens keeps more rows.
+        """
+        shape = self.shape(layer)
+        call = Call(shape, partial=partial, **options)
+        count = len(sequences)
+        if len(q) != count:
+            raise ValueError(f"{len(q)} arrays of queries were given for {count} sequences")
+        mask_list, out_list = per_sequence(masks, count, "masks"), per_sequence(out, count, "outputs")
+        position_list = per_sequence(positions, count, "positions")
+        jobs = (n.AttendJob * max(count, 1))()
+        results: List[Any] = []
+        keep: List[Any] = []
+        with ExitStack() as locks:
+            for sequence in sorted(set(sequences), key=id):
+                locks.enter_context(sequence._lock)
+            for i, sequence in enumerate(sequences):
+                if sequence.pool is not self:
+                    raise ValueError("a sequence belongs to another pool")
+                asked = queries(q[i], shape)
+                job, result = call.job(sequence._get(), layer, sequence.ring, asked, out_list[i], position_list[i])
+                if mask_list[i] is not None:
+                    job.mask = ctypes.pointer(call.mask(mask_list[i], job.n_queries))
+                jobs[i] = job
+                keep.append((job, asked))  # with the job the tiles and the mask that it points to; q[i] may be made when it is asked for
+                results.append(result)
+            space = locks.enter_context(self._workspace())
+            n.check(n.lib.quire_attend(space._get(), call.options, jobs, count))
+        return results
+
+    def __repr__(self) -> str:
+        return "<quire.Pool, closed>" if self.closed else f"<quire.Pool {self.plan.policy}, {self.stats.used_bytes} bytes used>"
+
+
+class Sequence(Handle):
+    """The tokens of one conversation. It keeps its pool alive. Calls from several threads wait for each other."""
+
+    def __init__(self, pool: Pool, *, max_tokens: int = 0, sinks: int = 0, spare_tokens: int = 0) -> None:
+        options = n.seq_options(max_tokens, sinks, spare_tokens)
+        out = ctypes.c_void_p()
+        with pool._lock:
+            n.check(n.lib.quire_seq_create(ctypes.byref(out), pool._get(), options))
+            self._begin(pool, out.value)
+
+    @classmethod
+    def _of(cls, pool: Pool, pointer: Optional[int]) -> Sequence:
+        """Wraps a sequence that the library created, while the pool cannot be closed."""
+        sequence = cls.__new__(cls)
+        sequence._begin(pool, pointer)
+        return sequence
+
+    def _begin(self, pool: Pool, pointer: Optional[int]) -> None:
+        Handle.__init__(self, pointer, n.lib.quire_seq_destroy, pool)
+        self.pool = pool
+        # The tokens of its last step and load; while they are in _tokens, these have not ended.
+        self._step: Optional[object] = None
+        self._load: Optional[object] = None
+        ring = n.lib.quire_seq_ring(pointer)
+        self.ring = Ring(ring.max_tokens, ring.sinks, ring.spare_tokens)
+        pool._sequences.add(self)
+
+    def _get(self) -> int:
+        if self._load in self._tokens:
+            raise QuireError("EBUSY", "the sequence is being loaded")
+        return super()._get()
+
+    def close(self) -> None:
+        """Destroys the sequence. Raises QuireError with status EBUSY while it is part of an open step or is being loaded."""
+        with self._lock:
+            if self._step in self._tokens:
+                raise QuireError("EBUSY", "the sequence is part of an open step")
+            if not self.closed:
+                self._get()
+            super().close()
+
+    @property
+    def length(self) -> int:
+        """Tokens appended minus tokens trimmed. Tokens of an open step do not count."""
+        with self._lock:
+            return int(n.lib.quire_seq_length(self._get()))
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __bool__(self) -> bool:
+        return True  # an empty one too
+
+    @property
+    def policy(self) -> str:
+        """The policy of new rows, in canonical form."""
+        with self._lock:
+            return n.text(n.lib.quire_plan_policy(n.lib.quire_seq_plan(self._get())))
+
+    def codec(self, side: str, layer: int = 0) -> str:
+        """The codec of new rows of a layer; "" for V if V is part of K."""
+        got = n.PlanLayer()
+        with self._lock:
+            n.check(n.lib.quire_plan_layer_info(n.lib.quire_seq_plan(self._get()), n.u32(layer, "layer"), got))
+            return n.text(got.v if side_of(side) else got.k)
+
+    # ------------------------------------------------------------------ in
+
+    def step(self, n_tokens: int) -> Step:
+        """Begins a step of this sequence alone: append and attend in each layer, then commit."""
+        return self.pool.step([self], [n_tokens])
+
+    def append(self, k: Union[AnyRows, Seq[AnyRows]], v: Union[AnyRows, Seq[AnyRows], None] = None, *,
+               dtype: Optional[str] = None) -> None:
+        """Appends the same number of rows in every layer: arrays (token, KV head, channel), one per layer.
+
+        With one layer you can give the arrays without a list. float32 and float16 need no dtype; dtype="bf16" is for uint16 arrays.
+        Leave v as None if V is part of K.
+        """
+        k_layers, v_layers = _per_layer(k, self.pool.plan.n_layers, "k"), _per_layer(v, self.pool.plan.n_layers, "v")
+        first = k_layers[0]
+        data = first.words if isinstance(first, MlxRows) else first.codes if isinstance(first, NativeRows) else first
+        if not isinstance(data, np.ndarray) or not data.ndim:
+            raise TypeError("k must be a numpy array of rows")
+        with self._lock, self.step(data.shape[0]) as step:
+            for layer, (k_rows, v_rows) in enumerate(zip(k_layers, v_layers)):
+                step.append_rows(layer, 0, k_rows, v_rows, dtype=dtype)
+
+    def attend(self, q: Array, layer: int = 0, *, out: Optional[Array] = None, mask: AnyMask = None,
+               position: Optional[int] = None, **options: Any) -> Any:
+        """Attention over the committed rows: Pool.attend() for one sequence."""
+        return self.pool.attend([self], [q], layer, out=None if out is None else [out], masks=[mask],
+                                positions=None if position is None else [position], **options)[0]
+
+    # -------------------------------------------------------------- changes
+
+    def fork(self) -> Sequence:
+        """Creates a second sequence with the same tokens. Both share pages until one of them writes."""
+        out = ctypes.c_void_p()
+        with self._lock, self.pool._lock:
+            self.pool._get()
+            n.check(n.lib.quire_seq_fork(ctypes.byref(out), self._get()))
+            return Sequence._of(self.pool, out.value)
+
+    def trim(self, length: int) -> None:
+        """Removes the rows from position length on. Raises QuireError with status ERANGE if rows that would become visible again are gone."""
+        with self._lock:
+            n.check(n.lib.quire_seq_trim(self._get(), n.u32(length, "length")))
+
+    @property
+    def trim_floor(self) -> int:
+        """The sequence can be trimmed to every length from this one on."""
+        with self._lock:
+            return int(n.lib.quire_seq_trim_floor(self._get()))
+
+    def convert(self, plan: Plan, *, new_only: bool = False) -> None:
+        """Switches to another plan of the same geometry and re-encodes the pages. new_only: finished pages stay as they are.
+
+        Pages shared with forks stay unchanged for the forks, so the sequences no longer share them afterwards.
+        """
+        with self._lock, plan._lock:
+            n.check(n.lib.quire_seq_convert(self._get(), plan._get(), _NEW if new_only else 0))
+
+    # ------------------------------------------------------------------ out
+
+    def _export(self, side: str, layer: int, first: int, count: int, rows: AnyRows, dtype: Optional[str]) -> None:
+        heads, d = self._row_shape(side, layer)
+        described, _ = describe(rows, count, heads, d, dtype, "out", writes=True)
+        with self._lock:
+            n.check(n.lib.quire_seq_export(self._get(), layer, side_of(side), n.u32(first, "first"), n.u32(count, "n"), described))
+
+    def _row_shape(self, side: str, layer: int) -> Tuple[int, int]:
+        shape = self.pool.shape(layer)
+        return shape.n_kv_heads, shape.d_v if side_of(side) else shape.d_k
+
+    def rows(self, side: str, layer: int = 0, first: int = 0, count: Optional[int] = None, *, dtype: str = "f32",
+             out: Optional[Array] = None) -> Array:
+        """Decoded rows [first, first + count) of side "k" or "v" as (token, KV head, channel); bf16 values are uint16."""
+        count = self.length - first if count is None else count
+        if out is None:
+            out = np.empty((n.u32(count, "count"), *self._row_shape(side, layer)), numpy_dtype(dtype))
+        self._export(side, layer, first, count, out, dtype)
+        return out
+
+    def codes(self, side: str, layer: int = 0, first: int = 0, count: Optional[int] = None) -> NativeRows:
+        """The same rows as the codec's own bytes, exactly as they are stored."""
+        count = self.length - first if count is None else count
+        heads, d = self._row_shape(side, layer)
+        codec = self.codec(side, layer)
+        width = n.lib.quire_codec_row_bytes(codec.encode(), d)
+        rows = NativeRows(codec, np.empty((n.u32(count, "count"), heads, width), np.uint8))
+        self._export(side, layer, first, count, rows, None)
+        return rows
+
+    def mlx(self, side: str, layer: int = 0, first: int = 0, count: Optional[int] = None, *, scale_dtype: str = "f16") -> MlxRows:
+        """The same rows as MLX's packed arrays, without encoding them again. Affine codecs only."""
+        count = self.length - first if count is None else count
+        heads, d = self._row_shape(side, layer)
+        rows = empty_mlx(self.codec(side, layer), n.u32(count, "count"), heads, d, scale_dtype)
+        self._export(side, layer, first, count, rows, None)
+        return rows
+
+    def save(self, file: BinaryIO) -> None:
+        """Writes the sequence to a binary file, which Pool.load() reads (docs/formats/snapshot.md)."""
+        writer = Writer(file)
+        with self._lock:
+            writer.check(n.lib.quire_seq_save(self._get(), writer.callback, None))
+
+    def to_bytes(self) -> bytes:
+        """The bytes that save() writes."""
+        file = io.BytesIO()
+        self.save(file)
+        return file.getvalue()
+
+    def __repr__(self) -> str:
+        return "<quire.Sequence, closed>" if self.closed else f"<quire.Sequence {self.policy}, {self.length} tokens>"
+
+
+class Step(Handle):
+    """At the end of a with block the step is committed; an exception in the block aborts it. Dropping a step aborts it."""
+
+    def __init__(self, pool: Pool, sequences: Seq[Sequence], n_tokens: Seq[int]) -> None:
+        count = len(sequences)
+        if len(n_tokens) != count:
+            raise ValueError(f"{len(n_tokens)} numbers of tokens were given for {count} sequences")
+        self.pool = pool
+        self.sequences = tuple(sequences)
+        self.n_tokens = tuple(n.u32(t, "n_tokens") for t in n_tokens)
+        out = ctypes.c_void_p()
+        with ExitStack() as locks:
+            self._lock_all(locks)
+            locks.enter_context(pool._lock)
+            pointers = (ctypes.c_void_p * count)(*[s._get() for s in self.sequences])
+            numbers = (ctypes.c_uint32 * count)(*self.n_tokens)
+            n.check(n.lib.quire_step_begin(ctypes.byref(out), pool._get(), pointers, numbers, count))
+            super().__init__(out.value, n.lib.quire_step_abort, *self.sequences)
+            pool._steps.add(self)
+            for sequence in self.sequences:
+                sequence._step = self._token
+
+    def _lock_all(self, locks: ExitStack) -> None:
+        for sequence in sorted(set(self.sequences), key=id):
+            locks.enter_context(sequence._lock)
+
+    # ------------------------------------------------------------------ end
+
+    def commit(self) -> None:
+        """Keeps the rows and ends the step. Raises QuireError with status EINVAL if a layer was not appended; the step then stays open."""
+        with ExitStack() as locks:
+            self._lock_all(locks)
+            locks.enter_context(self._lock)
+            n.check(n.lib.quire_step_commit(self._get()))
+            self._ended()
+
+    def abort(self) -> None:
+        """Discards the rows and ends the step. Does nothing if the step has already ended."""
+        with ExitStack() as locks:
+            self._lock_all(locks)
+            super().close()
+
+    def close(self) -> None:
+        self.abort()
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        if self.closed:
+            return
+        try:
+            if kind is None:
+                self.commit()
+        finally:
+            self.abort()
+
+    # --------------------------------------------------------------- append
+
+    def append_rows(self, layer: int, index: int, k: AnyRows, v: Optional[AnyRows] = None, *,
+                    dtype: Optional[str] = None) -> None:
+        """Appends rows of one sequence of the step, in any form. Rows in the layer's own codec are stored without re-encoding."""
+        shape = self.pool.shape(layer)
+        tokens = self.n_tokens[index]
+        k_rows, _ = describe(k, tokens, shape.n_kv_heads, shape.d_k, dtype, "k")
+        v_rows = None
+        if shape.v_in_k:
+            if v is not None:
+                raise ValueError("v was given, but V is part of K in this layer")
+        elif v is None:
+            raise ValueError("v is missing")
+        else:
+            v_rows, _ = describe(v, tokens, shape.n_kv_heads, shape.d_v, dtype, "v")
+        with self._lock:
+            n.check(n.lib.quire_step_append_rows(self._get(), layer, n.u32(index, "index"), k_rows, v_rows))
+
+    def append(self, layer: int, k: Array, v: Optional[Array] = None, *, dtype: Optional[str] = None) -> None:
+        """Appends rows of all sequences, one sequence after the other: (all tokens, KV head, channel)."""
+        total = sum(self.n_tokens)
+        for array, what in ((k, "k"), (v, "v")):
+            if array is not None and not isinstance(array, np.ndarray):
+                raise TypeError(f"{what} is a {type(array).__name__}, not a numpy array")
+            if array is not None and array.shape[:1] != (total,):
+                raise ValueError(f"{what} has shape {array.shape}, but the step has {total} tokens")
+        first = 0
+        for index, tokens in enumerate(self.n_tokens):
+            end = first + tokens
+            self.append_rows(layer, index, k[first:end], None if v is None else v[first:end], dtype=dtype)
+            first = end
+
+    # --------------------------------------------------------------- attend
+
+    def attend(self, layer: int, q: Array, *, out: Optional[Array] = None, masks: Optional[Seq[AnyMask]] = None,
+               partial: bool = False, **options: Any) -> Any:
+        """Attention of the step's tokens, which also see the rows of the step. Append the layer first.
+
+        q: contiguous float32 (all tokens, query head, d_k), one sequence after the other. The options are those of Pool.attend().
+        """
+        shape = self.pool.shape(layer)
+        call = Call(shape, partial=partial, **options)
+        total = sum(self.n_tokens)
+        q_at = dense(queries(q, shape), (total, shape.n_q_heads, shape.d_k), "q")
+        if out is None:
+            out = np.empty((total, shape.n_q_heads, shape.d_v), np.float32)
+        out_at = dense(out, (total, shape.n_q_heads, shape.d_v), "out", writes=True)
+        given: List[AnyMask] = per_sequence(masks, len(self.sequences), "masks")
+        result = Partial(out, np.empty(out.shape[:2], np.float32), np.empty(out.shape[:2], np.float32)) if partial else None
+        largest = None if result is None else address(result.max)
+        total_at = None if result is None else address(result.sum)
+        c_masks = (n.Mask * len(given))(*[call.mask(m, t) for m, t in zip(given, self.n_tokens)]) if masks is not None else None
+        with self._lock:
+            n.check(n.lib.quire_step_attend_with(self._get(), layer, q_at, out_at, largest, total_at, call.options, c_masks))
+        return out if result is None else result
+
+
+def _per_layer(rows: Any, n_layers: int, what: str) -> List[Any]:
+    if rows is None:
+        return [None] * n_layers
+    if isinstance(rows, (list, tuple)):
+        if len(rows) != n_layers:
+            raise ValueError(f"{what} has {len(rows)} arrays for {n_layers} layers")
+        return list(rows)
+    if n_layers != 1:
+        raise ValueError(f"{what} is one array, but there are {n_layers} layers; give a list")
+    return [rows]

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: MIT
+"""Shapes that plans, profiles, attention and sequences share: of a layer, of a model, and of a ring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence as Seq
+
+from . import _native as n
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Shape of a layer. window: sliding window in tokens, 0 for full attention. v_in_k: V is the first d_v channels of K, only K is stored."""
+
+    n_q_heads: int
+    n_kv_heads: int
+    d_k: int
+    d_v: int
+    window: int = 0
+    v_in_k: bool = False
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A query at position p sees the rows j < sinks and p - (max_tokens - sinks) < j <= p. max_tokens 0: it sees all rows."""
+
+    max_tokens: int
+    sinks: int
+    spare_tokens: int  #: number of rows kept in addition, so that a trim by that many tokens always works
+
+
+def geometry_of(layers: Seq[Layer]) -> n.Geometry:
+    shapes = (n.Layer * len(layers))(*[
+        n.Layer(*(n.u32(getattr(l, name), name) for name in ("n_q_heads", "n_kv_heads", "d_k", "d_v", "window")), int(l.v_in_k))
+        for l in layers])
+    geometry = n.Geometry(version=n.OPTIONS, n_layers=len(layers), layers=shapes)  # ctypes keeps shapes with it
+    return geometry

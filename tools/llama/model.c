@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: MIT */
+#define _POSIX_C_SOURCE 200809L
+#include "llama/model.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Metadata is a few megabytes, of vocabulary; nobody has to walk through the weights of a damaged file. */
+#define MAX_METADATA ((size_t)1 << 30)
+
+/* llama.cpp makes cells in steps, and gives window layers a batch of them more than the window. */
+enum { BATCH_CELLS = 512, CELL_STEP = 256 };
+/* Up to so many cells the device knows window layers by their buffer alone (plugins/ggml/plan.c). */
+enum { SHORT_CONTEXT = 4096 };
+
+/* ------------------------------------------------------------------- windows */
+
+/*
+ * Which layers have a window is in the code of llama.cpp, not in most files: of every `period` layers all but the last
+ * one, or but the first one. Architectures that are not listed have windows only if the file lists them layer by layer.
+ */
+static const struct window_rule {
+    const char *arch;
+    uint32_t period, window; /* window: where the file gives none */
+    bool first_is_full;
+} window_rules[] = {
+    {"gemma2", 2, 4096, false},  {"gemma3", 6, 0, false},      {"gemma3n", 5, 0, false},
+    {"gemma4", 0, 0, false},     {"cohere2", 4, 0, false},     {"cohere2moe", 4, 0, true},
+    {"gpt-oss", 2, 0, false},    {"olmo2", 4, 0, false},       {"exaone4", 4, 0, false},
+    {"exaone-moe", 4, 0, false}, {"smallthinker", 4, 0, true}, {"afmoe", 4, 0, false},
+    {"mellum", 4, 0, false},     {"plamo3", 8, 0, false},      {"llama4", 4, 8192, false},
+};
+
+static const struct window_rule *find_rule(const char *arch)
+{
+    for (size_t i = 0; i < sizeof window_rules / sizeof window_rules[0]; i++)
+        if (!strcmp(arch, window_rules[i].arch)) return &window_rules[i];
+    return NULL;
+}
+
+static uint32_t window_of(const gguf_facts *f, uint32_t layer)
+{
+    const struct window_rule *rule = find_rule(f->arch);
+    uint32_t window = f->sliding_window ? f->sliding_window : rule ? rule->window : 0;
+    if (!window || (!rule && f->window_pattern.n < 2)) return 0;
+    if (f->window_pattern.n > 1)
+        return layer < f->window_pattern.n && f->window_pattern.value[layer] ? window : 0;
+    uint32_t period = f->window_pattern.n ? f->window_pattern.value[0] : rule->period;
+    if (!period) return 0;
+    bool is_full = rule->first_is_full ? layer % period == 0 : layer % period == period - 1;
+    return is_full ? 0 : window;
+}
+
+/* -------------------------------------------------------------------- layers */
+
+static uint32_t value_at(const gguf_list *list, uint32_t layer)
+{
+    if (list->n == 1) return list->value[0];
+    return layer < list->n ? list->value[layer] : 0;
+}
+
+/* Layers that are recurrent, or that read the cache of another one, keep none. */
+static bool keeps_rows(const gguf_facts *f, uint32_t layer, uint32_t n_layers)
+{
+    uint32_t every = f->full_attention_interval;
+    if (every && (layer + 1) % every) return false;
+    if (!strcmp(f->arch, "gemma3n")) return layer < 20;
+    return !f->shared_kv_layers || layer + f->shared_kv_layers < n_layers;
+}
+
+static uint32_t pick(uint32_t special, uint32_t usual, uint32_t otherwise)
+{
+    return special ? special : usual ? usual : otherwise;
+}
+
+static bool fill_layer(quire_layer *l, const gguf_facts *f, uint32_t layer, uint32_t n_layers)
+{
+    uint32_t n_heads = value_at(&f->head_count, layer);
+    uint32_t n_kv = f->head_count_kv.n ? value_at(&f->head_count_kv, layer) : n_heads;
+    if (!n_heads || !n_kv || !keeps_rows(f, layer, n_layers)) return false;
+    uint32_t window = window_of(f, layer), d = f->embedding_length / n_heads;
+    *l = (quire_layer){.n_q_heads = n_heads,
+                       .n_kv_heads = n_kv,
+                       .d_k = pick(window ? f->key_length_swa : 0, f->key_length, d),
+                       .d_v = pick(window ? f->value_length_swa : 0, f->value_length, d),
+                       .v_in_k = f->key_length_mla && f->value_length_mla,
+                       .window = window};
+    return l->d_k && l->d_v;
+}
+
+/* A factor of 1 and the type "none" change nothing. Files may give a factor without a type, which is linear then. */
+static void fill_rope(model *m, const gguf_facts *f)
+{
+    bool other = f->rope_scaling_original && f->rope_scaling_original != f->context_length;
+    if (!strcmp(f->rope_scaling_type, "none") || (f->rope_scaling_factor <= 1 && !other)) return;
+    snprintf(m->rope_type, sizeof m->rope_type, "%s",
+             f->rope_scaling_type[0] ? f->rope_scaling_type : "linear");
+    m->rope_factor = f->rope_scaling_factor;
+    m->rope_original = f->rope_scaling_original;
+}
+
+const char *model_rope_text(char *text, const model *m)
+{
+    int n = snprintf(text, MODEL_ROPE_SIZE, "%s", m->rope_type);
+    if (m->rope_factor > 0)
+        n += snprintf(text + n, MODEL_ROPE_SIZE - (size_t)n, ", factor %.4g", m->rope_factor);
+    if (m->rope_original)
+        snprintf(text + n, MODEL_ROPE_SIZE - (size_t)n, ", original context %u", m->rope_original);
+    return text;
+}
+
+bool model_from_facts(model *m, const gguf_facts *f, char *message, size_t size)
+{
+    quire_layer some = {0};
+    *m = (model){.context = f->context_length};
+    fill_rope(m, f);
+    memcpy(m->arch, f->arch, sizeof m->arch);
+    memcpy(m->name, f->name, sizeof m->name);
+    if (f->block_count > f->nextn_predict_layers) m->n_layers = f->block_count - f->nextn_predict_layers;
+    if (!m->n_layers || m->n_layers > GGUF_MAX_LAYERS) {
+        snprintf(message, size, "it has %u layers", m->n_layers);
+        return false;
+    }
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        if ((m->has_kv[i] = fill_layer(&m->layers[i], f, i, m->n_layers))) {
+            some = m->layers[i];
+            m->n_kv_layers++;
+            m->n_window_layers += some.window > 0;
+        }
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        if (!m->has_kv[i]) m->layers[i] = some;
+    if (!m->n_kv_layers)
+        snprintf(message, size, "it is a model of the architecture %s without a KV cache", m->arch);
+    return m->n_kv_layers;
+}
+
+quire_geometry model_geometry(const model *m)
+{
+    return (quire_geometry){.version = QUIRE_OPTIONS, .n_layers = m->n_layers, .layers = m->layers};
+}
+
+/* ---------------------------------------------------------------------- file */
+
+/* name-00001-of-00003.gguf: all three. */
+static uint64_t parts_bytes(const char *path, uint64_t first)
+{
+    unsigned part, n_parts;
+    char other[4096];
+    struct stat s;
+    size_t n = strlen(path);
+    if (n < 20 || n >= sizeof other || sscanf(path + n - 20, "-%5u-of-%5u.gguf", &part, &n_parts) != 2)
+        return first;
+    uint64_t bytes = first;
+    for (unsigned i = 1; i <= n_parts && i <= 9999; i++) {
+        snprintf(other, sizeof other, "%.*s-%05u-of-%05u.gguf", (int)(n - 20), path, i, n_parts % 100000);
+        if (i != part && !stat(other, &s)) bytes += (uint64_t)s.st_size;
+    }
+    return bytes;
+}
+
+bool model_open(model *m, const char *path, char *message, size_t size)
+{
+    char why[256];
+    struct stat s;
+    static gguf_facts facts; /* large; one file at a time */
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &s) || !S_ISREG(s.st_mode)) {
+        snprintf(message, size, "%s: %s", path, fd < 0 ? strerror(errno) : "it is not a file");
+        if (fd >= 0) close(fd);
+        return false;
+    }
+    size_t n = (uint64_t)s.st_size < MAX_METADATA ? (size_t)s.st_size : MAX_METADATA;
+    void *bytes = n ? mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    close(fd);
+    snprintf(why, sizeof why, "it cannot be read");
+    bool right = bytes != MAP_FAILED && gguf_read(&facts, bytes, n, why, sizeof why) &&
+                 model_from_facts(m, &facts, why, sizeof why);
+    if (bytes != MAP_FAILED) munmap(bytes, n);
+    if (right)
+        m->file_bytes = parts_bytes(path, (uint64_t)s.st_size);
+    else
+        snprintf(message, size, "%s: %s", path, why);
+    return right;
+}
+
+bool model_profile_path(char *path, size_t size, const char *model_path)
+{
+    size_t n = strlen(model_path);
+    if (n > 5 && !strcmp(model_path + n - 5, ".gguf")) n -= 5;
+    return snprintf(path, size, "%.*s.quire-profile", (int)n, model_path) < (int)size;
+}
+
+/* --------------------------------------------------------------------- plans */
+
+quire_status model_plan_create(model_plan *out, const model *m, const char *policy,
+                               const quire_profile *profile, char *why, size_t size)
+{
+    static quire_layer flat[GGUF_MAX_LAYERS]; /* large */
+    model_plan p = {NULL, NULL};
+    quire_geometry any = {
+        .version = QUIRE_OPTIONS, .n_layers = 1, .n_q_heads = 8, .n_kv_heads = 8, .d_k = 128, .d_v = 128};
+    quire_geometry geometry = m ? model_geometry(m) : any;
+    quire_plan_options o = {
+        .version = QUIRE_OPTIONS, .profile = profile, .message = why, .message_size = size};
+    quire_status status = quire_plan_create(&p.plan, &geometry, policy, &o);
+    if (!status && m && m->n_window_layers) {
+        memcpy(flat, m->layers, sizeof flat);
+        for (uint32_t i = 0; i < m->n_layers; i++) flat[i].window = 0;
+        geometry.layers = flat;
+        status = quire_plan_create(&p.flat, &geometry, policy, &o);
+    }
+    if (status)
+        model_plan_destroy(&p);
+    else
+        *out = p;
+    return status;
+}
+
+void model_plan_destroy(model_plan *p)
+{
+    quire_plan_destroy(p->plan);
+    quire_plan_destroy(p->flat);
+    *p = (model_plan){NULL, NULL};
+}
+
+bool model_profile_fits(const model *m, const quire_profile *profile)
+{
+    model_plan plan = {NULL, NULL};
+    quire_status status = model_plan_create(&plan, m, "c:r8/r8", profile, NULL, 0);
+    model_plan_destroy(&plan);
+    return status != QUIRE_EMISMATCH;
+}
+
+bool model_plan_is_calibrated(const model_plan *p)
+{
+    quire_plan_layer info;
+    for (uint32_t i = 0; !quire_plan_layer_info(p->plan, i, &info); i++)
+        if (!strncmp(info.k, "c:", 2)) return true;
+    return false;
+}
+
+/* --------------------------------------------------------------------- sizes */
+
+static double f16_bytes(const quire_layer *l)
+{
+    return 2.0 * l->n_kv_heads * (l->d_k + (l->v_in_k ? 0 : l->d_v));
+}
+
+static double token_bytes(const model *m, const quire_plan *plan, uint32_t layer)
+{
+    quire_plan_layer info;
+    if (!plan || quire_plan_layer_info(plan, layer, &info)) return f16_bytes(&m->layers[layer]);
+    return info.bytes_per_token;
+}
+
+static uint64_t in_steps(uint64_t cells)
+{
+    return (cells + CELL_STEP - 1) / CELL_STEP * CELL_STEP;
+}
+
+/* Cells of one cache in a layer, whatever the number of caches. */
+static uint64_t layer_cells(uint32_t window, const model_use *use)
+{
+    uint64_t all = in_steps(use->tokens);
+    if (!window || use->full_windows) return all;
+    uint64_t some =
+        (uint64_t)window * (use->is_shared ? use->sequences : 1) + (use->batch ? use->batch : BATCH_CELLS);
+    return some < all ? in_steps(some) : all;
+}
+
+/* Whether the device takes this layer for one without a window. */
+static bool looks_full(uint32_t window, const model_use *use)
+{
+    uint64_t all = in_steps(use->tokens);
+    return !window || (all > SHORT_CONTEXT && layer_cells(window, use) == all);
+}
+
+double model_kv_bytes(const model *m, const model_plan *p, const model_use *use)
+{
+    double bytes = 0;
+    for (uint32_t i = 0; i < m->n_layers; i++) {
+        uint32_t window = m->layers[i].window;
+        const quire_plan *plan = !p ? NULL : window && looks_full(window, use) ? p->flat : p->plan;
+        if (m->has_kv[i]) bytes += token_bytes(m, plan, i) * (double)layer_cells(window, use);
+    }
+    return use->is_shared ? bytes : bytes * use->sequences;
+}
+
+uint64_t model_kv_tokens(const model *m, const model_plan *p, const model_use *use, double bytes)
+{
+    model_use one = *use;
+    uint64_t low = 0, high = (UINT64_C(1) << 31) / CELL_STEP;
+    while (low < high) {
+        uint64_t middle = low + (high - low + 1) / 2;
+        one.tokens = middle * CELL_STEP;
+        if (model_kv_bytes(m, p, &one) <= bytes)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low * CELL_STEP;
+}
+
+static bool has_growing(const model *m)
+{
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        if (m->has_kv[i] && !m->layers[i].window) return true;
+    return false;
+}
+
+double model_kv_token_bytes(const model *m, const model_plan *p)
+{
+    bool growing = has_growing(m);
+    double bytes = 0;
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        if (m->has_kv[i] && growing == !m->layers[i].window) bytes += token_bytes(m, p ? p->plan : NULL, i);
+    return bytes;
+}
+
+double model_kv_bits(const model *m, const model_plan *p)
+{
+    return 16 * model_kv_token_bytes(m, p) / model_kv_token_bytes(m, NULL);
+}
+
+double model_kv_bits_all(const model *m, const model_plan *p, const model_use *use)
+{
+    return 16 * model_kv_bytes(m, p, use) / model_kv_bytes(m, NULL, use);
+}

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT */
+/* store_options: options of `quire store ...`, and what they open. */
+#define _POSIX_C_SOURCE 200809L
+#include "store/options.h"
+
+#include "store/sha256.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *set_remote(void *ctx, const char *value)
+{
+    store_options *o = (store_options *)ctx;
+    const char *colon = strrchr(value, ':');
+    uint64_t port = 6379;
+    size_t n = colon ? (size_t)(colon - value) : strlen(value);
+    if (!n || n >= sizeof o->host || (colon && !tool_number(colon + 1, 0, 1, 65535, &port, NULL)))
+        return "HOST or HOST:PORT";
+    memcpy(o->host, value, n);
+    o->remote.host = o->host;
+    o->remote.port = (uint32_t)port;
+    return NULL;
+}
+
+static const char *set_tls(void *ctx, const char *value)
+{
+    (void)value;
+    ((store_options *)ctx)->remote.tls = 1;
+    return NULL;
+}
+
+/* The first line of a file, so that a password is in no list of processes. */
+static const char *set_password(void *ctx, const char *value)
+{
+    store_options *o = (store_options *)ctx;
+    FILE *f = fopen(value, "r");
+    bool read = f && fgets(o->password, sizeof o->password, f);
+    if (f) fclose(f);
+    if (!read) return "a readable file";
+    o->password[strcspn(o->password, "\r\n")] = 0;
+    o->remote.password = o->password;
+    return NULL;
+}
+
+static const char *set_scale(void *ctx, const char *value)
+{
+    return tool_real(value, -1e9, 1e9, &((store_options *)ctx)->adapter_scale) ? NULL : "a number";
+}
+
+static const tool_option disk_options[] = {
+    {"--json", NULL, "print JSON, one object per line, instead of text", TOOL_FLAG(store_options, json)},
+    {"--dir", "DIRECTORY", "directory of the disk tier", TOOL_WORD(store_options, directory)},
+};
+static const tool_option cap_options[] = {
+    {"--cap", "BYTES",
+     "size limit of its files, such as 64G; needed for a new directory\n(default: the limit the directory has)",
+     TOOL_BYTES(store_options, cap_bytes, 0, STORE_MAX_BYTES)},
+};
+static const tool_option remote_options[] = {
+    {"--remote", "HOST:PORT", "the remote tier: a server, or any node of a cluster", .set = set_remote},
+    {"--user", "NAME", "ACL user of the remote", TOOL_WORD(store_options, remote.user)},
+    {"--password-file", "FILE", "file whose first line is the password of the remote", .set = set_password},
+    {"--tls", NULL, "use TLS", .set = set_tls},
+    {"--tls-ca", "FILE", "trusted certificates (default: those of the system)",
+     TOOL_WORD(store_options, remote.tls_ca)},
+    {"--tls-cert", "FILE", "client certificate", TOOL_WORD(store_options, remote.tls_cert)},
+    {"--tls-key", "FILE", "private key of the client certificate", TOOL_WORD(store_options, remote.tls_key)},
+    {"--tls-name", "NAME", "name expected in the certificates of all nodes",
+     TOOL_WORD(store_options, remote.tls_name)},
+    {"--timeout", "MS", "give up after this time (default: 10000)",
+     TOOL_NUMBER(store_options, timeout_ms, 1, 3600000),
+     .wish = "a number of milliseconds from 1 to 3600000"},
+};
+static const tool_option identity_options[] = {
+    {"--model", "FILE", "model file; its SHA-256 becomes part of every key", TOOL_WORD(store_options, model)},
+    {"--weights", "TEXT", "instead of --model: a revision name that you keep unique yourself",
+     TOOL_WORD(store_options, weights)},
+    {"--adapter", "TEXT", "revision of the loaded LoRA adapter", TOOL_WORD(store_options, adapter)},
+    {"--adapter-scale", "X", "scale of the adapter", .set = set_scale},
+    {"--rope", "TEXT", "RoPE flags of the server, if it has any (default: model)",
+     TOOL_WORD(store_options, rope)},
+    {"--kv", "TEXT",
+     "how the rows were encoded: the value of QUIRE_KV if the server uses\nQuire's device (default: stock)",
+     TOOL_WORD(store_options, kv)},
+    {"--secret-file", "FILE", "32 bytes or 64 hex digits, the same on all servers of the tenant",
+     TOOL_WORD(store_options, secret_file)},
+};
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+int store_parse(store_options *o, uint32_t groups, const tool_command *about, const tool_option *more,
+                size_t n_more, int argc, char **argv)
+{
+    tool_option all[40];
+    tool_command command = *about;
+    size_t n = 0;
+    const struct {
+        uint32_t group;
+        const tool_option *options;
+        size_t n;
+    } lists[] = {{STORE_DISK, disk_options, COUNT(disk_options)},
+                 {STORE_CAP, cap_options, COUNT(cap_options)},
+                 {STORE_REMOTE, remote_options, COUNT(remote_options)},
+                 {STORE_IDENTITY, identity_options, COUNT(identity_options)}};
+    for (size_t i = 0; i < n_more; i++) all[n++] = more[i];
+    for (size_t i = 0; i < COUNT(lists); i++)
+        for (size_t j = 0; j < lists[i].n && groups & lists[i].group; j++) all[n++] = lists[i].options[j];
+    command.options = all;
+    command.n_options = n;
+    *o =
+        (store_options){.command = about->name, .timeout_ms = 10000, .n_streams = 1, .max_bytes = UINT64_MAX};
+    int code = tool_parse(&command, argc, argv, o);
+    if (code >= 0) return code;
+    if (!o->directory && !(groups & STORE_REMOTE && o->remote.host))
+        return tool_usage(about->name, groups & STORE_REMOTE
+                                           ? "give --dir DIRECTORY, --remote HOST:PORT or both"
+                                           : "give --dir DIRECTORY");
+    return -1;
+}
+
+int store_open(const store_options *o, quire_store **out)
+{
+    char message[512] = "";
+    quire_store_options options = {
+        QUIRE_OPTIONS,       .directory = o->directory, .disk_bytes = o->cap_bytes,
+        .remote = o->remote, .message = message,        .message_size = sizeof message};
+    quire_status status = quire_store_open(out, &options);
+    if (status) return tool_failed(o->command, "%s", *message ? message : quire_status_text(status));
+    return TOOL_OK;
+}
+
+int store_begin(store_options *o, uint32_t groups, const tool_command *about, const tool_option *more,
+                size_t n_more, int argc, char **argv, quire_store **out)
+{
+    int code = store_parse(o, groups, about, more, n_more, argc, argv);
+    if (code >= 0) return code;
+    code = store_open(o, out);
+    return code ? code : -1;
+}
+
+void store_print_hex(FILE *file, const uint8_t *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) fprintf(file, "%02x", bytes[i]);
+}
+
+/* ------------------------------------------------------------------ identity */
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+static bool read_secret(const char *path, uint8_t secret[32])
+{
+    char bytes[80];
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(bytes, 1, sizeof bytes, f) : 0;
+    if (f) fclose(f);
+    if (n == 32) {
+        memcpy(secret, bytes, 32);
+        return true;
+    }
+    for (size_t i = 0; i < 64; i++)
+        if (n < 64 || n > 66 || hex_digit(bytes[i]) < 0) return false;
+    for (size_t i = 0; i < 32; i++)
+        secret[i] = (uint8_t)(hex_digit(bytes[2 * i]) << 4 | hex_digit(bytes[2 * i + 1]));
+    return true;
+}
+
+static int digest_model(store_options *o)
+{
+    uint8_t digest[32];
+    char *to = o->weights_digest;
+    if (!sha256_file(o->model, digest)) return tool_failed(o->command, "%s: %s", o->model, strerror(errno));
+    to += sprintf(to, "sha256:");
+    for (int i = 0; i < 32; i++) to += sprintf(to, "%02x", digest[i]);
+    o->weights = o->weights_digest;
+    return TOOL_OK;
+}
+
+int store_identity(store_options *o, quire_identity *out)
+{
+    if (!o->secret_file) return tool_usage(o->command, "give --secret-file FILE");
+    if (!o->model == !o->weights) return tool_usage(o->command, "give either --model FILE or --weights TEXT");
+    if (!read_secret(o->secret_file, o->secret))
+        return tool_failed(o->command, "%s: a secret must be 32 bytes or 64 hex digits", o->secret_file);
+    int code = o->model ? digest_model(o) : TOOL_OK;
+    if (code) return code;
+    *out = (quire_identity){QUIRE_OPTIONS,
+                            .weights = o->weights,
+                            .tokenizer = o->weights,
+                            .adapter = o->adapter ? o->adapter : "",
+                            .adapter_scale = o->adapter_scale,
+                            .rope = o->rope ? o->rope : "model",
+                            .secret = o->secret};
+    return TOOL_OK;
+}
