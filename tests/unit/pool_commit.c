@@ -48,8 +48,8 @@ static size_t data_bytes(void)
     return (size_t)kib * 1024;
 }
 
-static const quire_geometry geometry = {QUIRE_OPTIONS,   .n_layers = 8, .n_q_heads = 8,
-                                        .n_kv_heads = 8, .d_k = 128,    .d_v = 128};
+static const quire_geometry geometry = {sizeof(quire_geometry), .n_layers = 8, .n_q_heads = 8,
+                                        .n_kv_heads = 8,        .d_k = 128,    .d_v = 128};
 
 static quire_status begin_and_abort(quire_pool *pool, quire_seq *seq, uint32_t n)
 {
@@ -83,7 +83,7 @@ static void limited(void)
     if (LIMITED) {
         /* More than the system gives: an error, and the pool is as it was. */
         uint64_t hash = kit_rows_hash(&geometry, seq);
-        quire_pool_stats stats;
+        quire_pool_stats stats = {.size = sizeof stats};
         limit_to(ROOM);
         KIT_REQUIRE(quire_plan_page_bytes(plan, 0) == PAGE);
         KIT_REQUIRE(begin_and_abort(pool, seq, 2 * ROOM / PAGE * 64) == QUIRE_EFULL);
