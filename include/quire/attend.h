@@ -65,7 +65,7 @@ QUIRE_API quire_status quire_workspace_stats_get(const quire_workspace *workspac
 /* ------------------------------------------------------------------ attend */
 
 /* The queries of one sequence. Tiles come from a prepared list or, if list is NULL, from an array. Strides 0 of q and out: dense
- * [query][head][d]. Passed in arrays. */
+ * [query][head][d]; if only the token stride is 0, it is n_q_heads head strides. Rows of out must not overlap. Passed in arrays. */
 typedef struct quire_attend_job {
     const quire_tile_list *list;
     uint32_t list_seq, list_layer; /* which sequence and layer of the list */
@@ -115,7 +115,7 @@ typedef struct quire_scatter_rows {
 } quire_scatter_rows;
 
 /* Encodes rows of all heads, K and V, into their tiles, on the threads of the workspace's executor. Everything is checked before
- * the first row is written. Nobody else may write to the same tiles meanwhile. */
+ * the first row is written. Nobody else may write to the same tiles meanwhile. EFORMAT: a NATIVE row is damaged. */
 QUIRE_API quire_status quire_scatter(quire_workspace *workspace, const quire_scatter_rows *rows);
 
 #ifdef __cplusplus

@@ -19,7 +19,6 @@ typedef struct quire_pool_options {
     size_t budget_bytes;              /* limit of page memory; at least one page of every group */
     const quire_allocator *allocator; /* copied */
     const quire_executor *executor;   /* copied; what ctx points to must outlive the pool */
-    const quire_log *log;             /* copied */
 } quire_pool_options;
 
 typedef struct quire_pool_stats {
@@ -127,7 +126,7 @@ QUIRE_API quire_status quire_step_append_rows(quire_step *step, uint32_t layer, 
 QUIRE_API quire_status quire_step_attend(quire_step *step, uint32_t layer, const float *q, float *out);
 /*
  * The same with everything that attention can take. The first token of q and out is the first one of the first sequence.
- * Strides 0: dense [token][head][d].
+ * Strides 0: dense [token][head][d], as in quire_attend_job.
  */
 typedef struct quire_step_queries {
     size_t size;

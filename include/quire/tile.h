@@ -64,7 +64,8 @@ typedef struct quire_tile_ref {
  * Memory that a host divides into blocks of block_tokens tokens each, for all layers, as engines with block tables do. Tile t
  * (tokens 64 t to 64 t + 63) of block b, head h and layer l begins at
  * k + b * k_block_stride + t * k_tile_stride + h * k_head_stride + l * k_layer_stride, and the same for V.
- * All of it is aligned to 64 bytes and zeroed before its first use. A block that is used again need not be zeroed.
+ * All of it is aligned to 64 bytes and zeroed before its first use. A block that is used again need not be zeroed. A stride of
+ * which there is more than one (block, tile of a block, head, layer) is at least the size of a tile.
  */
 typedef struct quire_paged_memory {
     size_t size;
@@ -78,7 +79,8 @@ typedef struct quire_paged_memory {
     uint32_t n_layers;
 } quire_paged_memory;
 
-/* Which blocks hold the tokens of n_seqs sequences. The blocks of sequence i begin at blocks + i * row_stride / 4. */
+/* Which blocks hold the tokens of n_seqs sequences. The blocks of sequence i begin i * row_stride bytes after blocks. A row has room
+ * for all blocks that the sequence's length needs; a single sequence may have stride 0. */
 typedef struct quire_block_table {
     size_t size;
     const quire_paged_memory *memory;
@@ -93,8 +95,8 @@ typedef struct quire_block_table {
 
 /*
  * The tiles of one or more sequences, checked and prepared once, for use by every layer and by any number of calls of
- * quire_attend(). A list refers to tiles; it does not own them. Only one thread at a time may change a list; several
- * may attend with it.
+ * quire_attend(). A list refers to tiles and formats; it does not own them: all that was added must stay until the list is cleared
+ * or destroyed. Only one thread at a time may change a list; several may attend with it.
  */
 typedef struct quire_tile_list quire_tile_list;
 
@@ -103,9 +105,10 @@ QUIRE_API void quire_tile_list_destroy(quire_tile_list *list);
 QUIRE_API void quire_tile_list_clear(quire_tile_list *list); /* keeps its memory for the next step */
 QUIRE_API uint32_t quire_tile_list_count(const quire_tile_list *list); /* sequences added so far */
 /*
- * Add sequences to the list; they are numbered in the order of these calls. All of a list must have the same number of layers,
- * KV heads and head sizes per layer. If a call fails, the list is as it was before. EINVAL: a tile, length or block is outside its
- * documented range. EUNSUPPORTED: more than 16 formats of one side in one sequence.
+ * Add sequences to the list; they are numbered in the order of these calls. All tiles of a sequence have the same number of KV heads
+ * and the same head sizes; sequences may differ. If a call fails, the list is as it was before. EINVAL: a tile, length or block is
+ * outside its documented range. EUNSUPPORTED: more than 256 different combinations of formats and strides in one sequence; at most
+ * 16 formats of one side can be used by quire_attend().
  */
 /* One sequence of one layer. */
 QUIRE_API quire_status quire_tile_list_add_tiles(quire_tile_list *list, const quire_tile_ref *tiles,

@@ -42,7 +42,7 @@ static quire_status read_tiles(quire_job *job)
     const quire_attend_job *s = &job->spec;
     if (s->list_seq >= job->list->n_seqs) return QUIRE_EINVAL;
     const quire_list_seq *seq = &job->list->seq[s->list_seq];
-    if (seq->n_tiles && s->list_layer >= seq->n_layers) return QUIRE_EINVAL;
+    if (s->list_layer >= seq->n_layers) return QUIRE_EINVAL;
     job->seq = seq;
     job->tile = job->list->tile + seq->first_tile;
     job->split = job->list->split + seq->first_split;
@@ -63,18 +63,32 @@ static quire_status read_tiles(quire_job *job)
     return QUIRE_OK;
 }
 
-/* One of q and out: values aligned, rows apart (what is read may overlap), strides filled in. */
-static bool check_rows(quire_form form, const void *data, size_t *token_stride, size_t *head_stride,
-                       uint32_t n_heads, uint32_t d, bool is_written)
+/* Whether all rows end somewhere, and do not overlap: heads lie inside of tokens or tokens inside of heads. What is only read may
+ * overlap. */
+static bool rows_are_apart(size_t row, uint32_t n_tokens, size_t token_stride, uint32_t n_heads,
+                           size_t head_stride, bool is_written)
+{
+    size_t heads = row, tokens = row, all;
+    if (!quire_extend(&heads, n_heads, head_stride) || !quire_extend(&tokens, n_tokens, token_stride))
+        return false;
+    all = heads;
+    if (!quire_extend(&all, n_tokens, token_stride)) return false;
+    if (!is_written) return true;
+    if (n_tokens < 2) return n_heads < 2 || head_stride >= row;
+    if (n_heads < 2) return token_stride >= row;
+    return (head_stride >= row && heads <= token_stride) || (token_stride >= row && tokens <= head_stride);
+}
+
+/* One of q and out: values aligned, rows apart, strides filled in. */
+static bool check_rows(const quire_attend_job *s, quire_form form, const void *data, size_t *token_stride,
+                       size_t *head_stride, uint32_t d, bool is_written)
 {
     if (!quire_form_is_float(form)) return false;
     size_t value = quire_value_bytes(form), row = d * value;
     if (((uintptr_t)data | *token_stride | *head_stride) % value) return false;
-    if (is_written && ((*token_stride && *token_stride < row) || (*head_stride && *head_stride < row)))
-        return false;
     if (!*head_stride) *head_stride = row;
-    if (!*token_stride) *token_stride = n_heads * row;
-    return true;
+    if (!*token_stride) *token_stride = quire_bytes(s->n_q_heads, *head_stride);
+    return rows_are_apart(row, s->n_queries, *token_stride, s->n_q_heads, *head_stride, is_written);
 }
 
 static bool shape_is_valid(const quire_attend_job *s)
@@ -91,9 +105,8 @@ quire_status quire_job_read(quire_job *job, const quire_attend_job *spec, const 
     *job = (quire_job){.spec = *spec, .list = list};
     quire_attend_job *s = &job->spec;
     if (!shape_is_valid(s) || (s->n_queries && (!s->q || !s->out))) return QUIRE_EINVAL;
-    if (!check_rows(s->q_form, s->q, &s->q_token_stride, &s->q_head_stride, s->n_q_heads, s->d_k, false) ||
-        !check_rows(s->out_form, s->out, &s->out_token_stride, &s->out_head_stride, s->n_q_heads, s->d_v,
-                    true))
+    if (!check_rows(s, s->q_form, s->q, &s->q_token_stride, &s->q_head_stride, s->d_k, false) ||
+        !check_rows(s, s->out_form, s->out, &s->out_token_stride, &s->out_head_stride, s->d_v, true))
         return QUIRE_EINVAL;
     if (o->flags & QUIRE_ATTEND_PARTIAL &&
         ((s->n_queries && (!s->max || !s->sum)) || s->out_form != QUIRE_F32))

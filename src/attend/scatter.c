@@ -31,13 +31,48 @@ static uint8_t *tile_at(const quire_paged_memory *m, quire_side side, uint32_t l
            layer * m->v_layer_stride;
 }
 
-/* One head and side: nobody else writes to its tiles. */
+static const quire_format *format_of(const scatter *s, quire_side side)
+{
+    return side == QUIRE_K ? s->memory.k_format : s->memory.v_format;
+}
+
+/* A task is one head and one side. */
+static quire_side side_of(const scatter *s, uint32_t task, uint32_t *head)
+{
+    *head = task / s->n_sides;
+    return task % s->n_sides ? QUIRE_V : QUIRE_K;
+}
+
+/* A codec's own bytes are the only rows that can be damaged. */
+static bool can_be_damaged(const scatter *s, quire_side side)
+{
+    return s->rows[side].form == QUIRE_NATIVE &&
+           format_of(s, side)->coder.codec->values != QUIRE_VALUES_FLOAT;
+}
+
+static void check_task(void *arg, uint32_t task)
+{
+    scatter *s = (scatter *)arg;
+    uint32_t head;
+    quire_side side = side_of(s, task, &head);
+    quire_coded_row coded;
+    for (uint32_t i = 0; i < s->n_tokens && can_be_damaged(s, side); i++) {
+        if (s->slots[i] < 0) continue;
+        quire_rows row = quire_rows_at(&s->rows[side], 0, i, head);
+        quire_status status = quire_row_unpack(&format_of(s, side)->coder, (const uint8_t *)row.data, &coded);
+        if (!status) continue;
+        atomic_store_explicit(&s->status, (uint32_t)status, memory_order_relaxed);
+        return;
+    }
+}
+
+/* Nobody else writes to its tiles. */
 static void scatter_task(void *arg, uint32_t task)
 {
     scatter *s = (scatter *)arg;
-    quire_side side = task % s->n_sides ? QUIRE_V : QUIRE_K;
-    uint32_t head = task / s->n_sides;
-    const quire_format *format = side == QUIRE_K ? s->memory.k_format : s->memory.v_format;
+    uint32_t head;
+    quire_side side = side_of(s, task, &head);
+    const quire_format *format = format_of(s, side);
     quire_counts counts = {0};
     for (uint32_t i = 0, run; i < s->n_tokens; i += run) {
         run = 1;
@@ -60,12 +95,8 @@ static void scatter_task(void *arg, uint32_t task)
 static quire_status read_side(scatter *s, quire_side side, const quire_rows *theirs)
 {
     const quire_paged_memory *m = &s->memory;
-    const quire_format *format = side == QUIRE_K ? m->k_format : m->v_format;
-    size_t stride = side == QUIRE_K ? m->k_head_stride : m->v_head_stride;
-    uintptr_t base = (uintptr_t)(side == QUIRE_K ? m->k : m->v);
-    if (format->coder.side != side || m->n_kv_heads > format->n_heads || base % 64 ||
-        (m->n_kv_heads > 1 && stride < format->tile_bytes))
-        return QUIRE_EINVAL;
+    const quire_format *format = format_of(s, side);
+    if (format->coder.side != side || m->n_kv_heads > format->n_heads) return QUIRE_EINVAL;
     quire_status status = quire_rows_read(&s->rows[side], theirs);
     return status ? status : quire_rows_check(format, m->n_kv_heads, s->n_tokens, &s->rows[side]);
 }
@@ -79,7 +110,8 @@ static quire_status read_scatter(scatter *s, const quire_scatter_rows *r)
     s->layer = r->layer;
     s->slots = r->slots;
     s->n_sides = m->v ? 2 : 1;
-    if (r->layer >= m->n_layers || (r->n_tokens && !r->slots) || (!m->v && !m->k_format->coder.d_v))
+    if (r->layer >= m->n_layers || (r->n_tokens && !r->slots) || (!m->v && !m->k_format->coder.d_v) ||
+        (uintptr_t)r->slots % sizeof *r->slots)
         return QUIRE_EINVAL;
     for (uint32_t i = 0; i < r->n_tokens; i++)
         if (r->slots[i] >= 0 && (uint64_t)r->slots[i] >= (uint64_t)m->n_blocks * m->block_tokens)
@@ -87,6 +119,16 @@ static quire_status read_scatter(scatter *s, const quire_scatter_rows *r)
     if (!r->n_tokens) return QUIRE_OK;
     status = read_side(s, QUIRE_K, r->k);
     return status || !m->v ? status : read_side(s, QUIRE_V, r->v);
+}
+
+static quire_status run(const quire_workspace *w, scatter *s, void (*task)(void *, uint32_t))
+{
+    uint32_t n_tasks = s->n_sides * s->memory.n_kv_heads;
+    if (w->executor.run)
+        w->executor.run(w->executor.ctx, task, s, n_tasks);
+    else
+        for (uint32_t i = 0; i < n_tasks; i++) task(s, i);
+    return (quire_status)atomic_load_explicit(&s->status, memory_order_relaxed);
 }
 
 quire_status quire_scatter(quire_workspace *w, const quire_scatter_rows *rows)
@@ -99,16 +141,15 @@ quire_status quire_scatter(quire_workspace *w, const quire_scatter_rows *rows)
     if (!status && r.counts) status = quire_read_sized(&counts, sizeof counts, r.counts);
     if (!status) status = read_scatter(&s, &r);
     if (status || !r.n_tokens) return status;
-    uint32_t n_tasks = s.n_sides * s.memory.n_kv_heads;
-    if (w->executor.run)
-        w->executor.run(w->executor.ctx, scatter_task, &s, n_tasks);
-    else
-        for (uint32_t i = 0; i < n_tasks; i++) scatter_task(&s, i);
+    if (can_be_damaged(&s, QUIRE_K) || (s.n_sides > 1 && can_be_damaged(&s, QUIRE_V)))
+        status = run(w, &s, check_task);
+    if (status) return status;
+    status = run(w, &s, scatter_task);
     if (r.counts) {
         counts.nan += atomic_load_explicit(&s.nan, memory_order_relaxed);
         counts.saturated += atomic_load_explicit(&s.saturated, memory_order_relaxed);
         counts.recoded += atomic_load_explicit(&s.recoded, memory_order_relaxed);
         (void)quire_write_sized(r.counts, &counts, sizeof counts);
     }
-    return (quire_status)atomic_load_explicit(&s.status, memory_order_relaxed);
+    return status;
 }

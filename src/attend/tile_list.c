@@ -79,7 +79,10 @@ quire_status quire_tile_list_begin(quire_tile_list *list, uint32_t n_layers, uin
 /* Whether the tiles of all heads lie apart and aligned. */
 static bool heads_are_apart(uintptr_t first, size_t stride, const quire_format *f, uint32_t n_heads)
 {
-    return first % 64 == 0 && (n_heads == 1 || (stride % 64 == 0 && stride >= f->tile_bytes));
+    size_t bytes = f->tile_bytes;
+    if (first % 64) return false;
+    return n_heads == 1 ||
+           (stride % 64 == 0 && stride >= f->tile_bytes && quire_extend(&bytes, n_heads, stride));
 }
 
 static quire_status check_layer(const quire_list_layer *l)
@@ -261,18 +264,40 @@ static void fill_from_memory(const void *ctx, quire_list_layer *layer)
         };
 }
 
+/* Whether the tiles of one side lie apart, and where the last of them lies can be computed. */
+static bool tiles_are_apart(const quire_paged_memory *m, quire_side side)
+{
+    bool is_k = side == QUIRE_K;
+    const struct {
+        uint32_t n;
+        size_t stride;
+    } by[] = {
+        {m->n_blocks, is_k ? m->k_block_stride : m->v_block_stride},
+        {m->block_tokens / QUIRE_PAGE_TOKENS, is_k ? m->k_tile_stride : m->v_tile_stride},
+        {m->n_kv_heads, is_k ? m->k_head_stride : m->v_head_stride},
+        {m->n_layers, is_k ? m->k_layer_stride : m->v_layer_stride},
+    };
+    size_t tile = (is_k ? m->k_format : m->v_format)->tile_bytes, bytes = tile;
+    if ((uintptr_t)(is_k ? m->k : m->v) % 64) return false;
+    for (size_t i = 0; i < sizeof by / sizeof *by; i++) {
+        if (by[i].n < 2) continue; /* its stride is not used */
+        if (by[i].stride % 64 || by[i].stride < tile || !quire_extend(&bytes, by[i].n, by[i].stride))
+            return false;
+    }
+    return true;
+}
+
 quire_status quire_paged_memory_read(quire_paged_memory *own, const quire_paged_memory *memory)
 {
     quire_status status = quire_read_sized(own, sizeof *own, memory);
     if (status) return status;
     if (!own->k || !own->k_format || (own->v && !own->v_format) || !own->n_kv_heads || !own->n_layers)
         return QUIRE_EINVAL;
+    if (own->n_kv_heads > QUIRE_MAX_HEADS || own->n_layers > QUIRE_MAX_LAYERS) return QUIRE_EINVAL;
     if (!own->block_tokens || own->block_tokens % QUIRE_PAGE_TOKENS || own->n_blocks > (uint32_t)INT32_MAX)
         return QUIRE_EINVAL;
-    size_t strides = own->k_block_stride | own->k_tile_stride | own->k_head_stride | own->k_layer_stride;
-    if (own->v)
-        strides |= own->v_block_stride | own->v_tile_stride | own->v_head_stride | own->v_layer_stride;
-    return strides % 64 ? QUIRE_EINVAL : QUIRE_OK;
+    bool apart = tiles_are_apart(own, QUIRE_K) && (!own->v || tiles_are_apart(own, QUIRE_V));
+    return apart ? QUIRE_OK : QUIRE_EINVAL;
 }
 
 static quire_status add_blocks(quire_tile_list *list, const quire_paged_memory *m, quire_layout_key key,
@@ -299,6 +324,13 @@ static quire_status add_blocks(quire_tile_list *list, const quire_paged_memory *
     return quire_tile_list_end(list, status);
 }
 
+/* Whether a row of the table is long enough. One row alone needs no stride. */
+static bool row_has(const quire_block_table *t, uint32_t block_tokens, uint32_t length)
+{
+    size_t n_blocks = length / block_tokens + (length % block_tokens != 0);
+    return n_blocks <= t->row_stride / sizeof(int32_t) || (t->n_seqs == 1 && !t->row_stride);
+}
+
 quire_status quire_tile_list_add_blocks(quire_tile_list *list, const quire_block_table *table)
 {
     quire_block_table t;
@@ -306,8 +338,8 @@ quire_status quire_tile_list_add_blocks(quire_tile_list *list, const quire_block
     if (!list) return QUIRE_EINVAL;
     quire_status status = quire_read_sized(&t, sizeof t, table);
     if (status) return status;
-    if (t.reserved || (t.n_seqs && (!t.blocks || !t.lengths)) || t.row_stride % sizeof(int32_t))
-        return QUIRE_EINVAL;
+    if (t.reserved || (t.n_seqs && (!t.blocks || !t.lengths))) return QUIRE_EINVAL;
+    if (((uintptr_t)t.blocks | (uintptr_t)t.lengths | t.row_stride) % sizeof(int32_t)) return QUIRE_EINVAL;
     status = quire_paged_memory_read(&m, t.memory);
     if (status) return status;
     uint32_t n_before = list->n_seqs;
@@ -316,7 +348,8 @@ quire_status quire_tile_list_add_blocks(quire_tile_list *list, const quire_block
     quire_layout_key key = {{(uintptr_t)m.k, (uintptr_t)m.v, list->n_layouts, 0, QUIRE_KEY_BLOCKS}};
     for (uint32_t i = 0; i < t.n_seqs && !status; i++) {
         const int32_t *blocks = (const int32_t *)(const void *)((const uint8_t *)t.blocks + i * t.row_stride);
-        status = t.lengths[i] < 0 ? QUIRE_EINVAL : add_blocks(list, &m, key, blocks, (uint32_t)t.lengths[i]);
+        bool fits = t.lengths[i] >= 0 && row_has(&t, m.block_tokens, (uint32_t)t.lengths[i]);
+        status = fits ? add_blocks(list, &m, key, blocks, (uint32_t)t.lengths[i]) : QUIRE_EINVAL;
     }
     if (!status) return QUIRE_OK;
     list->n_seqs = n_before;

@@ -14,6 +14,16 @@
  */
 #define QUIRE_SPLIT_TOKENS 1024u
 
+/* Adds the distance from the first to the last of n things to *bytes, which is at most SIZE_MAX / 2. False: it would exceed that;
+ * nothing has changed. */
+static inline bool quire_extend(size_t *bytes, uint64_t n, size_t stride)
+{
+    if (n < 2) return true;
+    if (stride > (SIZE_MAX / 2 - *bytes) / (n - 1)) return false;
+    *bytes += (size_t)(n - 1) * stride;
+    return true;
+}
+
 /* Tiles [begin, end) of a sequence. */
 typedef struct quire_split {
     uint32_t begin, end;

@@ -320,7 +320,7 @@ static void fill_strides(size_t *token_stride, size_t *head_stride, quire_form f
 {
     size_t row = d * quire_value_bytes(form);
     if (!*head_stride) *head_stride = row;
-    if (!*token_stride) *token_stride = n_heads * row;
+    if (!*token_stride) *token_stride = quire_bytes(n_heads, *head_stride);
 }
 
 quire_status quire_step_attend_with(quire_step *step, uint32_t layer, const quire_step_queries *queries)
