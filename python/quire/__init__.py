@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from typing import Optional
 
 from . import _native
@@ -22,9 +24,13 @@ from .threads import Threads
 __version__ = _native.text(_native.lib.quire_version())
 PAGE_TOKENS = _native.PAGE_TOKENS
 
+if _native.lib.quire_isa_use_environment():
+    warnings.warn(f"QUIRE_ISA={os.environ.get('QUIRE_ISA')} is not the name of an instruction set and is ignored", RuntimeWarning,
+                  stacklevel=2)
+
 
 def isa() -> str:
-    """The instruction set in use. Set QUIRE_ISA in the environment to select a lower one."""
+    """The instruction set in use. Set QUIRE_ISA in the environment, before the import, to select a lower one."""
     return _native.text(_native.lib.quire_isa_in_use())
 
 

@@ -19,10 +19,10 @@ from ._handle import Handle, Shared
 from ._shapes import Layer, Ring
 from ._stream import Reader, Writer
 from ._workspace import Workspace
-from .attend import AnyMask, Call, Partial, per_sequence, queries
+from .attend import AnyMask, Call, per_sequence
 from .errors import QuireError
 from .plan import Plan
-from .rows import AnyRows, Array, MlxRows, NativeRows, address, dense, describe, empty_mlx, numpy_dtype, side_of
+from .rows import AnyRows, Array, MlxRows, NativeRows, describe, empty_mlx, numpy_dtype, side_of
 from .threads import Threads
 
 _NEW = 1  # QUIRE_CONVERT_NEW
@@ -50,7 +50,7 @@ class Pool(Shared):
 
     def __init__(self, plan: Plan, budget_bytes: int, threads: Union[int, Threads] = 1) -> None:
         team = threads if isinstance(threads, Threads) else None if threads == 1 else Threads(threads)
-        options = n.PoolOptions(version=n.OPTIONS, budget_bytes=n.u64(budget_bytes, "budget_bytes"))
+        options = n.PoolOptions(budget_bytes=n.u64(budget_bytes, "budget_bytes"))
         out = ctypes.c_void_p()
         with ExitStack() as locks:
             if team is not None:
@@ -104,9 +104,9 @@ class Pool(Shared):
     def stats(self) -> PoolStats:
         got = n.PoolStats()
         with self._lock:
-            n.lib.quire_pool_stats_get(self._get(), got)
+            n.check(n.lib.quire_pool_stats_get(self._get(), got))
         return PoolStats(got.budget_bytes, got.used_bytes, got.resident_bytes, got.peak_bytes, got.n_pages, got.n_copies,
-                         got.counts.nan, got.counts.saturated, got.counts.recoded)
+                         got.nan, got.saturated, got.recoded)
 
     # -------------------------------------------------------------- attention
 
@@ -126,14 +126,15 @@ class Pool(Shared):
 
     def attend(self, sequences: Seq[Sequence], q: Seq[Array], layer: int = 0, *, out: Optional[Seq[Array]] = None,
                masks: Optional[Seq[AnyMask]] = None, positions: Optional[Seq[int]] = None,
-               partial: bool = False, **options: Any) -> List[Any]:
+               dtype: Optional[str] = None, partial: bool = False, **options: Any) -> List[Any]:
         """Attention of queries over the committed rows of the sequences, in one call; rows of open steps are not visible.
 
-        q[i]: float32 (query, query head, d_k), with any strides that rows may have. The last query is at the position of the last
-        token, or the first query is at positions[i]. out[i]: float32 (query, query head, d_v) to write to; None creates it. Returns the
-        list of outputs, or with partial=True a list of Partial. Options: scale (default 1 / sqrt(d_k)), softcap, alibi, mask_slopes,
-        sink_logits (float32, one per query head), bidirectional. Raises QuireError with status ERANGE if a ring or window has evicted
-        rows that a query would see; spare_tokens keeps more rows.
+        q[i]: (query, query head, d_k), with any strides that rows may have. The last query is at the position of the last token, or the
+        first query is at positions[i]. out[i]: (query, query head, d_v) to write to; None creates it with the dtype of q[i]. Both may be
+        float32, float16, or with dtype="bf16" uint16; the result is computed in float32 and rounded at the end. Returns the list of
+        outputs, or with partial=True a list of Partial, always float32. Options: scale (default 1 / sqrt(d_k)), softcap, alibi,
+        mask_slopes, sink_logits (float32, one per query head), bidirectional. Raises QuireError with status ERANGE if a ring or window has
+        evicted rows that a query would see; spare_tokens keeps more rows.
         """
         shape = self.shape(layer)
         call = Call(shape, partial=partial, **options)
@@ -151,15 +152,15 @@ class Pool(Shared):
             for i, sequence in enumerate(sequences):
                 if sequence.pool is not self:
                     raise ValueError("a sequence belongs to another pool")
-                asked = queries(q[i], shape)
-                job, result = call.job(sequence._get(), layer, sequence.ring, asked, out_list[i], position_list[i])
+                asked = q[i]
+                job, result = call.job(sequence._get(), layer, sequence.ring, asked, out_list[i], dtype, position_list[i])
                 if mask_list[i] is not None:
                     job.mask = ctypes.pointer(call.mask(mask_list[i], job.n_queries))
                 jobs[i] = job
                 keep.append((job, asked))  # with the job the tiles and the mask that it points to; q[i] may be made when it is asked for
                 results.append(result)
             space = locks.enter_context(self._workspace())
-            n.check(n.lib.quire_attend(space._get(), call.options, jobs, count))
+            n.check(n.lib.quire_attend(space._get(), call.options, jobs, count, ctypes.sizeof(n.AttendJob)))
         return results
 
     def __repr__(self) -> str:
@@ -189,7 +190,8 @@ class Sequence(Handle):
         # The tokens of its last step and load; while they are in _tokens, these have not ended.
         self._step: Optional[object] = None
         self._load: Optional[object] = None
-        ring = n.lib.quire_seq_ring(pointer)
+        ring = n.SeqOptions()
+        n.check(n.lib.quire_seq_ring(pointer, ring))
         self.ring = Ring(ring.max_tokens, ring.sinks, ring.spare_tokens)
         pool._sequences.add(self)
 
@@ -435,26 +437,21 @@ class Step(Handle):
     # --------------------------------------------------------------- attend
 
     def attend(self, layer: int, q: Array, *, out: Optional[Array] = None, masks: Optional[Seq[AnyMask]] = None,
-               partial: bool = False, **options: Any) -> Any:
+               dtype: Optional[str] = None, partial: bool = False, **options: Any) -> Any:
         """Attention of the step's tokens, which also see the rows of the step. Append the layer first.
 
-        q: contiguous float32 (all tokens, query head, d_k), one sequence after the other. The options are those of Pool.attend().
+        q: (all tokens, query head, d_k), one sequence after the other. Strides, dtypes and options are those of Pool.attend().
         """
-        shape = self.pool.shape(layer)
-        call = Call(shape, partial=partial, **options)
-        total = sum(self.n_tokens)
-        q_at = dense(queries(q, shape), (total, shape.n_q_heads, shape.d_k), "q")
-        if out is None:
-            out = np.empty((total, shape.n_q_heads, shape.d_v), np.float32)
-        out_at = dense(out, (total, shape.n_q_heads, shape.d_v), "out", writes=True)
-        given: List[AnyMask] = per_sequence(masks, len(self.sequences), "masks")
-        result = Partial(out, np.empty(out.shape[:2], np.float32), np.empty(out.shape[:2], np.float32)) if partial else None
-        largest = None if result is None else address(result.max)
-        total_at = None if result is None else address(result.sum)
-        c_masks = (n.Mask * len(given))(*[call.mask(m, t) for m, t in zip(given, self.n_tokens)]) if masks is not None else None
+        call = Call(self.pool.shape(layer), partial=partial, **options)
+        placed, result = call.place(q, out, dtype, sum(self.n_tokens))
+        asked = n.StepQueries(options=ctypes.pointer(call.options), **placed)
+        if masks is not None:
+            given: List[AnyMask] = per_sequence(masks, len(self.sequences), "masks")
+            asked.masks = (n.Mask * len(given))(*[call.mask(m, t) for m, t in zip(given, self.n_tokens)])
+            asked.mask_stride = ctypes.sizeof(n.Mask)
         with self._lock:
-            n.check(n.lib.quire_step_attend_with(self._get(), layer, q_at, out_at, largest, total_at, call.options, c_masks))
-        return out if result is None else result
+            n.check(n.lib.quire_step_attend_with(self._get(), layer, asked))
+        return result
 
 
 def _per_layer(rows: Any, n_layers: int, what: str) -> List[Any]:

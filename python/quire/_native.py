@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Finds libquire and declares the functions of quire.h. Nothing here is for users. ctypes releases the GIL in every call."""
+"""Finds libquire and declares the functions of its headers. Nothing here is for users. ctypes releases the GIL in every call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any, Dict, List, Optional, Tuple, Type
 
 from .errors import PoolFull, QuireError
 
-OPTIONS = 0 * 10000 + 1 * 100  # QUIRE_OPTIONS of the header that this file was written for
 PAGE_TOKENS = 64
 F32, F16, BF16, NATIVE, MLX = range(5)  # quire_form
 K, V = range(2)  # quire_side
@@ -24,19 +23,32 @@ WRITE = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
 READ = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
 
 
-class Executor(Structure):
-    _fields_ = [("ctx", c_void_p), ("run", c_void_p), ("n_threads", c_uint32)]
+class Sized(Structure):
+    """A structure that begins with its size (base.h). Constructing one sets the size; the other members follow in the order of _fields_.
+
+    ctypes does not construct the elements of an array: fill an array with constructed structures.
+    """
+
+    _fields_ = [("size", c_size_t)]
+
+    def __init__(self, *members: Any, **named: Any) -> None:
+        super().__init__(ctypes.sizeof(self), *members, **named)
 
 
-class CodecInfo(Structure):
-    _fields_ = [("name", c_char_p), ("summary", c_char_p), ("bits", c_uint32), ("group", c_uint32), ("flags", c_uint32)]
+class Executor(Sized):
+    _fields_ = [("ctx", c_void_p), ("run", c_void_p), ("n_threads", c_uint32), ("reserved", c_uint32)]
 
 
-class Counts(Structure):
+class CodecInfo(Sized):
+    _fields_ = [("name", c_char_p), ("summary", c_char_p), ("bits", c_uint32), ("group", c_uint32), ("flags", c_uint32),
+                ("reserved", c_uint32)]
+
+
+class Counts(Sized):
     _fields_ = [("nan", c_uint64), ("saturated", c_uint64), ("recoded", c_uint64)]
 
 
-class Rows(Structure):  # quire_rows and quire_rows_out lie alike
+class Rows(Sized):  # quire_rows and quire_rows_out have the same members
     _fields_ = [("form", c_int), ("scale_form", c_int), ("data", c_void_p), ("scales", c_void_p), ("biases", c_void_p),
                 ("token_stride", c_size_t), ("head_stride", c_size_t), ("seq_stride", c_size_t),
                 ("scale_token_stride", c_size_t), ("scale_head_stride", c_size_t), ("scale_seq_stride", c_size_t),
@@ -48,61 +60,61 @@ class Layer(Structure):
                 ("window", c_uint32), ("v_in_k", c_uint32)]
 
 
-class Geometry(Structure):
-    _fields_ = [("version", c_uint32), ("n_layers", c_uint32), ("n_q_heads", c_uint32), ("n_kv_heads", c_uint32),
-                ("d_k", c_uint32), ("d_v", c_uint32), ("v_in_k", c_uint32), ("windows", POINTER(c_uint32)),
-                ("layers", POINTER(Layer))]
+class Geometry(Sized):
+    _fields_ = [("n_layers", c_uint32), ("n_q_heads", c_uint32), ("n_kv_heads", c_uint32), ("d_k", c_uint32), ("d_v", c_uint32),
+                ("v_in_k", c_uint32), ("windows", POINTER(c_uint32)), ("layers", POINTER(Layer)), ("layer_stride", c_size_t)]
 
 
-class Rope(Structure):
+class Rope(Sized):
     _fields_ = [("n_pairs", c_uint32), ("interleaved", c_uint32), ("frequencies", c_void_p)]
 
 
-class Preset(Structure):
+class Preset(Sized):
     _fields_ = [("name", c_char_p), ("without", c_char_p), ("with_profile", c_char_p), ("summary", c_char_p)]
 
 
-class PlanOptions(Structure):
-    _fields_ = [("version", c_uint32), ("profile", c_void_p), ("allocator", c_void_p), ("message", c_char_p),
-                ("message_size", c_size_t)]
+class PlanOptions(Sized):
+    _fields_ = [("profile", c_void_p), ("allocator", c_void_p), ("message", c_char_p), ("message_size", c_size_t)]
 
 
-class PlanLayer(Structure):
-    _fields_ = [("k", c_char_p), ("v", c_char_p), ("sink_k", c_char_p), ("sink_v", c_char_p), ("sink_tokens", c_uint32),
-                ("group", c_uint32), ("window", c_uint32), ("bytes_per_token", c_double), ("reason", c_char_p)]
+class PlanLayer(Sized):
+    _fields_ = [("k", c_char_p), ("v", c_char_p), ("sink_k", c_char_p), ("sink_v", c_char_p), ("reason", c_char_p),
+                ("bytes_per_token", c_double), ("sink_tokens", c_uint32), ("group", c_uint32), ("group_index", c_uint32),
+                ("window", c_uint32), ("n_q_heads", c_uint32), ("n_kv_heads", c_uint32), ("d_k", c_uint32), ("d_v", c_uint32),
+                ("v_in_k", c_uint32), ("reserved", c_uint32)]
 
 
-class PoolOptions(Structure):
-    _fields_ = [("version", c_uint32), ("budget_bytes", c_size_t), ("allocator", c_void_p), ("executor", POINTER(Executor))]
+class PoolOptions(Sized):
+    _fields_ = [("budget_bytes", c_size_t), ("allocator", c_void_p), ("executor", POINTER(Executor)), ("log", c_void_p)]
 
 
-class PoolStats(Structure):
+class PoolStats(Sized):
     _fields_ = [("budget_bytes", c_size_t), ("used_bytes", c_size_t), ("resident_bytes", c_size_t), ("peak_bytes", c_size_t),
-                ("n_pages", c_uint64), ("n_copies", c_uint64), ("counts", Counts)]
+                ("n_pages", c_uint64), ("n_copies", c_uint64), ("nan", c_uint64), ("saturated", c_uint64), ("recoded", c_uint64)]
 
 
-class SeqOptions(Structure):
-    _fields_ = [("version", c_uint32), ("max_tokens", c_uint32), ("sinks", c_uint32), ("spare_tokens", c_uint32)]
+class SeqOptions(Sized):
+    _fields_ = [("max_tokens", c_uint32), ("sinks", c_uint32), ("spare_tokens", c_uint32), ("reserved", c_uint32)]
 
 
-class SnapshotInfo(Structure):
-    _fields_ = [("policy", c_char * 512), ("plan_fingerprint", c_uint64), ("length", c_uint32), ("max_tokens", c_uint32),
-                ("sinks", c_uint32), ("spare_tokens", c_uint32)]
+class SnapshotInfo(Sized):
+    _fields_ = [("plan_fingerprint", c_uint64), ("length", c_uint32), ("max_tokens", c_uint32), ("sinks", c_uint32),
+                ("spare_tokens", c_uint32), ("policy", c_char * 512)]
 
 
-class Mask(Structure):
-    _fields_ = [("form", c_int), ("data", c_void_p), ("query_stride", c_size_t), ("head_stride", c_size_t),
-                ("first", c_uint32), ("n_keys", c_uint32)]
+class Mask(Sized):
+    _fields_ = [("data", c_void_p), ("query_stride", c_size_t), ("head_stride", c_size_t), ("form", c_int), ("first", c_uint32),
+                ("n_keys", c_uint32), ("reserved", c_uint32)]
 
 
-class AttendOptions(Structure):
-    _fields_ = [("version", c_uint32), ("flags", c_uint32), ("scale", c_float), ("softcap", c_float), ("alibi", c_void_p),
-                ("mask_slopes", c_void_p), ("sink_logits", c_void_p)]
+class AttendOptions(Sized):
+    _fields_ = [("flags", c_uint32), ("scale", c_float), ("softcap", c_float), ("reserved", c_uint32), ("alibi", c_void_p),
+                ("mask_slopes", c_void_p), ("sink_logits", c_void_p), ("cancelled", c_void_p), ("cancelled_ctx", c_void_p)]
 
 
-class FormatOptions(Structure):
-    _fields_ = [("version", c_uint32), ("side", c_int), ("d", c_uint32), ("d_v", c_uint32), ("profile", c_void_p),
-                ("layer", c_uint32), ("allocator", c_void_p)]
+class FormatOptions(Sized):
+    _fields_ = [("side", c_int), ("d", c_uint32), ("d_v", c_uint32), ("layer", c_uint32), ("profile", c_void_p),
+                ("allocator", c_void_p)]
 
 
 class TileRef(Structure):
@@ -111,11 +123,18 @@ class TileRef(Structure):
 
 
 class AttendJob(Structure):
-    _fields_ = [("tiles", POINTER(TileRef)), ("n_tiles", c_uint32), ("n_q_heads", c_uint32), ("n_kv_heads", c_uint32),
-                ("d_k", c_uint32), ("d_v", c_uint32), ("n_queries", c_uint32), ("first_query", c_uint32),
-                ("window", c_uint32), ("ring_tokens", c_uint32), ("ring_sinks", c_uint32), ("q", c_void_p),
-                ("q_stride", c_size_t), ("q_head_stride", c_size_t), ("out", c_void_p), ("out_stride", c_size_t),
+    _fields_ = [("list", c_void_p), ("list_seq", c_uint32), ("list_layer", c_uint32), ("tiles", POINTER(TileRef)),
+                ("tile_stride", c_size_t), ("n_tiles", c_uint32), ("n_q_heads", c_uint32), ("n_kv_heads", c_uint32),
+                ("d_k", c_uint32), ("d_v", c_uint32), ("n_queries", c_uint32), ("first_query", c_uint32), ("window", c_uint32),
+                ("ring_tokens", c_uint32), ("ring_sinks", c_uint32), ("q_form", c_int), ("out_form", c_int), ("q", c_void_p),
+                ("q_token_stride", c_size_t), ("q_head_stride", c_size_t), ("out", c_void_p), ("out_token_stride", c_size_t),
                 ("out_head_stride", c_size_t), ("max", c_void_p), ("sum", c_void_p), ("mask", POINTER(Mask))]
+
+
+class StepQueries(Sized):
+    _fields_ = [("q_form", c_int), ("out_form", c_int), ("q", c_void_p), ("q_token_stride", c_size_t), ("q_head_stride", c_size_t),
+                ("out", c_void_p), ("out_token_stride", c_size_t), ("out_head_stride", c_size_t), ("max", c_void_p), ("sum", c_void_p),
+                ("options", POINTER(AttendOptions)), ("masks", POINTER(Mask)), ("mask_stride", c_size_t)]
 
 
 # ----------------------------------------------------------------- functions
@@ -130,9 +149,10 @@ _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_isa_in_use": (c_char_p, []),
     "quire_isa_at": (c_char_p, [_U32]),
     "quire_isa_use": (_S, [c_char_p]),
+    "quire_isa_use_environment": (_S, []),
     "quire_threads_create": (_S, [_OUT, _U32]),
     "quire_threads_destroy": (None, [_P]),
-    "quire_threads_executor": (Executor, [_P]),
+    "quire_threads_executor": (_S, [_P, POINTER(Executor)]),
     "quire_codec_count": (_U32, []),
     "quire_codec_at": (POINTER(CodecInfo), [_U32]),
     "quire_codec_find": (POINTER(CodecInfo), [c_char_p]),
@@ -164,7 +184,7 @@ _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_plan_bytes": (_S, [_P, POINTER(SeqOptions), _U32, _U32, POINTER(c_size_t)]),
     "quire_pool_create": (_S, [_OUT, _P, POINTER(PoolOptions)]),
     "quire_pool_add_plan": (_S, [_P, _P]),
-    "quire_pool_stats_get": (None, [_P, POINTER(PoolStats)]),
+    "quire_pool_stats_get": (_S, [_P, POINTER(PoolStats)]),
     "quire_pool_destroy": (None, [_P]),
     "quire_seq_create": (_S, [_OUT, _P, POINTER(SeqOptions)]),
     "quire_seq_destroy": (None, [_P]),
@@ -174,15 +194,15 @@ _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_seq_trim_floor": (_U32, [_P]),
     "quire_seq_convert": (_S, [_P, _P, _U32]),
     "quire_seq_plan": (_P, [_P]),
-    "quire_seq_ring": (SeqOptions, [_P]),
+    "quire_seq_ring": (_S, [_P, POINTER(SeqOptions)]),
     "quire_seq_export": (_S, [_P, _U32, _S, _U32, _U32, POINTER(Rows)]),
     "quire_seq_save": (_S, [_P, WRITE, _P]),
     "quire_seq_load": (_S, [_OUT, _P, READ, _P]),
     "quire_snapshot_read_info": (_S, [POINTER(SnapshotInfo), READ, _P]),
-    "quire_seq_tiles": (_U32, [_P, _U32, POINTER(TileRef), _U32]),
+    "quire_seq_tiles": (_U32, [_P, _U32, POINTER(TileRef), _U32, c_size_t]),
     "quire_step_begin": (_S, [_OUT, _P, POINTER(c_void_p), POINTER(c_uint32), _U32]),
     "quire_step_append_rows": (_S, [_P, _U32, _U32, POINTER(Rows), POINTER(Rows)]),
-    "quire_step_attend_with": (_S, [_P, _U32, _P, _P, _P, _P, POINTER(AttendOptions), POINTER(Mask)]),
+    "quire_step_attend_with": (_S, [_P, _U32, POINTER(StepQueries)]),
     "quire_step_commit": (_S, [_P]),
     "quire_step_abort": (None, [_P]),
     "quire_format_create": (_S, [_OUT, c_char_p, POINTER(FormatOptions)]),
@@ -192,7 +212,7 @@ _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_tile_decode": (_S, [_P, _U32, _P, _U32, _U32, POINTER(Rows)]),
     "quire_workspace_create": (_S, [_OUT, POINTER(Executor), _P]),
     "quire_workspace_destroy": (None, [_P]),
-    "quire_attend": (_S, [_P, POINTER(AttendOptions), POINTER(AttendJob), _U32]),
+    "quire_attend": (_S, [_P, POINTER(AttendOptions), POINTER(AttendJob), _U32, c_size_t]),
     "quire_attend_merge": (None, [_P, _P, _P, _P, _P, _P, _U32, _U32]),
     "quire_attend_finish": (None, [_P, _P, _P, _U32, _U32, _P, _U32]),
 }
@@ -263,4 +283,4 @@ def u64(value: int, what: str) -> int:
 
 
 def seq_options(max_tokens: int, sinks: int, spare_tokens: int) -> SeqOptions:
-    return SeqOptions(OPTIONS, u32(max_tokens, "max_tokens"), u32(sinks, "sinks"), u32(spare_tokens, "spare_tokens"))
+    return SeqOptions(u32(max_tokens, "max_tokens"), u32(sinks, "sinks"), u32(spare_tokens, "spare_tokens"))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from typing import Sequence as Seq
 
@@ -34,5 +35,5 @@ def geometry_of(layers: Seq[Layer]) -> n.Geometry:
     shapes = (n.Layer * len(layers))(*[
         n.Layer(*(n.u32(getattr(l, name), name) for name in ("n_q_heads", "n_kv_heads", "d_k", "d_v", "window")), int(l.v_in_k))
         for l in layers])
-    geometry = n.Geometry(version=n.OPTIONS, n_layers=len(layers), layers=shapes)  # ctypes keeps shapes with it
+    geometry = n.Geometry(n_layers=len(layers), layers=shapes, layer_stride=ctypes.sizeof(n.Layer))  # ctypes keeps shapes with it
     return geometry

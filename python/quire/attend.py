@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
-from typing import Any, List, NamedTuple, Optional, Sequence as Seq, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence as Seq, Tuple, Union
 
 import numpy as np
 
@@ -51,7 +52,6 @@ class Call:
         self.partial = partial
         self.keep: List[Any] = [alibi, mask_slopes, sink_logits]
         self.options = n.AttendOptions(
-            version=n.OPTIONS,
             flags=(_BIDIRECTIONAL if bidirectional else 0) | (_PARTIAL if partial else 0),
             scale=scale,
             softcap=softcap,
@@ -78,31 +78,42 @@ class Call:
         if query < 0 or head < 0 or query % size or head % size or not values.flags.aligned:
             raise ValueError("mask has a negative stride or is not aligned to its dtype")
         self.keep.append(values)
-        return n.Mask(form, address(values), query // size, head // size, n.u32(mask.first, "first"), values.shape[-1])
+        return n.Mask(address(values), query, head, form, n.u32(mask.first, "first"), values.shape[-1])
 
-    def job(self, sequence: int, layer: int, ring: Ring, q: Array, out: Optional[Array], position: Optional[int]) -> Tuple[n.AttendJob, Any]:
+    def place(self, q: Array, out: Optional[Array], dtype: Optional[str], count: Optional[int] = None) -> Tuple[Dict[str, Any], Any]:
+        """Where queries and outputs are: the members that jobs and steps have for it, and the object that the call will fill."""
+        shape = self.shape
+        q_form = form_of(q, dtype, "q")
+        q_token, q_head = strides_of(q, (count, shape.n_q_heads, shape.d_k), "q")
+        count = q.shape[0]
+        if out is None:
+            out = np.empty((count, shape.n_q_heads, shape.d_v), np.float32 if self.partial else q.dtype)
+        is_bf16 = dtype == "bf16" and getattr(out, "dtype", None) == np.uint16
+        out_form = form_of(out, "bf16" if is_bf16 else None, "out")
+        if self.partial and out_form != n.F32:
+            raise TypeError("out must be an array of float32 for a partial result")
+        out_token, out_head = strides_of(out, (count, shape.n_q_heads, shape.d_v), "out")
+        placed = {"q_form": q_form, "q": address(q), "q_token_stride": q_token, "q_head_stride": q_head, "out_form": out_form,
+                  "out": address(out, "out", True), "out_token_stride": out_token, "out_head_stride": out_head}
+        if not self.partial:
+            return placed, out
+        result = Partial(out, np.empty((count, shape.n_q_heads), np.float32), np.empty((count, shape.n_q_heads), np.float32))
+        return {**placed, "max": address(result.max), "sum": address(result.sum)}, result
+
+    def job(self, sequence: int, layer: int, ring: Ring, q: Array, out: Optional[Array], dtype: Optional[str],
+            position: Optional[int]) -> Tuple[n.AttendJob, Any]:
         """A job of queries over a sequence, whose pointer and ring are given, and the object that the call will fill."""
         shape = self.shape
+        placed, result = self.place(q, out, dtype)
         count, length = q.shape[0], int(n.lib.quire_seq_length(sequence))
         first = length - count if position is None else position
         if position is None and first < 0:
             raise ValueError(f"{count} queries were given, but the sequence has only {length} tokens")
-        if out is None:
-            out = np.empty((count, shape.n_q_heads, shape.d_v), np.float32)
-        elif not isinstance(out, np.ndarray) or out.dtype != np.float32:
-            raise TypeError("out must be an array of float32")
-        q_strides = strides_of(q, (None, shape.n_q_heads, shape.d_k), "q")
-        out_strides = strides_of(out, (count, shape.n_q_heads, shape.d_v), "out")
-        if any(s % 4 for s in q_strides + out_strides):
-            raise ValueError("the strides of q and out must be multiples of 4 bytes")
         tiles, n_tiles = _tiles(sequence, layer, ring, shape, first, length)
-        job = n.AttendJob(tiles, n_tiles, shape.n_q_heads, shape.n_kv_heads, shape.d_k, shape.d_v, count, n.u32(first, "position"),
-                          shape.window, ring.max_tokens, ring.sinks, address(q), q_strides[0] // 4, q_strides[1] // 4,
-                          address(out, "out", True), out_strides[0] // 4, out_strides[1] // 4)
-        if not self.partial:
-            return job, out
-        result = Partial(out, np.empty((count, shape.n_q_heads), np.float32), np.empty((count, shape.n_q_heads), np.float32))
-        job.max, job.sum = address(result.max), address(result.sum)
+        job = n.AttendJob(tiles=tiles, tile_stride=ctypes.sizeof(n.TileRef), n_tiles=n_tiles, n_q_heads=shape.n_q_heads,
+                          n_kv_heads=shape.n_kv_heads, d_k=shape.d_k, d_v=shape.d_v, n_queries=count,
+                          first_query=n.u32(first, "position"), window=shape.window, ring_tokens=ring.max_tokens, ring_sinks=ring.sinks,
+                          **placed)
         return job, result
 
 
@@ -110,7 +121,7 @@ def _tiles(sequence: int, layer: int, ring: Ring, shape: Layer, first_query: int
     """The tiles that the queries can see, and their number."""
     room = -(-length // n.PAGE_TOKENS)
     tiles = (n.TileRef * room)()
-    count = n.lib.quire_seq_tiles(sequence, layer, tiles, room)
+    count = n.lib.quire_seq_tiles(sequence, layer, tiles, room, ctypes.sizeof(n.TileRef))
     if count == room:
         return tiles, count
     lowest = 0
@@ -122,14 +133,6 @@ def _tiles(sequence: int, layer: int, ring: Ring, shape: Layer, first_query: int
     if sum(tiles[i].first + n.PAGE_TOKENS > lowest for i in range(count)) < need:
         raise QuireError("ERANGE", "the first queries need rows that have already been evicted; attend within the step, or set spare_tokens")
     return tiles, count
-
-
-def queries(q: Array, shape: Layer, what: str = "q") -> Array:
-    if not isinstance(q, np.ndarray) or q.dtype != np.float32:
-        raise TypeError(f"{what} is not an array of float32")
-    if q.ndim != 3 or q.shape[1:] != (shape.n_q_heads, shape.d_k):
-        raise ValueError(f"{what} has shape {q.shape}, not (queries, {shape.n_q_heads}, {shape.d_k})")
-    return q
 
 
 def _partial_shape(part: Partial, what: str) -> Tuple[int, int, int]:

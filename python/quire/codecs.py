@@ -54,7 +54,7 @@ class Format(Handle):
                  head: int = 0) -> None:
         codec_info(codec)  # raises if it is unknown
         out = ctypes.c_void_p()
-        options = n.FormatOptions(version=n.OPTIONS, side=side_of(side), d=n.u32(d, "d"), layer=n.u32(layer, "layer"))
+        options = n.FormatOptions(side=side_of(side), d=n.u32(d, "d"), layer=n.u32(layer, "layer"))
         if profile is None:
             n.check(n.lib.quire_format_create(ctypes.byref(out), codec.encode(), options))
         else:

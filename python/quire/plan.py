@@ -63,7 +63,7 @@ class Plan(Handle):
         self.layers: Tuple[Layer, ...] = tuple(layers)
         geometry = geometry_of(self.layers)
         message = ctypes.create_string_buffer(512)
-        options = n.PlanOptions(version=n.OPTIONS, message=ctypes.cast(message, ctypes.c_char_p), message_size=len(message))
+        options = n.PlanOptions(message=ctypes.cast(message, ctypes.c_char_p), message_size=len(message))
         out = ctypes.c_void_p()
         if profile is None:
             status = n.lib.quire_plan_create(ctypes.byref(out), geometry, policy.encode(), options)

@@ -21,41 +21,42 @@ from .plan import Plan
 from .pool import Pool
 from .sequence import Ring, Sequence
 
-_N_MISSES = 22
+_MISS_REASONS = 64  # QUIRE_MISS_REASONS
 
 
-class _Remote(Structure):
-    _fields_ = [("host", c_char_p), ("port", c_uint32), ("user", c_char_p), ("password", c_char_p), ("tls", c_uint32),
+class _Remote(n.Sized):
+    _fields_ = [("host", c_char_p), ("user", c_char_p), ("password", c_char_p), ("port", c_uint32), ("tls", c_uint32),
                 ("tls_ca", c_char_p), ("tls_cert", c_char_p), ("tls_key", c_char_p), ("tls_name", c_char_p),
                 ("connections", c_uint32), ("ttl_seconds", c_uint32), ("connect_ms", c_uint32), ("stall_ms", c_uint32),
                 ("in_flight_bytes", c_size_t)]
 
 
-class _Options(Structure):
-    _fields_ = [("version", c_uint32), ("directory", c_char_p), ("disk_bytes", c_uint64), ("disk_bytes_per_day", c_uint64),
-                ("disk_threads", c_uint32), ("no_promote", c_uint32), ("queue_bytes", c_size_t), ("remote", _Remote),
-                ("allocator", c_void_p), ("message", c_char_p), ("message_size", c_size_t)]
+class _Options(n.Sized):
+    _fields_ = [("directory", c_char_p), ("disk_bytes", c_uint64), ("disk_bytes_per_day", c_uint64), ("disk_threads", c_uint32),
+                ("no_promote", c_uint32), ("queue_bytes", c_size_t), ("remote", POINTER(_Remote)), ("allocator", c_void_p),
+                ("log", c_void_p), ("message", c_char_p), ("message_size", c_size_t)]
 
 
-class _Stats(Structure):
-    _fields_ = [("loads", c_uint64), ("misses", c_uint64 * _N_MISSES), ("loaded", c_uint64 * 2), ("loaded_bytes", c_uint64 * 2),
+class _Stats(n.Sized):
+    _fields_ = [("loads", c_uint64), ("misses", c_uint64 * _MISS_REASONS), ("loaded", c_uint64 * 2), ("loaded_bytes", c_uint64 * 2),
                 ("saved", c_uint64 * 2), ("saved_bytes", c_uint64 * 2), ("known", c_uint64 * 2), ("dropped", c_uint64 * 2),
                 ("failed", c_uint64 * 2), ("queued_bytes", c_uint64 * 2), ("evicted", c_uint64), ("removed", c_uint64 * 2),
                 ("disk_bytes", c_uint64), ("disk_cap_bytes", c_uint64), ("disk_objects", c_uint64), ("pinned_objects", c_uint64),
                 ("breaks", c_uint64), ("reconnects", c_uint64), ("nodes", c_uint32), ("nodes_down", c_uint32)]
 
 
-class _Identity(Structure):
-    _fields_ = [("version", c_uint32), ("weights", c_char_p), ("tokenizer", c_char_p), ("adapter", c_char_p),
-                ("adapter_scale", c_double), ("rope", c_char_p), ("secret", c_char_p)]
+class _Identity(n.Sized):
+    _fields_ = [("weights", c_char_p), ("tokenizer", c_char_p), ("adapter", c_char_p), ("adapter_scale", c_double), ("rope", c_char_p),
+                ("secret", c_char_p)]
 
 
 class _Media(Structure):
     _fields_ = [("position", c_uint32), ("digest", c_uint8 * 32)]
 
 
-class _Prompt(Structure):
-    _fields_ = [("tokens", c_void_p), ("n_tokens", c_uint32), ("media", POINTER(_Media)), ("n_media", c_uint32)]
+class _Prompt(n.Sized):
+    _fields_ = [("tokens", c_void_p), ("media", POINTER(_Media)), ("media_stride", c_size_t), ("n_tokens", c_uint32),
+                ("n_media", c_uint32)]
 
 
 _OUT, _P, _U32, _S, _PROMPT = POINTER(c_void_p), c_void_p, c_uint32, c_int, POINTER(_Prompt)
@@ -65,7 +66,7 @@ _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_store_flush": (_S, [_P, _U32]),
     "quire_store_close": (None, [_P]),
     "quire_miss_name": (c_char_p, [_S]),
-    "quire_store_stats_get": (None, [_P, POINTER(_Stats)]),
+    "quire_store_stats_get": (_S, [_P, POINTER(_Stats)]),
     "quire_namespace_create": (_S, [_OUT, _P, POINTER(_Identity), _P, POINTER(n.SeqOptions)]),
     "quire_namespace_destroy": (None, [_P]),
     "quire_namespace_root": (None, [_P, c_char_p]),
@@ -143,7 +144,7 @@ class _PromptArgument:
             raise ValueError("a digest must have 32 bytes")
         self.media = (_Media * len(media))(*[
             _Media(n.u32(position, "position"), (c_uint8 * 32).from_buffer_copy(digest)) for position, digest in media])
-        self.value = _Prompt(self.tokens.ctypes.data, len(self.tokens), self.media, len(media))
+        self.value = _Prompt(self.tokens.ctypes.data, self.media, ctypes.sizeof(_Media), len(self.tokens), len(media))
 
 
 class Store(Shared):
@@ -156,18 +157,18 @@ class Store(Shared):
     def __init__(self, directory: "Union[str, PathLike[str], None]" = None, *, disk_bytes: int = 0, disk_bytes_per_day: int = 0,
                  disk_threads: int = 0, promote: bool = True, queue_bytes: int = 0, remote: Optional[Remote] = None) -> None:
         message = ctypes.create_string_buffer(512)
-        options = _Options(version=n.OPTIONS, directory=None if directory is None else fsencode(directory),
+        options = _Options(directory=None if directory is None else fsencode(directory),
                            disk_bytes=n.u64(disk_bytes, "disk_bytes"),
                            disk_bytes_per_day=n.u64(disk_bytes_per_day, "disk_bytes_per_day"),
                            disk_threads=n.u32(disk_threads, "disk_threads"), no_promote=int(not promote),
                            queue_bytes=n.u64(queue_bytes, "queue_bytes"),
                            message=ctypes.cast(message, c_char_p), message_size=len(message))
         if remote is not None:
-            options.remote = _Remote(_text(remote.host), n.u32(remote.port, "port"), _text(remote.user), _text(remote.password),
-                                     int(remote.tls), _text(remote.tls_ca), _text(remote.tls_cert), _text(remote.tls_key),
-                                     _text(remote.tls_name), n.u32(remote.connections, "connections"),
-                                     n.u32(remote.ttl_seconds, "ttl_seconds"), n.u32(remote.connect_ms, "connect_ms"),
-                                     n.u32(remote.stall_ms, "stall_ms"), n.u64(remote.in_flight_bytes, "in_flight_bytes"))
+            options.remote = ctypes.pointer(_Remote(
+                _text(remote.host), _text(remote.user), _text(remote.password), n.u32(remote.port, "port"), int(remote.tls),
+                _text(remote.tls_ca), _text(remote.tls_cert), _text(remote.tls_key), _text(remote.tls_name),
+                n.u32(remote.connections, "connections"), n.u32(remote.ttl_seconds, "ttl_seconds"), n.u32(remote.connect_ms, "connect_ms"),
+                n.u32(remote.stall_ms, "stall_ms"), n.u64(remote.in_flight_bytes, "in_flight_bytes")))
         out = c_void_p()
         n.check(_lib().quire_store_open(ctypes.byref(out), options), n.text(message.value))
         super().__init__(out.value, _lib().quire_store_close)
@@ -201,7 +202,7 @@ class Store(Shared):
         """The members of quire_store_stats. In pairs the first number is for the disk, the second for the remote. misses: a dict by reason."""
         got = _Stats()
         with self._use() as store:
-            _lib().quire_store_stats_get(store, got)
+            n.check(_lib().quire_store_stats_get(store, got))
         stats: Dict[str, Any] = {}
         for name, *_ in _Stats._fields_:
             value = getattr(got, name)
@@ -220,7 +221,7 @@ class Namespace(Shared):
     def __init__(self, store: Store, identity: Identity, plan: Plan, ring: Ring) -> None:
         if len(identity.secret) != 32:
             raise ValueError("the secret must have 32 bytes")
-        c_identity = _Identity(n.OPTIONS, _text(identity.weights), _text(identity.tokenizer), _text(identity.adapter),
+        c_identity = _Identity(_text(identity.weights), _text(identity.tokenizer), _text(identity.adapter),
                                identity.adapter_scale, _text(identity.rope), identity.secret)
         options = n.seq_options(ring.max_tokens, ring.sinks, ring.spare_tokens)
         out = c_void_p()

@@ -22,7 +22,8 @@ class Threads(Handle):
         self.n_threads = n_threads
 
     def _executor(self) -> n.Executor:
-        executor: n.Executor = n.lib.quire_threads_executor(self._get())
+        executor = n.Executor()
+        n.check(n.lib.quire_threads_executor(self._get(), executor))
         return executor
 
     def close(self) -> None:

@@ -22,6 +22,16 @@ def filled(pool: quire.Pool, length: int = 300, seed: int = 1, **ring: int) -> q
     return sequence
 
 
+def to_bf16(x: Any) -> Any:
+    """Rounded to nearest, ties to even."""
+    u = x.view(np.uint32)
+    return ((u + 0x7fff + (u >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def from_bf16(x: Any) -> Any:
+    return (x.astype(np.uint32) << 16).view(np.float32)
+
+
 class Attend(unittest.TestCase):
     def check(self, out: object, wanted: object) -> None:
         self.assertLess(error(out, wanted), BOUND)
@@ -169,6 +179,39 @@ class Attend(unittest.TestCase):
                 with self.assertRaisesRegex(ValueError, "shapes"):
                     call()
             self.check(quire.finish(parts[0], sinks), reference(q, k, v, bidirectional=True, sink_logits=sinks))
+
+    def test_forms_of_queries_and_outputs(self) -> None:
+        """f16 and bf16 queries are exact in float32, and the result is that of float32, rounded at the end."""
+        q, mask = rows(9, 6, 8, 64), rows(11, 6, 200)
+        with one_layer("a4g64") as pool:
+            s = filled(pool, 200)
+            for dtype, given in (("f16", q.astype(np.float16)), ("bf16", to_bf16(q))):
+                exact = given.astype(np.float32) if dtype == "f16" else from_bf16(given)
+                by_head = np.ascontiguousarray(given.transpose(1, 0, 2)).transpose(1, 0, 2)
+                for options in ({}, {"mask": mask}):
+                    wanted = s.attend(exact, **options)
+                    rounded = wanted.astype(np.float16) if dtype == "f16" else to_bf16(wanted)
+                    for asked in (given, by_head):
+                        out = s.attend(asked, dtype=dtype, **options)
+                        self.assertEqual(out.dtype, given.dtype)
+                        self.assertTrue((out == rounded).all())
+                    self.assertTrue((s.attend(given, dtype=dtype, out=np.empty((6, 8, 64), np.float32), **options) == wanted).all())
+                part, whole = (s.attend(x, dtype=d, partial=True) for x, d in ((given, dtype), (exact, None)))
+                for one, other in zip(part, whole):
+                    self.assertEqual(one.dtype, np.float32)
+                    self.assertTrue((one == other).all())
+                with s.step(6) as step:
+                    step.append(0, rows(1, 6, 2, 64), rows(2, 6, 2, 64))
+                    wanted = step.attend(0, exact, masks=[mask])
+                    rounded = wanted.astype(np.float16) if dtype == "f16" else to_bf16(wanted)
+                    self.assertTrue((step.attend(0, by_head, dtype=dtype, masks=[mask]) == rounded).all())
+                    step.abort()
+            self.assertEqual(s.attend(q.astype(np.float16)).dtype, np.float16)  # float16 says what it is
+            self.assertTrue((s.attend(q, out=np.empty((6, 8, 64), np.float16)) == s.attend(q).astype(np.float16)).all())
+            with self.assertRaisesRegex(TypeError, "bf16"):
+                s.attend(to_bf16(q))
+            with self.assertRaisesRegex(TypeError, "bf16"):
+                s.attend(q, out=np.empty((6, 8, 64), np.uint16))
 
     def test_other_instruction_sets(self) -> None:
         try:

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
+import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
-from typing import Any
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 from support import SOURCE, one_layer, rows
@@ -202,7 +205,8 @@ class Arrays(unittest.TestCase):
             self.assertEqual(len(s), 0)
             s.append(k, v)
             q = rows(3, 2, 8, 64)
-            for error, wrong in ((TypeError, q.astype(np.float16)), (ValueError, q[:, :7]), (ValueError, rows(3, 7, 8, 64))):
+            for error, wrong in ((TypeError, q.astype(np.float64)), (TypeError, q.astype(np.uint16)), (ValueError, q[:, :7]),
+                                 (ValueError, rows(3, 7, 8, 64))):
                 with self.assertRaises(error):
                     s.attend(wrong)
             out = np.zeros((2, 8, 64), np.float32)
@@ -211,8 +215,10 @@ class Arrays(unittest.TestCase):
                 s.attend(q, out=out)
             with s.step(2) as step:
                 step.append(0, k[:2], v[:2])
-                with self.assertRaisesRegex(ValueError, "contiguous"):
-                    step.attend(0, rows(3, 8, 2, 64).transpose(1, 0, 2))
+                with self.assertRaisesRegex(ValueError, "shape"):
+                    step.attend(0, q[:1])
+                with self.assertRaisesRegex(TypeError, "float32"):
+                    step.attend(0, q, out=np.zeros((2, 8, 64), np.float16), partial=True)
                 with self.assertRaisesRegex(TypeError, "numpy array"):
                     step.append(0, k[:2].tolist(), v[:2])  # type: ignore[arg-type]
             with self.assertRaisesRegex(ValueError, "layer"):
@@ -254,8 +260,12 @@ class Arrays(unittest.TestCase):
             out = np.zeros((8, 4, 64), np.float32)
             s.attend(q_by_head, out=out.transpose(1, 0, 2))
             self.assertTrue((out.transpose(1, 0, 2) == s.attend(q)).all())
+            with s.step(4) as step:
+                step.append(0, k[:4], v[:4])
+                step.attend(0, q_by_head, out=out.transpose(1, 0, 2))
+                self.assertTrue((out.transpose(1, 0, 2) == step.attend(0, q)).all())
             into = np.zeros((2, 9, 64), np.float16)
-            s.rows("k", out=into.transpose(1, 0, 2), dtype="f16")
+            s.rows("k", 0, 0, 9, out=into.transpose(1, 0, 2), dtype="f16")
             self.assertTrue((into.transpose(1, 0, 2) == k.astype(np.float16)).all())
 
     def test_forms_of_rows(self) -> None:
@@ -351,64 +361,129 @@ class Threads(unittest.TestCase):
             self.assertEqual(pool.stats.n_pages, 0)
 
 
+HEADERS = sorted((SOURCE / "include" / "quire").glob("*.h"))
+
+
+def declared(header: pathlib.Path) -> str:
+    """The text of a header without comments."""
+    return re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.S)
+
+
+def class_of(structure: str) -> Any:
+    """The class that Python has for a structure of the headers, or None."""
+    word = structure.replace("quire_", "", 1).replace("rows_out", "rows")
+    found = getattr(_native, word.title().replace("_", ""), None)
+    return found or getattr(store_module, "_" + word.replace("store_", "", 1).title().replace("_", ""), None)
+
+
+def structures() -> "Dict[str, List[str]]":
+    """The members of every structure of the headers."""
+    found = {}
+    for header in HEADERS:
+        for body, name in re.findall(r"typedef struct \w+ \{(.*?)\n\} (\w+);", declared(header), re.S):
+            flat = re.sub(r"\(\*(\w+)\)\(.*?\)+;", r"*\1;", body, flags=re.S)
+            found[name] = [re.search(r"(\w+)(?:\[\w+\])?\s*$", one).group(1) for line in flat.split(";")[:-1] for one in line.split(",")]
+    return found
+
+
+def compiled(members: "Dict[str, List[str]]") -> "Dict[str, List[Tuple[str, int, int]]]":
+    """Name, offset and size of the members of each structure, as a C compiler sees them. The last one, "-", is the whole structure."""
+    lines = [f'#include "quire/{header.name}"' for header in HEADERS] + ["#include <stdio.h>", "int main(void) {"]
+    for name, its in members.items():
+        lines += [f'printf("{name} {m} %zu %zu\\n", offsetof({name}, {m}), sizeof((({name} *)0)->{m}));' for m in its]
+        lines.append(f'printf("{name} - 0 %zu\\n", sizeof({name}));')
+    with tempfile.TemporaryDirectory() as folder:
+        program = pathlib.Path(folder, "offsets")
+        subprocess.run(["cc", "-std=c11", "-x", "c", "-I", str(SOURCE / "include"), "-o", str(program), "-"], check=True, text=True,
+                       input="\n".join([*lines, "return 0; }\n"]))
+        said = subprocess.run([str(program)], check=True, stdout=subprocess.PIPE, text=True).stdout
+    found: "Dict[str, List[Tuple[str, int, int]]]" = {name: [] for name in members}
+    for line in said.splitlines():
+        name, member, offset, size = line.split()
+        found[name].append((member, int(offset), int(size)))
+    return found
+
+
 class Declarations(unittest.TestCase):
-    """What Python says about structures and constants is what the headers say."""
+    """What Python says about structures, constants and functions is what the headers say."""
 
-    def test_sizes(self) -> None:
-        text = (SOURCE / "tests" / "unit" / "abi.c").read_text()
-        sizes = {name: int(size) for name, size in re.findall(r"X\(quire_(\w+), (\d+)\)", text)}
-        checked = 0
-        for name, size in sizes.items():
-            structure = getattr(_native, name.replace("_out", "").title().replace("_", ""), None)
-            if structure is not None:
-                self.assertEqual(ctypes.sizeof(structure), size, name)
-                checked += 1
-        self.assertEqual(checked, 20)  # all but the allocator and the counters of the device
+    def test_structures(self) -> None:
+        """Names, order, offsets and sizes of the members of every structure that Python has."""
+        seen = {_native.Sized}
+        for name, wanted in compiled(structures()).items():
+            kind = class_of(name)
+            if kind is None:
+                continue
+            seen.add(kind)
+            names = [f[0] for base in reversed(kind.__mro__) for f in base.__dict__.get("_fields_", ())]
+            with self.subTest(structure=name):
+                found = [(m, getattr(kind, m).offset, getattr(kind, m).size) for m in names]
+                self.assertEqual([*found, ("-", 0, ctypes.sizeof(kind))], wanted)
+                self.assertEqual(issubclass(kind, _native.Sized), wanted[0][0] == "size")
+        ours = {x for module in (_native, store_module) for x in vars(module).values()
+                if isinstance(x, type) and issubclass(x, ctypes.Structure) and x is not ctypes.Structure}
+        self.assertEqual(seen, ours)
 
-    def test_members(self) -> None:
-        """Names, order and sizes of the members of every structure that Python has."""
-        sizes = {"uint8_t": 1, "uint32_t": 4, "uint64_t": 8, "size_t": 8, "float": 4, "double": 8, "char": 1, "quire_form": 4,
-                 "quire_side": 4, "quire_counts": ctypes.sizeof(_native.Counts), "quire_store_remote": ctypes.sizeof(store_module._Remote)}
-        counts = {"QUIRE_MISS_COUNT": store_module._N_MISSES}
-        checked = 0
-        for header, module, form in (("quire.h", _native, "{}"), ("quire_store.h", store_module, "_{}")):
-            text = re.sub(r"/\*.*?\*/", "", (SOURCE / "include" / "quire" / header).read_text(), flags=re.S)
-            for name, body in re.findall(r"typedef struct quire_(\w+) \{(.*?)\n\} quire_\1;", text, re.S):
-                name = name.replace("rows_out", "rows").replace("store_", "")
-                structure = getattr(module, form.format(name.title().replace("_", "")), None)
-                if structure is None:
-                    continue
-                members = []
-                for line in re.sub(r"\(\*(\w+)\)\(.*?\)+;", r"*\1;", body).split(";")[:-1]:
-                    kind, names = re.match(r"\s*(?:const )?(?:struct )?(\w+)\s+(.*)", line, re.S).groups()
-                    for one in names.split(","):
-                        pointer, member, count = re.match(r"\s*(\**)\s*(\w+)(?:\[(\w+)\])?$", one).groups()
-                        size = 8 if pointer else sizes[kind]
-                        members.append((member, size * (counts.get(count) or int(count or 1))))
-                with self.subTest(structure=name):
-                    self.assertEqual([(f[0], getattr(structure, f[0]).size) for f in structure._fields_], members)
-                checked += 1
-        self.assertEqual(checked, 26)
+    def test_sizes_are_set(self) -> None:
+        """In every structure that Python constructs, whatever members are given."""
+        for module in (_native, store_module):
+            for kind in vars(module).values():
+                if isinstance(kind, type) and issubclass(kind, _native.Sized):
+                    self.assertEqual(kind().size, ctypes.sizeof(kind))
+        mask = _native.Mask(16, form=_native.BF16)
+        self.assertEqual((mask.size, mask.data, mask.form), (ctypes.sizeof(_native.Mask), 16, _native.BF16))
+        with self.assertRaises(TypeError):
+            _native.Mask(size=8)
 
     def test_constants(self) -> None:
-        header = (SOURCE / "include" / "quire" / "quire.h").read_text()
-        major, minor = (int(re.search(rf"QUIRE_VERSION_{part} (\d+)", header).group(1)) for part in ("MAJOR", "MINOR"))
-        self.assertEqual(_native.OPTIONS, major * 10000 + minor * 100)
-        self.assertIn(f"#define QUIRE_PAGE_TOKENS {quire.PAGE_TOKENS}u", header)
-        self.assertTrue(quire.__version__.startswith(f"{major}.{minor}."))
-        misses = re.findall(r"^    X\((\w+), \"", (SOURCE / "include" / "quire" / "quire_store.h").read_text(), re.M)
-        self.assertEqual(len(misses), store_module._N_MISSES)
+        text = "".join(header.read_text() for header in HEADERS)
+        version = ".".join(re.search(rf"QUIRE_VERSION_{part} (\d+)", text).group(1) for part in ("MAJOR", "MINOR", "PATCH"))
+        self.assertEqual(quire.__version__, version)
+        self.assertIn(f"#define QUIRE_PAGE_TOKENS {quire.PAGE_TOKENS}u\n", text)
+        self.assertIn(f"#define QUIRE_MISS_REASONS {store_module._MISS_REASONS}\n", text)
+        self.assertIn("quire_form { QUIRE_F32 = 0, QUIRE_F16, QUIRE_BF16, QUIRE_NATIVE, QUIRE_MLX }", text)
+        self.assertEqual((_native.F32, _native.F16, _native.BF16, _native.NATIVE, _native.MLX), (0, 1, 2, 3, 4))
         self.assertEqual(_native.status_name(10), "EIO")
 
-    def test_every_function_has_its_number_of_arguments(self) -> None:
-        for header, prototypes in (("quire.h", _native._PROTOTYPES), ("quire_store.h", store_module._PROTOTYPES)):
-            text = (SOURCE / "include" / "quire" / header).read_text()
-            text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
-            declared = {name: arguments for name, arguments in re.findall(r"(quire_\w+)\(([^()]*)\);", text)}
-            for name, (_, arguments) in prototypes.items():
-                given = declared[name].strip()
-                count = 0 if given == "void" else given.count(",") + 1
-                self.assertEqual(len(arguments), count, name)
+    def test_functions(self) -> None:
+        """The number and the kinds of the arguments and the kind of the result of every function that Python has."""
+        numbers = {"void": None, "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64, "size_t": ctypes.c_size_t,
+                   "double": ctypes.c_double, "int": ctypes.c_int, "quire_status": ctypes.c_int, "quire_side": ctypes.c_int,
+                   "quire_miss": ctypes.c_int}
+        functions = {name: (result, arguments) for header in HEADERS
+                     for result, name, arguments in re.findall(r"QUIRE_API ([^;()]*?)(quire_\w+)\(([^()]*)\);", declared(header))}
+        for name, (result, arguments) in {**_native._PROTOTYPES, **store_module._PROTOTYPES}.items():
+            said, given = functions[name]
+            given_list = [] if given.strip() == "void" else given.split(",")
+            self.assertEqual(len(arguments), len(given_list), name)
+            for kind, text in zip([result, *arguments], [said + " result", *given_list]):
+                with self.subTest(function=name, argument=text.strip()):
+                    word, rest = re.match(r"\s*(?:const )?(\w+)(.*)", text, re.S).groups()
+                    if "*" not in rest and "[" not in rest and not word.endswith("_fn"):
+                        self.assertIs(kind, numbers[word])
+                    elif hasattr(kind, "contents"):  # a POINTER
+                        wanted = class_of(word) or numbers.get(word, ctypes.c_void_p)
+                        self.assertIs(kind._type_, ctypes.c_void_p if rest.count("*") > 1 else wanted)
+                    else:
+                        self.assertTrue(kind in (ctypes.c_void_p, ctypes.c_char_p, _native.WRITE, _native.READ))
+
+
+class Environment(unittest.TestCase):
+    def imported(self, isa: Optional[str]) -> "Tuple[str, str]":
+        env = {name: value for name, value in os.environ.items() if name != "QUIRE_ISA"}
+        done = subprocess.run([sys.executable, "-c", "import quire; print(quire.isa())"], capture_output=True, text=True, check=True,
+                              env=env if isa is None else {**env, "QUIRE_ISA": isa})
+        return done.stdout.strip(), done.stderr
+
+    def test_instruction_set(self) -> None:
+        """QUIRE_ISA is read when the package is imported. A name that does not exist is ignored with a warning."""
+        best, said = self.imported(None)
+        self.assertEqual(said, "")
+        self.assertEqual(self.imported("c"), ("c", ""))
+        self.assertEqual(self.imported(best), (best, ""))
+        isa, said = self.imported("sse9")
+        self.assertEqual(isa, best)
+        self.assertIn("RuntimeWarning: QUIRE_ISA=sse9 is not the name of an instruction set", said)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,8 @@ class Package(unittest.TestCase):
         wanted = {"lib/libquire.so.0.2", "lib/libquire_store.so.0.2", "lib/libggml-quire.so", "lib/liblmdb.so.0", "lib/libxxhash.so.0",
                   "bin/quire", "py.typed", "share/quire/eval/text/calibrate.txt", "licences/lmdb", "licences/xxhash", "licences/libvalkey"}
         self.assertLessEqual({f"quire/{name}" for name in wanted}, names)
+        libraries = {name for name in wanted if name.startswith("lib/")}
+        self.assertEqual({name for name in names if name.startswith("quire/lib/")}, {f"quire/{name}" for name in libraries})  # each once
         self.assertTrue(any(name.endswith("licenses/LICENSE") for name in names))
         self.assertFalse([name for name in names if not name.startswith(("quire/", "quire-"))])
         self.assertLess(sizes, 16 << 20)

@@ -166,6 +166,37 @@ bool quire_seq_layouts_fit(const quire_seq *seq)
     return layouts_fit(NULL, seq);
 }
 
+/* Takes back what set_aside() has promised for the first n pages. */
+static void put_back(const work *w, uint64_t n)
+{
+    change c;
+    for (uint32_t s = 0; s < w->n_seqs; s++)
+        for (uint32_t g = 0; g < w->plan->n_groups; g++)
+            for (uint32_t i = 0; i < w->seqs[s]->table[g].n && n; i++) {
+                if (!find_change(w, s, g, i, &c)) continue;
+                quire_pages_forgive_page(&w->pool->pages, c.layout);
+                n--;
+            }
+}
+
+/* Memory for every page that the conversion makes: after it has begun it cannot fail. */
+static bool set_aside(const work *w)
+{
+    uint64_t n = 0;
+    change c;
+    for (uint32_t s = 0; s < w->n_seqs; s++)
+        for (uint32_t g = 0; g < w->plan->n_groups; g++)
+            for (uint32_t i = 0; i < w->seqs[s]->table[g].n; i++) {
+                if (!find_change(w, s, g, i, &c)) continue;
+                if (!quire_pages_promise_page(&w->pool->pages, c.layout)) {
+                    put_back(w, n);
+                    return false;
+                }
+                n++;
+            }
+    return true;
+}
+
 static void convert_all(const work *w, quire_page ***at, uint8_t *scratch, size_t *promise)
 {
     quire_counts counts = {0};
@@ -201,6 +232,10 @@ quire_status quire_seqs_convert(quire_pool *pool, quire_seq *const *seqs, uint32
         status = QUIRE_ENOMEM;
     else if (!quire_pages_promise(&pool->pages, promise))
         status = QUIRE_EFULL;
+    if (!status && !set_aside(&w)) {
+        quire_pages_forgive(&pool->pages, promise);
+        status = QUIRE_ENOMEM;
+    }
     if (!status) {
         convert_all(&w, at, scratch, &promise);
         quire_pages_forgive(&pool->pages, promise);

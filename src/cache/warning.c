@@ -6,6 +6,7 @@
 
 /* Root mean square error of scores from which texts change visibly. */
 #define SCORE_ERROR 0.35
+#define MUCH 1000.0 /* from here on the figure says nothing more */
 /* Codes of fewer bits need a profile (K) or change texts (V) on the models that were measured. */
 enum { K_BITS = 5, V_BITS = 3 };
 
@@ -24,7 +25,7 @@ static double worst_scores(const quire_plan *plan, const quire_profile *profile,
         const quire_layer *shape = &plan->layer[i].shape;
         const quire_codec *codec = k_codec(plan, i);
         if (!codec || !quire_profile_fits(profile, i, shape->n_kv_heads, shape->d_k)) continue;
-        if (quire_profile_score_error(profile, i, codec->info.name, &e) || e <= most) continue;
+        if (quire_profile_score_error(profile, i, codec->info.name, &e) || !(e > most)) continue;
         most = e;
         *worst = i;
     }
@@ -34,14 +35,20 @@ static double worst_scores(const quire_plan *plan, const quire_profile *profile,
 static void warn_by_profile(quire_plan *plan, const quire_profile *profile)
 {
     uint32_t layer = 0;
-    unsigned hundredths = (unsigned)(100 * worst_scores(plan, profile, &layer) + 0.5);
+    double worst = worst_scores(plan, profile, &layer);
+    unsigned hundredths = (unsigned)(100 * (worst < MUCH ? worst : MUCH) + 0.5);
+    char error[24];
     if (hundredths < (unsigned)(100 * SCORE_ERROR)) return;
     /* Whole numbers: the decimal point of printf depends on the locale. */
+    if (worst < MUCH)
+        snprintf(error, sizeof error, "%u.%02u", hundredths / 100, hundredths % 100);
+    else
+        snprintf(error, sizeof error, "more than %u", (unsigned)MUCH);
     snprintf(
         plan->warning, sizeof plan->warning,
-        "K in %s gives the attention scores of layer %u an error of %u.%02u with this model; from 0.35 on, generated "
+        "K in %s gives the attention scores of layer %u an error of %s with this model; from 0.35 on, generated "
         "text changes; use more bits for K%s",
-        k_codec(plan, layer)->info.name, (unsigned)layer, hundredths / 100, hundredths % 100,
+        k_codec(plan, layer)->info.name, (unsigned)layer, error,
         k_codec(plan, layer)->info.flags & QUIRE_CODEC_CALIBRATED ? "" : ", or a c: codec");
 }
 

@@ -203,7 +203,8 @@ static void finish_channel(const quire_channel_sums *sums, float *mean, float *w
     *q_rms = 1;
     if (!sums->n_k || !sums->n_q) return;
     double m = sums->k / (double)sums->n_k;
-    double rms = sqrt(sums->qq / (double)sums->n_q + 1e-12);
+    double square = sums->qq / (double)sums->n_q; /* of turned channels rounding can make it negative */
+    double rms = quire_within(sqrt((square > 0 ? square : 0) + 1e-12), 0, (double)QUIRE_Q_RMS_MAX);
     *mean = (float)quire_within(m, (double)-QUIRE_F16_MAX, (double)QUIRE_F16_MAX);
     *weight = weight_of(rms, sums->kk / (double)sums->n_k - m * m);
     *q_rms = (float)rms;

@@ -10,6 +10,9 @@
 /* A weight is a ratio of two spreads; outside this range one of them was not a spread. */
 #define QUIRE_WEIGHT_MIN 1e-4f
 #define QUIRE_WEIGHT_MAX 1e4f
+/* Queries, like keys, are numbers that f16 can hold. With this bound estimates of errors stay far inside of a double, and the
+ * made-up rows behind them inside of a float: 65504 / 1e-4^2 < 1e13. */
+#define QUIRE_Q_RMS_MAX QUIRE_F16_MAX
 /* Floats of all vectors together: 1 GiB, far above any model. */
 #define QUIRE_PROFILE_MAX_FLOATS (1u << 28)
 
@@ -92,6 +95,11 @@ static inline uint64_t quire_random(uint64_t *state)
     z = (z ^ z >> 27) * 0x94D049BB133111EBu;
     return z ^ z >> 31;
 }
+
+/* --- profile_angle.c */
+
+/* Cosine and sine of an angle, the same bits everywhere. The error is below 2^-52 up to 2^33. NaN if the angle is not finite. */
+void quire_angle(double angle, double *c, double *s);
 
 /* --- profile_rope.c */
 

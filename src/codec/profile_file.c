@@ -115,7 +115,7 @@ static bool good_vectors(const quire_profile_layer *l)
             if (!(fabsf(mean[i]) <= QUIRE_F16_MAX)) return false;
         for (uint32_t i = 0; i < d; i++) {
             if (!(weight[i] >= QUIRE_WEIGHT_MIN && weight[i] <= QUIRE_WEIGHT_MAX)) return false;
-            if (!(q_rms[i] >= 0 && isfinite(q_rms[i]))) return false;
+            if (!(q_rms[i] >= 0 && q_rms[i] <= QUIRE_Q_RMS_MAX)) return false;
         }
     }
     return true;

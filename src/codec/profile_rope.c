@@ -23,7 +23,8 @@ void quire_rope_observe(const quire_profile_layer *l, quire_channel_sums *sums, 
     for (uint32_t i = 0; i < l->n_pairs; i++) {
         uint32_t ia, ib;
         quire_rope_pair(l, i, &ia, &ib);
-        double angle = (double)l->frequencies[i] * position, c = cos(angle), s = sin(angle);
+        double c, s;
+        quire_angle((double)l->frequencies[i] * position, &c, &s);
         double a = c * (double)x[ia] + s * (double)x[ib], b = c * (double)x[ib] - s * (double)x[ia];
         if (!isfinite(a) || !isfinite(b)) continue;
         quire_turned_sums *to = is_q ? &sums[ia].q_turned : &sums[ia].k_turned;
@@ -39,11 +40,13 @@ void quire_rope_observe(const quire_profile_layer *l, quire_channel_sums *sums, 
 /* Mean of cos(p x) and sin(p x) over the positions first <= p < end. */
 static void mean_turn(double x, uint32_t first, uint32_t end, double *c, double *s)
 {
-    double n = (double)(end - first), middle = 0.5 * x * ((double)first + (double)end - 1),
-           half = sin(0.5 * x);
-    double size = fabs(half) < 1e-12 ? 1 : sin(0.5 * n * x) / (n * half);
-    *c = size * cos(middle);
-    *s = size * sin(middle);
+    double n = (double)(end - first), unused, half, whole;
+    quire_angle(0.5 * x, &unused, &half);
+    quire_angle(0.5 * n * x, &unused, &whole);
+    quire_angle(0.5 * x * ((double)first + (double)end - 1), c, s);
+    double size = fabs(half) < 1e-12 ? 1 : whole / (n * half);
+    *c *= size;
+    *s *= size;
 }
 
 /* Mean and mean square of both channels of a pair. */
@@ -106,7 +109,8 @@ void quire_rope_move(const quire_profile_layer *l, float *x, uint32_t position, 
     for (uint32_t p = 0; p < l->n_pairs; p++) {
         uint32_t ia, ib;
         quire_rope_pair(l, p, &ia, &ib);
-        double angle = (double)l->frequencies[p] * (to - (double)position), c = cos(angle), s = sin(angle);
+        double c, s;
+        quire_angle((double)l->frequencies[p] * (to - (double)position), &c, &s);
         double a = (double)x[ia], b = (double)x[ib];
         x[ia] = (float)(c * a - s * b);
         x[ib] = (float)(s * a + c * b);

@@ -58,7 +58,7 @@ typedef void quire_encode_fn(const quire_coder *coder, const float *x, quire_cod
 quire_encode_fn quire_encode_float, quire_encode_affine, quire_encode_q8_0, quire_encode_q5_1,
     quire_encode_q5_0, quire_encode_q4_1, quire_encode_q4_0, quire_encode_r8;
 quire_encode_fn quire_encode_iq4_nl;             /* ggml.c */
-quire_encode_fn quire_encode_r, quire_encode_tq; /* row.c */
+quire_encode_fn quire_encode_r, quire_encode_tq; /* row_scaled.c */
 
 extern const int8_t quire_table_iq4_nl[16];
 extern const int8_t quire_table_r2[4], quire_table_r3[8], quire_table_r4[16], quire_table_r5[32],
@@ -95,7 +95,7 @@ static inline uint16_t quire_scale_mask(const quire_codec *codec)
     return quire_codec_is_calibrated(codec) ? (uint16_t)~QUIRE_MEAN_BITS : 0xffff;
 }
 
-/* row_ops.c: the codes or values after the last one become 0. */
+/* encode.c: the codes or values after the last one become 0. */
 void quire_row_pad(const quire_coder *coder, quire_coded_row *row);
 
 /* Whether this coder's rows are calibrated by cal. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* core: memory. */
 #define _GNU_SOURCE
-#include "core/core.h"
+#include "core/reserve.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -25,7 +25,9 @@ static void default_free(void *ctx, void *ptr, size_t bytes)
 static void *default_reserve(void *ctx, size_t bytes)
 {
     (void)ctx;
-    void *ptr = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    /* Not accessible yet: with vm.overcommit_memory = 2 the kernel counts all memory that can be written as used, touched or
+     * not, and MAP_NORESERVE does not change that. quire_memory_open() makes parts of it accessible. */
+    void *ptr = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (ptr == MAP_FAILED) return NULL;
 #ifdef MADV_NOHUGEPAGE
     /* A huge page is up to twenty of ours: touching one row would make 2 MiB resident. */
@@ -46,6 +48,16 @@ static void default_discard(void *ctx, void *ptr, size_t bytes)
     (void)madvise(ptr, bytes, MADV_DONTNEED);
 }
 
+bool quire_memory_is_default(const quire_allocator *a)
+{
+    return a->reserve == default_reserve;
+}
+
+bool quire_memory_open(const quire_allocator *a, void *ptr, size_t bytes)
+{
+    return !quire_memory_is_default(a) || !mprotect(ptr, bytes, PROT_READ | PROT_WRITE);
+}
+
 quire_status quire_allocator_read(quire_allocator *out, const quire_allocator *allocator)
 {
     quire_allocator a = {.size = sizeof a};
@@ -62,11 +74,6 @@ quire_status quire_allocator_read(quire_allocator *out, const quire_allocator *a
     }
     *out = a;
     return QUIRE_OK;
-}
-
-bool quire_reserves_by_default(const quire_allocator *allocator)
-{
-    return allocator->reserve == default_reserve;
 }
 
 void *quire_alloc_raw(const quire_allocator *a, size_t bytes)

@@ -21,8 +21,6 @@
 
 /* The caller's allocator, or ours if it is NULL, with every slot filled. */
 quire_status quire_allocator_read(quire_allocator *out, const quire_allocator *allocator);
-/* Whether address space of this allocator comes from us, not from the caller. */
-bool quire_reserves_by_default(const quire_allocator *allocator);
 /* The caller's executor; NULL or without run: one thread. */
 quire_status quire_executor_read(quire_executor *out, const quire_executor *executor);
 

@@ -166,7 +166,7 @@ quire_status quire_isa_use_environment(void)
 {
     uint32_t most;
     const char *name = getenv("QUIRE_ISA");
-    if (!name) return QUIRE_OK;
+    if (!name || !*name) return QUIRE_OK;
     if (!isa_of(name, &most)) return QUIRE_EINVAL;
     atomic_store_explicit(&best_wanted, most, memory_order_relaxed);
     return quire_isa_use(NULL);

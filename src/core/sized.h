@@ -3,7 +3,7 @@
 #ifndef QUIRE_CORE_SIZED_H
 #define QUIRE_CORE_SIZED_H
 
-#include "quire/base.h"
+#include "quire/quire.h"
 
 #include <stdbool.h>
 #include <string.h>

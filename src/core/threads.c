@@ -2,6 +2,7 @@
 /* core: a small team of threads. Workers spin briefly between calls, because waking a sleeping thread can cost as
  * much as a whole decode layer, then sleep. */
 #include "core/core.h"
+#include "core/cpu.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 
 #define MAX_THREADS 1024u
-#define SPINS 2000 /* about 50 us of polling before sleep */
+#define SPINS 2000 /* 10 to 100 us of polling before sleep, depending on how long the machine's pause takes */
 
 typedef void (*task_fn)(void *arg, uint32_t index);
 
@@ -29,6 +30,13 @@ struct quire_threads {
     bool stop;
 };
 
+/* Once in a while the core is offered to others: the awaited thread may have no core of its own. */
+static void wait_a_little(int spin)
+{
+    quire_cpu_pause();
+    if (spin % 64 == 63) sched_yield();
+}
+
 static void pull_tasks(quire_threads *t)
 {
     uint32_t i;
@@ -42,7 +50,7 @@ static void *worker_main(void *arg)
     unsigned seen = 0;
     for (;;) {
         for (int i = 0; i < SPINS && atomic_load_explicit(&t->generation, memory_order_acquire) == seen; i++)
-            if (i % 64 == 63) sched_yield();
+            wait_a_little(i);
         if (atomic_load_explicit(&t->generation, memory_order_acquire) == seen) {
             pthread_mutex_lock(&t->lock);
             while (atomic_load_explicit(&t->generation, memory_order_acquire) == seen)
@@ -78,7 +86,7 @@ static void run_with_team(quire_threads *t, task_fn task, void *arg, uint32_t n_
     start_call(t);
     pull_tasks(t);
     for (int i = 0; i < SPINS && atomic_load_explicit(&t->active, memory_order_acquire); i++)
-        if (i % 64 == 63) sched_yield();
+        wait_a_little(i);
     if (!atomic_load_explicit(&t->active, memory_order_acquire)) return;
     pthread_mutex_lock(&t->lock);
     while (atomic_load_explicit(&t->active, memory_order_acquire)) pthread_cond_wait(&t->idle, &t->lock);

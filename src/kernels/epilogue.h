@@ -50,15 +50,23 @@ SIMD_FN void add_values(const v_epilogue *to, uint32_t i, uint32_t block, vi dot
 }
 
 /*
- * The loops of an engine for one way of packing codes. They are large and do not depend on what the codes mean, so the
- * families that pack alike share them. memory: what the caller of score() or mix() gave.
+ * The loops of an engine for one way of packing codes. They do not depend on what the codes mean, so the families that pack
+ * alike share them. memory: what the caller of score() or mix() gave.
  */
-typedef struct code_loops {
+typedef struct code_loops code_loops;
+
+typedef void dot_k_fn(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q,
+                      uint32_t first, uint32_t n, const k_epilogue *epilogue, void *memory,
+                      const code_loops *loops);
+typedef void dot_v_fn(const quire_source *v, uint32_t from, uint32_t to, const int8_t *z, uint32_t n,
+                      const v_epilogue *epilogue, void *memory, const code_loops *loops);
+
+struct code_loops {
     uint32_t bits;
-    void (*dot_k)(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q, uint32_t first,
-                  uint32_t n, const k_epilogue *epilogue, void *memory);
-    void (*dot_v)(const quire_source *v, uint32_t from, uint32_t to, const int8_t *z, uint32_t n,
-                  const v_epilogue *epilogue, void *memory);
-} code_loops;
+    bool table;
+    dot_k_fn *dot_k;
+    dot_v_fn *dot_v;
+    const void *multiply; /* what the engine has for this way of packing */
+};
 
 #endif

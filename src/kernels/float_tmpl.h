@@ -129,7 +129,14 @@ SIMD_FN void mix_rows(const quire_source *v, uint32_t d_out, const float *p, con
     }
 }
 
-/* K as V, in f32: squares of 16 tokens x 16 channels transposed. */
+/* 16 channels of 16 tokens as 16 tokens of 16 channels. */
+SIMD_CALL void transpose_square(const float square[16][16], float *to)
+{
+    for (uint32_t t = 0; t < 16; t++)
+        for (uint32_t c = 0; c < 16; c++) to[t * 16 + c] = square[c][t];
+}
+
+/* K as V, in f32: square after square. */
 SIMD_FN void transpose_floats(const quire_source *s, float *to, const quire_form form)
 {
     uint32_t d_pad = s->format->coder.d_pad;
@@ -138,9 +145,8 @@ SIMD_FN void transpose_floats(const quire_source *s, float *to, const quire_form
             float square[16][16];
             for (uint32_t c = 0; c < 16; c++)
                 vf_store(square[c], float_at(s, form, ((size_t)sub * d_pad + block * 16 + c) * 16));
-            float *v = to + ((size_t)block * QUIRE_TILE_ROWS + sub * 16) * 16;
-            for (uint32_t t = 0; t < 16; t++)
-                for (uint32_t c = 0; c < 16; c++) v[t * 16 + c] = square[c][t];
+            transpose_square((const float(*)[16])square,
+                             to + ((size_t)block * QUIRE_TILE_ROWS + sub * 16) * 16);
         }
     }
 }
@@ -154,28 +160,28 @@ SIMD_FN void expand_floats(const quire_source *s, float *to, const quire_form fo
     }
 }
 
-#define FLOAT_FAMILY(name, form)                                                                           \
-    FLOAT_CALL void FLOAT_NAME(score, name)(const quire_source *k, const quire_queries *q, uint32_t first, \
-                                            uint32_t n, uint32_t partial, float *scores, void *scratch)    \
-    {                                                                                                      \
-        (void)scratch;                                                                                     \
-        (void)partial;                                                                                     \
-        score_rows(k, q, first, n, scores, form);                                                          \
-    }                                                                                                      \
-    FLOAT_CALL void FLOAT_NAME(mix, name)(const quire_source *v, uint32_t d_out, const float *p,           \
-                                          const uint64_t *visible, const float *factor, uint32_t n,        \
-                                          float *acc, size_t stride, void *scratch)                        \
-    {                                                                                                      \
-        (void)scratch;                                                                                     \
-        mix_rows(v, d_out, p, visible, factor, n, acc, stride, form);                                      \
-    }                                                                                                      \
-    FLOAT_CALL void FLOAT_NAME(transpose, name)(const quire_source *s, void *to)                           \
-    {                                                                                                      \
-        transpose_floats(s, (float *)to, form);                                                            \
-    }                                                                                                      \
-    FLOAT_CALL void FLOAT_NAME(expand, name)(const quire_source *s, void *to)                              \
-    {                                                                                                      \
-        expand_floats(s, (float *)to, form);                                                               \
+#define FLOAT_FAMILY(name, form)                                                                            \
+    FLOAT_CALL void FLOAT_NAME(score_##name)(const quire_source *k, const quire_queries *q, uint32_t first, \
+                                             uint32_t n, uint32_t partial, float *scores, void *scratch)    \
+    {                                                                                                       \
+        (void)scratch;                                                                                      \
+        (void)partial;                                                                                      \
+        score_rows(k, q, first, n, scores, form);                                                           \
+    }                                                                                                       \
+    FLOAT_CALL void FLOAT_NAME(mix_##name)(const quire_source *v, uint32_t d_out, const float *p,           \
+                                           const uint64_t *visible, const float *factor, uint32_t n,        \
+                                           float *acc, size_t stride, void *scratch)                        \
+    {                                                                                                       \
+        (void)scratch;                                                                                      \
+        mix_rows(v, d_out, p, visible, factor, n, acc, stride, form);                                       \
+    }                                                                                                       \
+    FLOAT_CALL void FLOAT_NAME(transpose_##name)(const quire_source *s, void *to)                           \
+    {                                                                                                       \
+        transpose_floats(s, (float *)to, form);                                                             \
+    }                                                                                                       \
+    FLOAT_CALL void FLOAT_NAME(expand_##name)(const quire_source *s, void *to)                              \
+    {                                                                                                       \
+        expand_floats(s, (float *)to, form);                                                                \
     }
 
 FLOAT_FAMILY(f32, QUIRE_F32)

@@ -10,7 +10,7 @@
 #include "simd/exp2.h"
 #include "tile/tile.h"
 
-#define QUIRE_STRIP_ROWS 16u      /* query rows that one call carries */
+#define QUIRE_STRIP_ROWS 16u      /* query rows of one call, at most */
 #define QUIRE_MAX_QUERY_ROWS 128u /* query rows that share an expanded tile */
 #define QUIRE_PART_CHANNELS \
     256u                     /* channels whose products are summed as integers before they become floats */
@@ -75,15 +75,15 @@ static inline uint32_t quire_z_stride(uint32_t d)
 typedef struct quire_queries {
     uint32_t n, d, n_parts;
     uint32_t z_stride; /* bytes of a row of z or r: whole operands of 64; what lies behind channel d is 0 */
-    uint32_t
-        copies; /* AMX with groups of 32: rows come twice, without the odd groups and without the even ones */
-    float *row; /* [n][d] */
-    int8_t *z;  /* [2 n][copies][z_stride], in memory for whole strips */
-    int8_t *r;  /* [n][copies][z_stride] */
+    /* AMX with groups of 32 has 2: rows come twice, without the odd groups and without the even ones. */
+    uint32_t copies;
+    float *row;   /* [n][d] */
+    int8_t *z;    /* [2 n][copies][z_stride], in memory for whole strips */
+    int8_t *r;    /* [n][copies][z_stride] */
     int32_t *sum; /* [n][n_parts][2]: of z and of r, by part */
     float *unit;  /* [n] a score is unit times what score() gives; 1 without z */
-    float *
-        mean_score; /* [n][QUIRE_MEAN_SLOTS] what rows of K have more, by their mean, in the same unit; calibrated only */
+    /* [n][QUIRE_MEAN_SLOTS] what is added to the score of a row of K, by its mean, in the same unit; calibrated only. */
+    float *mean_score;
     float *skip_r_below; /* [n] tiles whose values are at most this large do not need r */
 } quire_queries;
 
@@ -124,8 +124,8 @@ typedef void quire_softmax_update_fn(float *scores, const uint64_t *visible, con
                                      quire_softmax *s, float *factor);
 
 /*
- * mix: acc[i * stride + c] += factor[i] * sum over visible t of p[i * 64 + t] * value(t, c), c < d_out, n <= 16. What
- * hidden rows hold reaches nothing. Behind the d_pad values of an accumulator lie 16 lanes per group if the codec has
+ * mix: acc[i * stride + c] += factor[i] * sum over visible t of p[i * 64 + t] * value(t, c), c < d_out, n <= 16. The
+ * content of hidden rows has no effect. Behind the d_pad values of an accumulator lie 16 lanes per group if the codec has
  * biases; add_bias_sums() adds them at the end. V may be the first d_out channels of K; the source is then expanded by
  * transpose_k_to_v().
  */
@@ -145,11 +145,11 @@ typedef struct quire_kernels {
     quire_expand_tile_fn *expand[QUIRE_N_FAMILIES]; /* NULL: expanding does not pay */
     uint32_t expand_from[QUIRE_N_FAMILIES];         /* query rows of a block from which it does */
     uint32_t whole_channels; /* K tiles whose d_pad is no multiple of this are always expanded */
-    quire_expand_tile_fn *
-        transpose_k_to_v[QUIRE_N_FAMILIES]; /* K as V, from a K tile; NULL: mix() takes the K tile as it is */
-    void (*enter)(void *saved,
-                  uint32_t max_rows); /* on each thread before the first call, and after the last one; */
-    void (*leave)(void *saved);       /* 64 bytes of memory; NULL: nothing to do */
+    /* A tile of K as one of V; NULL: mix() takes the K tile as it is. */
+    quire_expand_tile_fn *transpose_k_to_v[QUIRE_N_FAMILIES];
+    /* On each thread before the first call, and after the last one. saved: 64 bytes. NULL: there is nothing to do. */
+    void (*enter)(void *saved, uint32_t max_rows);
+    void (*leave)(void *saved);
 } quire_kernels;
 
 /* The table in use. */

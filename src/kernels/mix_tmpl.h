@@ -103,8 +103,8 @@ SIMD_FN void mix_codes(const quire_source *v, uint32_t d_out, const float *p, co
         for (uint32_t g = 0; g < some; g++) {
             uint32_t begin = (first + g) * coder->group,
                      end = begin + coder->group < d_out ? begin + coder->group : d_out;
-            loops->dot_v(v, begin / 16, (end + 15) / 16, z_bytes + g * GROUP_Z_BYTES, n, &epilogue[g],
-                         memory);
+            loops->dot_v(v, begin / 16, (end + 15) / 16, z_bytes + g * GROUP_Z_BYTES, n, &epilogue[g], memory,
+                         loops);
         }
     }
 }
@@ -118,6 +118,21 @@ SIMD_CALL void add_bias_sums(const quire_format *f, float *acc)
         for (uint32_t c = from; c < to && c < f->coder.d_pad; c += 16)
             vf_store(acc + c, vf_add(vf_load(acc + c), bias_sum));
     }
+}
+
+/* What does not depend on how codes are packed is compiled twice: with biases and without. */
+SIMD_CALL void mix_biased(const quire_source *v, uint32_t d_out, const float *p, const uint64_t *visible,
+                          const float *factor, uint32_t n, float *acc, size_t stride, void *scratch,
+                          const code_loops *loops)
+{
+    mix_codes(v, d_out, p, visible, factor, n, acc, stride, scratch, loops, true);
+}
+
+SIMD_CALL void mix_plain(const quire_source *v, uint32_t d_out, const float *p, const uint64_t *visible,
+                         const float *factor, uint32_t n, float *acc, size_t stride, void *scratch,
+                         const code_loops *loops)
+{
+    mix_codes(v, d_out, p, visible, factor, n, acc, stride, scratch, loops, false);
 }
 
 #endif

@@ -19,7 +19,7 @@ SIMD_FN vf scales_at(const uint8_t *p, const bool calibrated)
 /* One part of K. */
 typedef struct key_scales {
     float scale[QUIRE_TILE_ROWS], bias[QUIRE_TILE_ROWS];
-    float most; /* what an engine keeps has here, for the first part, what largest_value() says */
+    float most; /* in the first part of scales that an engine keeps: largest_value() of the tile */
 } key_scales;
 
 SIMD_FN void load_key_scales(const quire_source *k, uint32_t part, key_scales *to, const bool has_bias)

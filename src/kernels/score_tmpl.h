@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * score_tmpl: queries as integers, and scores. This, softmax_tmpl.h and mix_tmpl.h are the arithmetic around the integer
+ * score_tmpl: scores. This, queries_tmpl.h, softmax_tmpl.h and mix_tmpl.h are the arithmetic around the integer
  * products, written once in lanes of 16 and compiled for each instruction set. A file includes the header of its lanes, then
  * epilogue.h, then defines its engine for the products, then includes families.h, which brings all of this:
  *
@@ -23,73 +23,6 @@ SIMD_FN const key_scales *kept_key_scales(const quire_source *k)
     return NULL;
 }
 #endif
-
-/* ------------------------------------------------------------------ queries */
-
-/* One row of n values as bytes of z and of r, and z and r as they are. Gives the step. */
-SIMD_FN float load_row(const float *x, uint32_t n, int8_t *high, int8_t *low, int8_t *r_bytes, int32_t *z,
-                       int32_t *r)
-{
-    vf most = vf_set1(0), wrong = vf_set1(0);
-    for (uint32_t c = 0; c < n; c += 16) {
-        most = vf_max(most, vf_abs(vf_load(x + c)));
-        wrong = vf_fma(vf_load(x + c), vf_set1(0), wrong); /* NaN if a value is not finite */
-    }
-    float step = vf_reduce_max(most) / QUIRE_MAX_Z;
-    if (!(step > 1e-30f)) step = 1e-30f;
-    vf inverse = vf_set1(1.0f / step);
-    for (uint32_t c = 0; c < n; c += 64) {
-        vi whole[4], fraction[4];
-        for (uint32_t j = 0; j < 4; j++) {
-            vf y = vf_mul(vf_load(x + c + j * 16), inverse);
-            whole[j] = vf_to_int(y);
-            vf rest256 = vf_mul(vf_sub(y, vi_to_float(whole[j])), vf_set1(256));
-            fraction[j] = vf_to_int(vf_min(rest256, vf_set1(127)));
-            vi_store(z + c + j * 16, whole[j]);
-            vi_store(r + c + j * 16, fraction[j]);
-        }
-        vi_store_z(whole, high + c, low + c);
-        vi_store_bytes(fraction, r_bytes + c);
-    }
-    return step + vf_reduce_add(wrong);
-}
-
-SIMD_FN int32_t sum_of(const int32_t *x, uint32_t from, uint32_t to)
-{
-    vi sum = vi_set1(0);
-    for (uint32_t c = from; c < to; c += 16) sum = vi_add(sum, vi_load(x + c));
-    return vi_reduce_add(sum);
-}
-
-SIMD_CALL void load_queries(const quire_format *format, quire_queries *q)
-{
-    uint32_t part = quire_part_size(&format->coder), n = q->z_stride;
-    bool calibrated = format->coder.codec->info.flags & QUIRE_CODEC_CALIBRATED;
-    if (!format->coder.n_groups) {
-        for (uint32_t i = 0; i < q->n; i++) q->unit[i] = 1;
-        return;
-    }
-    for (uint32_t i = 0; i < q->n; i++) {
-        float x[QUIRE_MAX_D + 64];
-        int32_t z[QUIRE_MAX_D + 64], r[QUIRE_MAX_D + 64];
-        memcpy(x, q->row + (size_t)i * q->d, q->d * sizeof *x);
-        memset(x + q->d, 0, (n - q->d) * sizeof *x);
-        size_t stride = (size_t)q->copies * n;
-        int8_t *high = q->z + 2 * i * stride;
-        float step = load_row(x, n, high, high + stride, q->r + i * stride, z, r);
-        for (uint32_t p = 0; p < q->n_parts; p++) {
-            uint32_t end = (p + 1) * part < n ? (p + 1) * part : n;
-            int32_t *sum = q->sum + ((size_t)i * q->n_parts + p) * 2;
-            sum[0] = sum_of(z, p * part, end);
-            sum[1] = sum_of(r, p * part, end);
-        }
-        q->unit[i] = step;
-        float *mean_score = q->mean_score + (size_t)i * QUIRE_MEAN_SLOTS;
-        for (uint32_t m = 0; calibrated && m < QUIRE_MEAN_SLOTS; m++) mean_score[m] /= step;
-    }
-}
-
-/* ------------------------------------------------------------------- scores */
 
 /* What store_scores() needs for one part. */
 SIMD_FN void begin_scores(k_epilogue *to, const quire_source *k, const key_scales *scales,
@@ -149,10 +82,25 @@ SIMD_FN void score_codes(const quire_source *k, const quire_queries *q, uint32_t
         k_epilogue epilogue;
         if (!kept) load_key_scales(k, p, &own, has_bias);
         begin_scores(&epilogue, k, kept ? kept + p : &own, q, first, n, with_r, p, scores, has_bias);
-        loops->dot_k(k, p * part, to, q, first, n, &epilogue, scratch);
+        loops->dot_k(k, p * part, to, q, first, n, &epilogue, scratch, loops);
     }
     if (k->format->coder.codec->info.flags & QUIRE_CODEC_CALIBRATED)
         add_means(k, q->mean_score + (size_t)first * QUIRE_MEAN_SLOTS, n, scores);
+}
+
+/* What does not depend on how codes are packed is compiled twice: with biases and without. */
+COMMON_CALL void COMMON_NAME(score_biased)(const quire_source *k, const quire_queries *q, uint32_t first,
+                                           uint32_t n, uint32_t partial, float *scores, void *scratch,
+                                           const code_loops *loops)
+{
+    score_codes(k, q, first, n, partial, scores, scratch, loops, true);
+}
+
+COMMON_CALL void COMMON_NAME(score_plain)(const quire_source *k, const quire_queries *q, uint32_t first,
+                                          uint32_t n, uint32_t partial, float *scores, void *scratch,
+                                          const code_loops *loops)
+{
+    score_codes(k, q, first, n, partial, scores, scratch, loops, false);
 }
 
 #endif

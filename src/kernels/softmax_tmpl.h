@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-/* Called from softmax_update() if it has more than four rows. */
+/* Called from softmax_update() if it has more than four rows. An engine that becomes slow without work defines it. */
 #ifndef ENGINE_SLEEPS
 SIMD_FN void keep_engine_awake(void) {}
 #endif
@@ -35,8 +35,8 @@ SIMD_FN vf largest_scores(const float *x, uint64_t visible)
     return top;
 }
 
-SIMD_CALL void softmax_update(float *scores, const uint64_t *visible, const float *unit, uint32_t n,
-                              quire_softmax *s, float *factor)
+COMMON_CALL void COMMON_NAME(softmax_update)(float *scores, const uint64_t *visible, const float *unit,
+                                             uint32_t n, quire_softmax *s, float *factor)
 {
     float top[16], by[16], most[16], shrink[16], share[16];
     vf_store(top, vf_set1(0));

@@ -48,10 +48,12 @@ typedef struct quire_page_class {
     size_t bytes;                   /* of layouts it serves */
     size_t stride;                  /* bytes a page takes of the budget */
     uint32_t n_slots, n_used_slots; /* slots ever handed out */
+    uint32_t n_promised;            /* pages that quire_pages_promise_page() has set memory aside for */
     uint8_t *memory;
-    quire_page *page;  /* descriptors, in reserved address space too */
-    quire_page *free;  /* released, still resident */
-    quire_page *clean; /* released, memory given back */
+    quire_page *page;              /* descriptors, in reserved address space too */
+    size_t open_memory, open_page; /* bytes of both that are accessible */
+    quire_page *free;              /* released, still resident */
+    quire_page *clean;             /* released, memory given back */
     struct quire_page_class *next;
 } quire_page_class;
 
@@ -77,7 +79,8 @@ void quire_pages_fini(quire_pages *pages);
 /* Make pages of this layout available. */
 quire_status quire_pages_add(quire_pages *pages, const quire_page_layout *layout);
 
-/* One page of zeros with one reference, NULL if the budget is used up. The layout must have been added. */
+/* One page of zeros with one reference, NULL if the budget or the system's memory is used up. The layout must have been
+ * added. */
 quire_page *quire_page_take(quire_pages *pages, const quire_page_layout *layout);
 /* The same with undefined bytes, for who fills all of them at once. */
 quire_page *quire_page_take_raw(quire_pages *pages, const quire_page_layout *layout);
@@ -110,6 +113,9 @@ void quire_page_drop_many(quire_pages *pages, quire_page *page, uint32_t n);
  */
 bool quire_pages_promise(quire_pages *pages, size_t bytes);
 void quire_pages_forgive(quire_pages *pages, size_t bytes);
+/* Also sets aside the memory of one page, which quire_page_take_promised() uses up. False: the system has none. */
+bool quire_pages_promise_page(quire_pages *pages, const quire_page_layout *layout);
+void quire_pages_forgive_page(quire_pages *pages, const quire_page_layout *layout);
 quire_page *quire_page_take_promised(quire_pages *pages, const quire_page_layout *layout, size_t *promise);
 void quire_page_drop_promised(quire_pages *pages, quire_page *page, size_t *promise);
 

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* page: the page memory of a pool. Address space is reserved once per page size; memory is touched page by page.
+/* page: the page memory of a pool. Address space is reserved once per page size, made accessible in large chunks, and touched
+ * page by page.
  * Released pages stay resident for reuse until another size needs their share of the budget. */
 #define _GNU_SOURCE
 #include "page/page.h"
+
+#include "core/reserve.h"
 
 #include <assert.h>
 #include <sys/mman.h>
@@ -11,6 +14,11 @@
 /* Released pages stay resident up to this share of the budget, and a few in any case. */
 #define KEPT_SHARE 32u
 #define KEPT_PAGES 4u
+
+/* What becomes accessible at once: a call of the system per chunk, and at most so much memory that counts as used without
+ * being it. */
+#define OPEN_MEMORY ((size_t)64 << 20)
+#define OPEN_PAGES ((size_t)1 << 20) /* of descriptors */
 
 quire_status quire_pages_init(quire_pages *pages, const quire_allocator *allocator, size_t budget)
 {
@@ -110,6 +118,34 @@ static void make_room(quire_pages *pages, size_t bytes)
         while (c->free && pages->resident + bytes > pages->budget) give_back(pages, c);
 }
 
+/* Makes the first `need` bytes of a reservation of `total` accessible; *open already are. */
+static bool open_bytes(const quire_pages *pages, void *base, size_t *open, size_t need, size_t total,
+                       size_t chunk)
+{
+    if (need <= *open) return true;
+    size_t mask = pages->os_page - 1, to = total - *open < chunk ? total : *open + chunk;
+    uint8_t *from = (uint8_t *)base + *open;
+    if (to < need) to = need;
+    to = (to + mask) & ~mask;
+    if (!quire_memory_open(&pages->allocator, from, to - *open)) {
+        to = (need + mask) & ~mask; /* the system may still have that */
+        if (!quire_memory_open(&pages->allocator, from, to - *open)) return false;
+    }
+    *open = to;
+    return true;
+}
+
+/* Memory for n more pages than there were, and for those that are promised. */
+static bool open_slots(const quire_pages *pages, quire_page_class *c, uint32_t n)
+{
+    uint64_t want = (uint64_t)c->n_used_slots + c->n_promised + n;
+    size_t slots = want < c->n_slots ? (size_t)want : c->n_slots;
+    return open_bytes(pages, c->memory, &c->open_memory, c->stride * slots, c->stride * c->n_slots,
+                      OPEN_MEMORY) &&
+           open_bytes(pages, c->page, &c->open_page, sizeof *c->page * slots, sizeof *c->page * c->n_slots,
+                      OPEN_PAGES);
+}
+
 static quire_page *take_locked(quire_pages *pages, quire_page_class *c)
 {
     if (c->stride > pages->budget - pages->used) return NULL;
@@ -123,7 +159,7 @@ static quire_page *take_locked(quire_pages *pages, quire_page_class *c)
         if (page) {
             c->clean = page->next_free;
         } else {
-            if (c->n_used_slots == c->n_slots) return NULL;
+            if (c->n_used_slots == c->n_slots || !open_slots(pages, c, 1)) return NULL;
             uint32_t slot = c->n_used_slots++;
             page = &c->page[slot];
             page->data = c->memory + c->stride * slot;
@@ -146,6 +182,7 @@ static quire_page *take(quire_pages *pages, const quire_page_layout *layout, boo
         assert(*promise >= c->stride);
         *promise -= c->stride;
         pages->used -= c->stride;
+        if (c->n_promised) c->n_promised--;
     }
     quire_page *page = c ? take_locked(pages, c) : NULL;
     if (page && is_copy) pages->n_copies++;
@@ -196,7 +233,7 @@ static void populate_range(const quire_pages *pages, uint8_t *begin, uint8_t *en
 void quire_pages_populate(const quire_pages *pages, quire_page *const *page, uint32_t n)
 {
     quire_page *sorted[QUIRE_POPULATE];
-    bool may_be_huge = quire_reserves_by_default(&pages->allocator);
+    bool may_be_huge = quire_memory_is_default(&pages->allocator);
     assert(n <= QUIRE_POPULATE);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t at = i;
@@ -283,5 +320,22 @@ void quire_pages_forgive(quire_pages *pages, size_t bytes)
 {
     pthread_mutex_lock(&pages->lock);
     pages->used -= bytes;
+    pthread_mutex_unlock(&pages->lock);
+}
+
+bool quire_pages_promise_page(quire_pages *pages, const quire_page_layout *layout)
+{
+    pthread_mutex_lock(&pages->lock);
+    quire_page_class *c = class_of(pages, layout->bytes);
+    bool fits = c && open_slots(pages, c, 1);
+    if (fits) c->n_promised++;
+    pthread_mutex_unlock(&pages->lock);
+    return fits;
+}
+
+void quire_pages_forgive_page(quire_pages *pages, const quire_page_layout *layout)
+{
+    pthread_mutex_lock(&pages->lock);
+    class_of(pages, layout->bytes)->n_promised--;
     pthread_mutex_unlock(&pages->lock);
 }

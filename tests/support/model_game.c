@@ -192,7 +192,7 @@ static void append_one(game *g, quire_step *step, const plan_of_step *p, uint32_
     static const quire_form forms[] = {QUIRE_F32, QUIRE_F16, QUIRE_BF16, QUIRE_NATIVE};
     quire_form form = forms[rng_below(&g->r, 4)];
     size_t gap = rng_below(&g->r, 2) * 4;
-    quire_rows k = {.size = sizeof(quire_rows)}, v = {0};
+    quire_rows k = {.size = sizeof(quire_rows)}, v = {.size = sizeof(quire_rows)};
     if (form == QUIRE_NATIVE && !fits_native(g, p, i, layer)) {
         k = v = (quire_rows){.size = sizeof(quire_rows), .form = QUIRE_NATIVE, .data = bytes};
         if (p->n_tokens[i])

@@ -193,7 +193,7 @@ static void code_row(row_world *w, const quire_format *f, uint32_t head, const f
 {
     quire_rows in = {.size = sizeof(quire_rows), .form = QUIRE_F32, .data = x};
     quire_rows_out bytes = {.size = sizeof(quire_rows_out), .form = QUIRE_NATIVE, .data = native},
-                   back = {.form = QUIRE_F32, .data = values};
+                   back = {.size = sizeof back, .form = QUIRE_F32, .data = values};
     memset(w->tile, 0, quire_tile_bytes(f));
     KIT_REQUIRE(!quire_tile_encode(f, head, w->tile, t, 1, &in, NULL));
     KIT_REQUIRE(!quire_tile_decode(f, head, w->tile, t, 1, &bytes));

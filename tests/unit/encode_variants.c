@@ -7,6 +7,7 @@
 #include "codec_rows.h"
 
 #include "codec/row_kernels.h"
+#include "kernels/kernels.h" /* unused: the three tables of variants have distinct names */
 #include "support/cache_kit.h"
 #include "support/random.h"
 #include "tile/place_kernels.h"

@@ -347,7 +347,8 @@ static void sealed_rubbish(void **state)
         {weight, 0, QUIRE_EFORMAT},   {weight, -1, QUIRE_EFORMAT},      {weight, 9e-5f, QUIRE_EFORMAT},
         {weight, 1e-4f, QUIRE_OK},    {weight, 1e4f, QUIRE_OK},         {weight, 1.1e4f, QUIRE_EFORMAT},
         {q_rms, NAN, QUIRE_EFORMAT},  {q_rms, INFINITY, QUIRE_EFORMAT}, {q_rms, -1, QUIRE_EFORMAT},
-        {q_rms, 3e38f, QUIRE_OK},     {last, NAN, QUIRE_EFORMAT},       {last, 65504, QUIRE_OK},
+        {q_rms, 65504, QUIRE_OK},     {q_rms, 65505, QUIRE_EFORMAT},    {q_rms, 3e38f, QUIRE_EFORMAT},
+        {q_rms, 0, QUIRE_OK},         {last, NAN, QUIRE_EFORMAT},       {last, 65504, QUIRE_OK},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         memory changed = m;
@@ -357,6 +358,60 @@ static void sealed_rubbish(void **state)
             fail_msg("%g at %zu: %s", (double)cases[i].value, cases[i].at,
                      quire_status_name(load_from(&changed)));
     }
+}
+
+/* The ends of the ranges that a file may have: estimates stay finite, and the warning of a plan a sentence. */
+static void extreme_files(void **state)
+{
+    (void)state;
+    const quire_geometry one = {
+        .size = sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 1, .n_kv_heads = 1, .d_k = 16, .d_v = 16};
+    const float ends[][3] = {
+        {65504, 1e-4f, 65504}, {-65504, 1e4f, 65504}, {0, 1e-4f, 65504}, {65504, 1e4f, 0}};
+    for (size_t i = 0; i < COUNT(ends); i++) {
+        memory m = {.fail_at = sizeof m.bytes, .size = 28 + 3 * 64 + 8};
+        memcpy(m.bytes, "QUIREPRF", 8);
+        const uint32_t head[] = {2, 1, 1, 16, 1}; /* version, layers, KV heads, d_k, means */
+        for (size_t j = 0; j < 5; j++) quire_store32(m.bytes + 8 + 4 * j, head[j]);
+        for (size_t j = 0; j < 48; j++) quire_store32(m.bytes + 28 + 4 * j, quire_bits_of(ends[i][j / 16]));
+        seal(&m);
+        quire_profile *p = NULL;
+        assert_int_equal(quire_profile_load(&p, read_memory, &m, NULL), QUIRE_OK);
+        for (uint32_t c = 0; c < quire_codec_count(); c++) {
+            double e = NAN;
+            assert_int_equal(quire_profile_score_error(p, 0, quire_codec_at(c)->name, &e), QUIRE_OK);
+            if (!isfinite(e) || e < 0) fail_msg("case %zu, %s: %g", i, quire_codec_at(c)->name, e);
+        }
+        quire_plan *plan = NULL;
+        quire_plan_options options = {.size = sizeof(quire_plan_options), .profile = p};
+        assert_int_equal(quire_plan_create(&plan, &one, "a4g64", &options), QUIRE_OK);
+        const char *warning = quire_plan_warning(plan);
+        if (i < 3 && ends[i][1] < 1) {
+            assert_non_null(warning);
+            assert_non_null(strstr(warning, "an error of more than 1000 with this model"));
+        }
+        quire_plan_destroy(plan);
+        quire_profile_destroy(p);
+    }
+}
+
+/* Queries beyond the range that a file may have end at its end, so that every profile can be saved and loaded. */
+static void large_queries(void **state)
+{
+    (void)state;
+    const quire_geometry one = {
+        .size = sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 1, .n_kv_heads = 1, .d_k = 2, .d_v = 2};
+    static memory m;
+    m = (memory){.fail_at = sizeof m.bytes};
+    quire_profile *p = NULL;
+    assert_int_equal(quire_profile_create(&p, &one, NULL), QUIRE_OK);
+    assert_int_equal(quire_profile_observe_k(p, 0, 4, (const float[]){1, 2}, 1), QUIRE_OK);
+    assert_int_equal(quire_profile_observe_q(p, 0, 4, (const float[]){3e38f, 1}, 1), QUIRE_OK);
+    assert_int_equal(quire_profile_finish(p), QUIRE_OK);
+    assert_true(quire_profile_head(p, 0, 0).q_rms[0] == 65504);
+    assert_int_equal(quire_profile_save(p, write_memory, &m), QUIRE_OK);
+    assert_int_equal(load_from(&m), QUIRE_OK);
+    quire_profile_destroy(p);
 }
 
 /* Reads zeros for ever after a header, to see how much a promise of many floats makes us allocate. */
@@ -485,7 +540,8 @@ int main(void)
         cmocka_unit_test(score_errors),       cmocka_unit_test(misuse),
         cmocka_unit_test(save_load_and_hold), cmocka_unit_test(truncated_files),
         cmocka_unit_test(failing_writes),     cmocka_unit_test(damaged_files),
-        cmocka_unit_test(sealed_rubbish),     cmocka_unit_test(hostile_headers),
+        cmocka_unit_test(sealed_rubbish),     cmocka_unit_test(extreme_files),
+        cmocka_unit_test(large_queries),      cmocka_unit_test(hostile_headers),
         cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Profiles that are made for more positions than were shown. */
-#include "codec/codec.h"
+#include "codec/profile.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -139,9 +139,35 @@ static void misuse(void **state)
     quire_profile_destroy(p);
 }
 
+/* Against the C library in a longer type. golden_profile compares the bits. */
+static void angles(void **state)
+{
+    (void)state;
+    uint64_t random = 1;
+    double worst = 0, c, s;
+    for (uint32_t i = 0; i < 200000; i++) {
+        uint64_t z = quire_random(&random);
+        double size = (double)(1ull << z % 34) * (double)(z >> 11) * 0x1p-53, x = i % 2 ? size : -size;
+        if (i % 7 == 0) x = (double)(int64_t)(z % 100000) * 0.78539816339744830962; /* corners */
+        quire_angle(x, &c, &s);
+        double e = fmax(fabs((double)(cosl((long double)x) - (long double)c)),
+                        fabs((double)(sinl((long double)x) - (long double)s)));
+        if (e > worst) worst = e;
+    }
+    if (worst > 0x1p-52) fail_msg("error %g", worst);
+    quire_angle(0, &c, &s);
+    assert_true(c == 1 && s == 0);
+    quire_angle(1e300, &c, &s);
+    assert_true(fabs(c * c + s * s - 1) < 1e-15);
+    quire_angle((double)INFINITY, &c, &s);
+    assert_true(isnan(c) && isnan(s));
+    quire_angle((double)NAN, &c, &s);
+    assert_true(isnan(c) && isnan(s));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(served_length), cmocka_unit_test(rows_are_moved),
-                                       cmocka_unit_test(misuse)};
+                                       cmocka_unit_test(misuse), cmocka_unit_test(angles)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

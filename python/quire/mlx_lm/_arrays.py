@@ -79,9 +79,8 @@ class Masks:
                 a = np.ascontiguousarray(a)
             self._view = a
         a = self._view
-        size = a.itemsize
-        at = a.ctypes.data + sequence * a.strides[0] + first_query * a.strides[2] + padding * size
-        return n.Mask(self.form, at, a.strides[2] // size, a.strides[1] // size if a.shape[1] > 1 else 0, 0, n_keys)
+        at = a.ctypes.data + sequence * a.strides[0] + first_query * a.strides[2] + padding * a.itemsize
+        return n.Mask(at, a.strides[2], a.strides[1] if a.shape[1] > 1 else 0, self.form, 0, n_keys)
 
 
 def numbers(indices: Any) -> List[int]:

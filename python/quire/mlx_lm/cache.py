@@ -128,14 +128,15 @@ class _Cache(_BaseCache):
         if ring and bidirectional:
             raise ValueError("a cache with max_tokens needs a causal mask")
         pending, self._pending = self._pending, None
-        wanted: List[mx.array] = [q.astype(mx.float32)]
+        asked = floats(q)
+        wanted: List[mx.array] = [bits(asked)]
         wanted += [] if masks is None else [masks.array]
         wanted += [] if sinks is None else [sinks.astype(mx.float32)]
         arrays = [] if pending is None else [bits(x) for x in pending]
         mx.eval(wanted, arrays)
         queries, logits = look(wanted[0]), None if sinks is None else look(wanted[-1])
-        out = np.zeros((n_sequences, n_heads, count, shape[2]), np.float32) if self._is_ragged(count) else np.empty(
-            (n_sequences, n_heads, count, shape[2]), np.float32)
+        make = np.zeros if self._is_ragged(count) else np.empty
+        out = make((n_sequences, n_heads, count, shape[2]), queries.dtype)
         piece = _PIECE if ring else count
         if pending is None and count > piece:
             raise ValueError(f"{count} queries in one call, but max_tokens may already have dropped keys that they need")
@@ -144,8 +145,8 @@ class _Cache(_BaseCache):
             if pending is not None:
                 self._append(pending, arrays, count - last, last - first)
             parts = self._parts(count, first, last)
-            attend(self.pools, parts, queries, out, scale, logits, masks, bidirectional)
-        return mx.array(out).astype(q.dtype)
+            attend(self.pools, parts, queries, out, FORMS[asked.dtype], scale, logits, masks, bidirectional)
+        return new(out, q.dtype)
 
     def _is_ragged(self, count: int) -> bool:
         """True if some of the last columns are padding."""
@@ -224,7 +225,7 @@ class _Cache(_BaseCache):
     def nbytes(self) -> int:
         """Bytes of the pages that the cache uses. Pages shared by several caches count in each of them."""
         self._settle()
-        return sum(n.lib.quire_seq_tiles(s._get(), 0, None, 0) * s.pool.plan.page_bytes()[0] for s in self._sequences if s)
+        return sum(n.lib.quire_seq_tiles(s._get(), 0, None, 0, 0) * s.pool.plan.page_bytes()[0] for s in self._sequences if s)
 
     def is_trimmable(self) -> bool:
         """A cache whose bound has dropped tokens can be trimmed only if `spare` is set, by that many tokens."""

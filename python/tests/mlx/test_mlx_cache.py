@@ -164,6 +164,8 @@ class Single(unittest.TestCase):
             q, k, v = (x.reshape(1, 70, -1, D).transpose(0, 2, 1, 3) for x in flat)
             out = attend(quire_mlx.QuireKVCache("f32"), q, k, v)
             self.assertEqual(out.dtype, dtype)
+            exact = attend(quire_mlx.QuireKVCache("f32"), q.astype(mx.float32), k, v)
+            self.assertTrue((numpy(out) == numpy(exact.astype(dtype))).all())  # computed in float32, rounded once
             want = attention(numpy(q), numpy(k), numpy(v), D**-0.5, sees(70, 70))
             self.assertLess(error(numpy(out), want), MOST + {mx.float32: 0, mx.float16: 2**-11, mx.bfloat16: 2**-8}[dtype])
 
@@ -245,7 +247,7 @@ def quire_codec(policy):
 
 def mlx_tiles(cache):
     from quire import _native
-    return sum(_native.lib.quire_seq_tiles(s._get(), 0, None, 0) for s in cache._sequences)
+    return sum(_native.lib.quire_seq_tiles(s._get(), 0, None, 0, 0) for s in cache._sequences)
 
 
 def ring_of(feed, n, bound=32, keep=4, prompt=20):

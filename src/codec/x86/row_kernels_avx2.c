@@ -6,7 +6,6 @@
 
 #if defined(QUIRE_X86)
 
-#define SIMD_TARGET "avx2,fma,f16c,bmi,bmi2"
 #include "simd/avx2_encode.h"
 
 #include "codec/x86/values_tmpl.h"

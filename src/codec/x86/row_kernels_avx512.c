@@ -6,7 +6,6 @@
 
 #if defined(QUIRE_X86)
 
-#define SIMD_TARGET "avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni"
 #include "simd/avx512_encode.h"
 
 #include "codec/x86/values_tmpl.h"

@@ -197,10 +197,11 @@ SIMD_CALL void tiles_k(const quire_source *k, uint32_t from, uint32_t to, const 
 }
 
 SIMD_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q, uint32_t first,
-                   uint32_t n, const k_epilogue *epilogue, void *memory, const quire_packing packed)
+                   uint32_t n, const k_epilogue *epilogue, void *memory, const code_loops *loops)
 {
+    const code_loops *few = (const code_loops *)loops->multiply;
     if (n <= FEW_ROWS && !k->expanded)
-        quire_loops_avx512[packed].dot_k(k, from, to, q, first, n, epilogue, memory);
+        few->dot_k(k, from, to, q, first, n, epilogue, memory, few);
     else
         tiles_k(k, from, to, q, first, n, epilogue, memory);
 }
@@ -253,30 +254,20 @@ SIMD_CALL void tiles_v(const quire_source *v, uint32_t from, uint32_t to, const 
 }
 
 SIMD_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int8_t *z, uint32_t n,
-                   const v_epilogue *epilogue, void *memory, const quire_packing packed)
+                   const v_epilogue *epilogue, void *memory, const code_loops *loops)
 {
+    const code_loops *few = (const code_loops *)loops->multiply;
     if (n <= FEW_ROWS && !v->expanded)
-        quire_loops_avx512[packed].dot_v(v, from, to, z, n, epilogue, memory);
+        few->dot_v(v, from, to, z, n, epilogue, memory, few);
     else
-        tiles_v(v, from, to, z, n, epilogue, (int32_t *)memory, packed != QUIRE_PACKING_l8);
+        tiles_v(v, from, to, z, n, epilogue, (int32_t *)memory, loops->bits != 8);
 }
 
+#define MULTIPLY_NAME(name) quire_loops_avx512[QUIRE_PACKING_##name]
+#define FLOAT_NAME SHARED_NAME
 #include "kernels/families.h"
 
-#define TILE_LOOPS(name, bits, table)                                                                      \
-    SIMD_CALL void dot_k_##name(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q, \
-                                uint32_t first, uint32_t n, const k_epilogue *epilogue, void *memory)      \
-    {                                                                                                      \
-        dot_k(k, from, to, q, first, n, epilogue, memory, QUIRE_PACKING_##name);                           \
-    }                                                                                                      \
-    SIMD_CALL void dot_v_##name(const quire_source *v, uint32_t from, uint32_t to, const int8_t *z,        \
-                                uint32_t n, const v_epilogue *epilogue, void *memory)                      \
-    {                                                                                                      \
-        dot_v(v, from, to, z, n, epilogue, memory, QUIRE_PACKING_##name);                                  \
-    }
-
-CODE_PACKINGS(TILE_LOOPS)
-static const code_loops loops[] = PACKING_LOOPS_TABLE;
+static const code_loops loops[] = PACKING_LOOPS;
 #define LOOPS loops
 INTEGER_FAMILIES(INTEGER_FAMILY)
 
@@ -301,41 +292,40 @@ SIMD_CALL void keep_key_scales(const quire_source *k, void *expanded)
     s->most = largest_value(k);
 }
 
-SIMD_FN void expand_tile(const quire_source *s, uint8_t *to, const uint32_t bits, const bool table)
-{
-    int8_t shift[QUIRE_MAX_GROUPS * QUIRE_TILE_ROWS];
-    if (s->format->coder.side == QUIRE_K) {
-        keep_key_scales(s, to);
-        expand_codes(s, NULL, to, bits, table, false);
-        return;
-    }
-    keep_scales(s, to, shift);
-    expand_codes(s, shift, to, bits, table, bits != 8);
-}
-
 /* K as V: through a copy that lies behind it. */
-SIMD_FN void transpose_tile(const quire_source *s, uint8_t *to, const uint32_t bits, const bool table)
+SIMD_CALL void transpose_tile(quire_expand_tile_fn *expand_k, const quire_source *s, uint8_t *to)
 {
     const quire_coder *coder = &s->format->coder;
     uint8_t *k = to + (size_t)QUIRE_TILE_ROWS * coder->d_pad;
     int8_t shift[QUIRE_MAX_GROUPS * QUIRE_TILE_ROWS];
     keep_scales(s, to, shift);
-    expand_codes(s, NULL, k, bits, table, false);
+    expand_k(s, k);
     transpose_codes(coder, k, to);
-    for (uint32_t u = 0; u < coder->d_pad && bits != 8; u++) {
+    for (uint32_t u = 0; u < coder->d_pad && coder->codec->info.bits != 8; u++) {
         __m512i add = broadcast_word(shifts_of(coder, shift, u));
         _mm512_store_si512(to + u * 64, _mm512_add_epi8(_mm512_load_si512(to + u * 64), add));
     }
 }
 
-#define TILE_PACKING(name, bits, table)                              \
-    SIMD_CALL void expand_##name(const quire_source *s, void *to)    \
-    {                                                                \
-        expand_tile(s, (uint8_t *)to, bits, table);                  \
-    }                                                                \
-    SIMD_CALL void transpose_##name(const quire_source *s, void *to) \
-    {                                                                \
-        transpose_tile(s, (uint8_t *)to, bits, table);               \
+#define TILE_PACKING(name, bits, table)                                \
+    SIMD_CALL void expand_k_##name(const quire_source *s, void *to)    \
+    {                                                                  \
+        expand_codes(s, NULL, (uint8_t *)to, bits, table, false);      \
+    }                                                                  \
+    SIMD_CALL void expand_##name(const quire_source *s, void *to)      \
+    {                                                                  \
+        int8_t shift[QUIRE_MAX_GROUPS * QUIRE_TILE_ROWS];              \
+        if (s->format->coder.side == QUIRE_K) {                        \
+            keep_key_scales(s, to);                                    \
+            expand_k_##name(s, to);                                    \
+            return;                                                    \
+        }                                                              \
+        keep_scales(s, to, shift);                                     \
+        expand_codes(s, shift, (uint8_t *)to, bits, table, bits != 8); \
+    }                                                                  \
+    SIMD_CALL void transpose_##name(const quire_source *s, void *to)   \
+    {                                                                  \
+        transpose_tile(expand_k_##name, s, (uint8_t *)to);             \
     }
 
 CODE_PACKINGS(TILE_PACKING)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * products: the integer products that score_tmpl.h and mix_tmpl.h ask for, in registers of 32 bytes. The file that includes this knows how
- * one product is made:
+ * products: the integer products that score_tmpl.h and mix_tmpl.h ask for, in registers of 32 bytes. The engine that
+ * includes this knows how one product is made:
  *
  *   codes           32 codes, 8 tokens x 4 channels of K or 8 channels x 4 tokens of V
  *   codes_packed    half of vector i of the block at p
@@ -16,9 +16,12 @@
 
 #include "kernels/x86/unpack_avx2.h"
 
-#include "kernels/epilogue.h"
-
 #include "kernels/multiply_tmpl.h"
+
+/* What avx2.c shares with avxvnni.c: everything for floats, softmax, and scores around the products. */
+#define SHARED_CALL SIMD_GLOBAL
+#define SHARED_NAME(name) quire_##name##_avx2
+#include "kernels/shared.h"
 
 /* Some vectors, of each `halves` halves from `half` on. */
 SIMD_FN void add_vectors(codes x[][2], const query_bytes *q, size_t at, const uint32_t rows,
@@ -86,17 +89,16 @@ SIMD_FN query_bytes query_bytes_from(const query_bytes *q, uint32_t i)
 }
 
 SIMD_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q, uint32_t first,
-                   uint32_t n, const k_epilogue *epilogue, void *memory, const uint32_t bits,
-                   const bool table)
+                   uint32_t n, const k_epilogue *epilogue, void *memory, const code_loops *loops)
 {
-    multiply_fn *const *multiply_k = multiply_for(k->expanded, epilogue->with_r, bits, table);
-    const lookup entries = table_bytes(k->format->coder.codec, bits, table);
+    multiply_fn *const *multiply_k = multiply_for(loops, k, epilogue->with_r);
+    const lookup entries = table_of(k->format->coder.codec, loops);
     size_t stride = q->z_stride;
     query_bytes all = {q->z + 2 * first * stride + from, q->r, stride, 0};
     if (epilogue->with_r) locate_r(&all, q, first, n, from, to, memory);
     for (uint32_t sub = 0; sub < 4; sub++) {
-        stream s =
-            stream_at(k, sub * (k->format->coder.d_pad / 4) + from / 4, (to - from) / 4, bits, &entries);
+        stream s = stream_at(k, sub * (k->format->coder.d_pad / 4) + from / 4, (to - from) / 4, loops->bits,
+                             &entries);
         for (uint32_t i = 0; i < n; i += ROWS_AT_ONCE) {
             uint32_t rows = n - i < ROWS_AT_ONCE ? n - i : ROWS_AT_ONCE;
             query_bytes p = query_bytes_from(&all, i);
@@ -111,14 +113,14 @@ SIMD_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const quir
 }
 
 SIMD_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int8_t *z, uint32_t n,
-                   const v_epilogue *epilogue, void *memory, const uint32_t bits, const bool table)
+                   const v_epilogue *epilogue, void *memory, const code_loops *loops)
 {
     (void)memory;
-    multiply_fn *const *multiply_v = multiply_for(v->expanded, false, bits, table);
-    const lookup entries = table_bytes(v->format->coder.codec, bits, table);
+    multiply_fn *const *multiply_v = multiply_for(loops, v, false);
+    const lookup entries = table_of(v->format->coder.codec, loops);
     query_bytes all = {z, z, 64, 0};
     for (uint32_t b = from; b < to; b++) {
-        stream s = stream_at(v, b * 16, 16, bits, &entries);
+        stream s = stream_at(v, b * 16, 16, loops->bits, &entries);
         for (uint32_t i = 0; i < n; i += ROWS_AT_ONCE) {
             uint32_t rows = n - i < ROWS_AT_ONCE ? n - i : ROWS_AT_ONCE;
             query_bytes p = query_bytes_from(&all, i);

@@ -8,14 +8,11 @@
 #include "kernels/code_stream.h"
 #include "kernels/epilogue.h"
 
-/* What avx512.c lends to amx.c: the loops for packed codes, which few rows use, and everything for floats. */
+/* What avx512.c shares with amx.c: the loops for packed codes, which few rows use, and everything for floats. */
 extern const code_loops quire_loops_avx512[QUIRE_N_PACKINGS];
-#define FLOAT_CALL SIMD_GLOBAL
-#define FLOAT_NAME(role, form) quire_##role##_##form##_avx512
-quire_score_fn FLOAT_NAME(score, f32), FLOAT_NAME(score, f16), FLOAT_NAME(score, bf16);
-quire_mix_fn FLOAT_NAME(mix, f32), FLOAT_NAME(mix, f16), FLOAT_NAME(mix, bf16);
-quire_expand_tile_fn FLOAT_NAME(expand, f32), FLOAT_NAME(expand, f16), FLOAT_NAME(expand, bf16);
-quire_expand_tile_fn FLOAT_NAME(transpose, f32), FLOAT_NAME(transpose, f16), FLOAT_NAME(transpose, bf16);
+#define SHARED_CALL SIMD_GLOBAL
+#define SHARED_NAME(name) quire_##name##_avx512
+#include "kernels/shared.h"
 
 /* Bytes of queries: two rows for z of each, and a third for r if it is wanted. */
 typedef struct query_bytes {
@@ -151,6 +148,15 @@ typedef void k_rows_fn(const quire_source *k, uint32_t from, uint32_t to, const 
 typedef void v_rows_fn(const quire_source *v, uint32_t from, uint32_t to, const query_bytes *q,
                        uint32_t first, const v_epilogue *epilogue);
 
+typedef struct multiply_rows {
+    k_rows_fn *k[2][4];
+    v_rows_fn *v[4];
+} multiply_rows;
+
+#define MULTIPLY_DECLARE(name, bits, table) extern const multiply_rows quire_multiply_##name##_avx512;
+CODE_PACKINGS(MULTIPLY_DECLARE)
+extern const multiply_rows quire_multiply_expanded_avx512;
+
 #define VNNI_K_ROWS(name, rows, used, ...)                                                       \
     SIMD_CALL void k_##name##_##rows##_##used(const quire_source *k, uint32_t from, uint32_t to, \
                                               const query_bytes *q, uint32_t first,              \
@@ -164,40 +170,49 @@ typedef void v_rows_fn(const quire_source *v, uint32_t from, uint32_t to, const 
     {                                                                                                  \
         vnni_v(v, from, to, q, first, epilogue, rows, (packing){__VA_ARGS__});                         \
     }
-#define VNNI_ALL(name, ...)                                                \
-    VNNI_K_ROWS(name, 1, 2, __VA_ARGS__)                                   \
-    VNNI_K_ROWS(name, 2, 2, __VA_ARGS__)                                   \
-    VNNI_K_ROWS(name, 3, 2, __VA_ARGS__)                                   \
-    VNNI_K_ROWS(name, 4, 2, __VA_ARGS__)                                   \
-    VNNI_K_ROWS(name, 1, 3, __VA_ARGS__)                                   \
-    VNNI_K_ROWS(name, 2, 3, __VA_ARGS__)                                   \
-    VNNI_K_ROWS(name, 3, 3, __VA_ARGS__)                                   \
-    VNNI_K_ROWS(name, 4, 3, __VA_ARGS__)                                   \
-    VNNI_V_ROWS(name, 1, __VA_ARGS__)                                      \
-    VNNI_V_ROWS(name, 2, __VA_ARGS__)                                      \
-    VNNI_V_ROWS(name, 3, __VA_ARGS__)                                      \
-    VNNI_V_ROWS(name, 4, __VA_ARGS__)                                      \
-    static k_rows_fn *const k_##name[2][4] = {                             \
-        {k_##name##_1_2, k_##name##_2_2, k_##name##_3_2, k_##name##_4_2},  \
-        {k_##name##_1_3, k_##name##_2_3, k_##name##_3_3, k_##name##_4_3}}; \
-    static v_rows_fn *const v_##name[4] = {v_##name##_1, v_##name##_2, v_##name##_3, v_##name##_4};
+#define VNNI_ALL(name, ...)                                                 \
+    VNNI_K_ROWS(name, 1, 2, __VA_ARGS__)                                    \
+    VNNI_K_ROWS(name, 2, 2, __VA_ARGS__)                                    \
+    VNNI_K_ROWS(name, 3, 2, __VA_ARGS__)                                    \
+    VNNI_K_ROWS(name, 4, 2, __VA_ARGS__)                                    \
+    VNNI_K_ROWS(name, 1, 3, __VA_ARGS__)                                    \
+    VNNI_K_ROWS(name, 2, 3, __VA_ARGS__)                                    \
+    VNNI_K_ROWS(name, 3, 3, __VA_ARGS__)                                    \
+    VNNI_K_ROWS(name, 4, 3, __VA_ARGS__)                                    \
+    VNNI_V_ROWS(name, 1, __VA_ARGS__)                                       \
+    VNNI_V_ROWS(name, 2, __VA_ARGS__)                                       \
+    VNNI_V_ROWS(name, 3, __VA_ARGS__)                                       \
+    VNNI_V_ROWS(name, 4, __VA_ARGS__)                                       \
+    const multiply_rows quire_multiply_##name##_avx512 = {                  \
+        {{k_##name##_1_2, k_##name##_2_2, k_##name##_3_2, k_##name##_4_2},  \
+         {k_##name##_1_3, k_##name##_2_3, k_##name##_3_3, k_##name##_4_3}}, \
+        {v_##name##_1, v_##name##_2, v_##name##_3, v_##name##_4}};
+#define VNNI(name, bits, table) VNNI_ALL(name, false, bits, table)
+#define VNNI_EXPANDED VNNI_ALL(expanded, .expanded = true)
+
+SIMD_FN const multiply_rows *multiply_for(const code_loops *loops, const quire_source *s)
+{
+    return s->expanded ? &quire_multiply_expanded_avx512 : (const multiply_rows *)loops->multiply;
+}
 
 /* Any number of rows, four at a time. */
-SIMD_FN void dot_k_rows(k_rows_fn *const by_rows[2][4], const quire_source *k, uint32_t from, uint32_t to,
-                        const quire_queries *q, uint32_t first, uint32_t n, const k_epilogue *epilogue)
+SIMD_FN void vnni_dot_k(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q,
+                        uint32_t first, uint32_t n, const k_epilogue *epilogue, const code_loops *loops)
 {
+    const multiply_rows *multiply = multiply_for(loops, k);
     for (uint32_t i = 0; i < n; i += 4) {
         query_bytes p = query_bytes_at(q, first + i, from);
-        by_rows[epilogue->with_r != 0][n - i < 4 ? n - i - 1 : 3](k, from, to, &p, i, epilogue);
+        multiply->k[epilogue->with_r != 0][n - i < 4 ? n - i - 1 : 3](k, from, to, &p, i, epilogue);
     }
 }
 
-SIMD_FN void dot_v_rows(v_rows_fn *const by_rows[4], const quire_source *v, uint32_t from, uint32_t to,
-                        const int8_t *z, uint32_t n, const v_epilogue *epilogue)
+SIMD_FN void vnni_dot_v(const quire_source *v, uint32_t from, uint32_t to, const int8_t *z, uint32_t n,
+                        const v_epilogue *epilogue, const code_loops *loops)
 {
+    const multiply_rows *multiply = multiply_for(loops, v);
     for (uint32_t i = 0; i < n; i += 4) {
         query_bytes p = {z + (size_t)i * 128, z, 64};
-        by_rows[n - i < 4 ? n - i - 1 : 3](v, from, to, &p, i, epilogue);
+        multiply->v[n - i < 4 ? n - i - 1 : 3](v, from, to, &p, i, epilogue);
     }
 }
 

@@ -110,17 +110,4 @@ SIMD_FN void transpose_codes(const quire_coder *coder, const uint8_t *from, uint
     }
 }
 
-/* The functions of one way of packing. transpose_k_to_v() uses the second half of the memory for the tile as it is. */
-#define UNPACK_PACKING(name, bits, table)                                              \
-    SIMD_CALL void expand_##name(const quire_source *s, void *to)                      \
-    {                                                                                  \
-        expand_codes(s, NULL, (uint8_t *)to, bits, table, false);                      \
-    }                                                                                  \
-    SIMD_CALL void transpose_##name(const quire_source *s, void *to)                   \
-    {                                                                                  \
-        uint8_t *k = (uint8_t *)to + (size_t)QUIRE_TILE_ROWS * s->format->coder.d_pad; \
-        expand_codes(s, NULL, k, bits, table, false);                                  \
-        transpose_codes(&s->format->coder, k, (uint8_t *)to);                          \
-    }
-
 #endif

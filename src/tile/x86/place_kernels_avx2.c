@@ -4,7 +4,6 @@
 
 #if defined(QUIRE_X86)
 
-#define SIMD_TARGET "avx2,fma,f16c,bmi,bmi2"
 #include "simd/avx2.h"
 
 #include "tile/x86/place_rows_tmpl.h"

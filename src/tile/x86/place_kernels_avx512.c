@@ -4,7 +4,6 @@
 
 #if defined(QUIRE_X86)
 
-#define SIMD_TARGET "avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni"
 #include "simd/avx512.h"
 
 #include "tile/x86/place_rows_tmpl.h"

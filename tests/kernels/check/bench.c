@@ -26,8 +26,8 @@ typedef enum work_id {
     N_WORKS
 } work_id;
 
-static const char *const work_names[N_WORKS] = {
-    "load", "expand K", "score", "softmax_update", "expand V", "mix", "transpose_k_to_v", "add_bias_sums"};
+static const char *const work_names[N_WORKS] = {"load",     "expand K", "score",     "softmax",
+                                                "expand V", "mix",      "transpose", "bias sums"};
 
 /* Everything the calls of one instruction set need. */
 typedef struct kit {
@@ -227,7 +227,7 @@ static void measure(kit *kits, const check_isas *isas, work_id w, double *ns)
 
 void check_bench_head(const check_isas *isas)
 {
-    printf("%-9s %-8s %4s %4s", "codec", "call", "d", "rows");
+    printf("%-9s %-9s %4s %4s", "codec", "call", "d", "rows");
     for (uint32_t i = 0; i < isas->n; i++) printf(" | %8s ns %7s", isas->name[i], "cycles");
     printf("\n");
 }
@@ -249,7 +249,7 @@ void check_bench(const check_isas *isas, const check_case *c)
         bool any = false;
         for (uint32_t i = 0; i < isas->n; i++) any |= ns[i] >= 0;
         if (!any) continue;
-        printf("%-9s %-8s %4u %4u", c->codec, work_names[w], c->d, check_given.rows);
+        printf("%-9s %-9s %4u %4u", c->codec, work_names[w], c->d, check_given.rows);
         for (uint32_t i = 0; i < isas->n; i++) {
             if (ns[i] < 0)
                 printf(" | %11s %7s", "-", "-");

@@ -33,8 +33,7 @@ const check_bound check_bounds[N_BOUNDS] = {
                          "of |value| + sum |lanes|: a tree of 16 and one more, 5 roundings"},
 };
 
-static const char *const role_names[N_ROLES] = {"score",          "mix",           "transpose_k_to_v",
-                                                "softmax_update", "add_bias_sums", "state"};
+static const char *const role_names[N_ROLES] = {"score", "mix", "transpose", "softmax", "bias sums", "state"};
 
 /* What became of one role on one instruction set. */
 typedef struct tally {
@@ -119,13 +118,13 @@ uint64_t check_failures(void)
 
 void check_summary(void)
 {
-    printf("%-8s %-7s %12s %9s %9s  %s\n", "isa", "role", "values", "failures", "of bound",
+    printf("%-8s %-9s %12s %9s %9s  %s\n", "isa", "role", "values", "failures", "of bound",
            "largest error at");
     for (uint32_t i = 0; i < MOST_ISAS; i++) {
         for (uint32_t r = 0; r < N_ROLES; r++) {
             const tally *t = &tallies[i][r];
             if (!t->values && !t->failures) continue;
-            printf("%-8s %-7s %12llu %9llu %9.2g  %s\n", t->isa, role_names[r], (unsigned long long)t->values,
+            printf("%-8s %-9s %12llu %9llu %9.2g  %s\n", t->isa, role_names[r], (unsigned long long)t->values,
                    (unsigned long long)t->failures, t->worst, t->where);
         }
     }

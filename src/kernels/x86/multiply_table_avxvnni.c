@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: MIT */
+/* kernels: the products of engine_avxvnni.h with packed codes that are looked up in a table. */
+#include "core/cpu.h"
+
+#if defined(QUIRE_X86)
+
+#include "kernels/x86/engine_avxvnni.h"
+
+TABLE_PACKINGS(MULTIPLY)
+
+#endif
