@@ -85,7 +85,7 @@ class PlanLayer(Sized):
 
 
 class PoolOptions(Sized):
-    _fields_ = [("budget_bytes", c_size_t), ("allocator", c_void_p), ("executor", POINTER(Executor)), ("log", c_void_p)]
+    _fields_ = [("budget_bytes", c_size_t), ("allocator", c_void_p), ("executor", POINTER(Executor))]
 
 
 class PoolStats(Sized):
