@@ -48,6 +48,7 @@ static void arguments(void **state)
     assert_int_equal(quire_namespace_lookup(s.ns, &bad, 0, &n), QUIRE_EINVAL);
     bad = p;
     bad.media = media;
+    bad.media_stride = sizeof *media;
     bad.n_media = 2;
     assert_int_equal(quire_namespace_lookup(s.ns, &bad, 0, &n), QUIRE_EINVAL); /* not ascending */
     media[1].position = 128;

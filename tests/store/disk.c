@@ -132,6 +132,7 @@ static void lookups(void **state)
     assert_int_equal(n, 128);
     quire_media m = {.position = 5, .digest = {1}};
     p.media = &m;
+    p.media_stride = sizeof m;
     p.n_media = 1;
     p.media_stride = sizeof m;
     assert_int_equal(quire_namespace_lookup(s.ns, &p, 0, &n), QUIRE_OK);

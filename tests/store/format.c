@@ -84,8 +84,12 @@ static material make(void)
     quire_key root = root_of(0);
     for (uint32_t i = 0; i < 192; i++) tokens[i] = i * i;
     memset(media.digest, 0xab, 32);
-    quire_prompt p = {
-        .size = sizeof(quire_prompt), .tokens = tokens, .n_tokens = 192, .media = &media, .n_media = 1};
+    quire_prompt p = {.size = sizeof(quire_prompt),
+                      .tokens = tokens,
+                      .n_tokens = 192,
+                      .media = &media,
+                      .media_stride = sizeof media,
+                      .n_media = 1};
     KIT_REQUIRE(!quire_chain_keys(m.keys, &root, &p, 3));
     KIT_REQUIRE(!quire_chain_objects(m.objects, m.keys, 3, 1));
     KIT_REQUIRE(!quire_identity_seal_key(&m.seal_key, &root, secret));

@@ -93,7 +93,7 @@ typedef struct cache {
 static cache open_cache(uint32_t n_layers, const uint32_t *windows, const char *policy, uint32_t n_threads,
                         const quire_seq_options *ring)
 {
-    cache c = {.geometry = {sizeof(quire_seq_options), n_layers, .n_q_heads = HEADS, .n_kv_heads = HEADS,
+    cache c = {.geometry = {sizeof(quire_geometry), n_layers, .n_q_heads = HEADS, .n_kv_heads = HEADS,
                             .d_k = D, .d_v = D, .windows = windows}};
     quire_executor executor = {.size = sizeof(quire_executor)};
     if (n_threads > 1) {

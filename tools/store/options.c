@@ -108,8 +108,11 @@ int store_parse(store_options *o, uint32_t groups, const tool_command *about, co
         for (size_t j = 0; j < lists[i].n && groups & lists[i].group; j++) all[n++] = lists[i].options[j];
     command.options = all;
     command.n_options = n;
-    *o =
-        (store_options){.command = about->name, .timeout_ms = 10000, .n_streams = 1, .max_bytes = UINT64_MAX};
+    *o = (store_options){.command = about->name,
+                         .timeout_ms = 10000,
+                         .n_streams = 1,
+                         .max_bytes = UINT64_MAX,
+                         .remote = {.size = sizeof(quire_store_remote)}};
     int code = tool_parse(&command, argc, argv, o);
     if (code >= 0) return code;
     if (!o->directory && !(groups & STORE_REMOTE && o->remote.host))
