@@ -134,7 +134,6 @@ static void lookups(void **state)
     p.media = &m;
     p.media_stride = sizeof m;
     p.n_media = 1;
-    p.media_stride = sizeof m;
     assert_int_equal(quire_namespace_lookup(s.ns, &p, 0, &n), QUIRE_OK);
     assert_int_equal(n, 0);
     quire_seq_destroy(computed);
