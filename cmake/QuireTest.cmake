@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 # quire_test(), quire_fuzz_test() and quire_test_folder(), used by tests/CMakeLists.txt.
 
-# Sanitized programs run several times slower.
-if(quire_sanitizers)
+# Sanitized programs, and those of another processor under qemu, run several times slower.
+if(quire_sanitizers OR CMAKE_CROSSCOMPILING)
   set(quire_timeout_scale 5)
 else()
   set(quire_timeout_scale 1)
