@@ -44,8 +44,10 @@ static quire_status read_tiles(quire_job *job)
     const quire_list_seq *seq = &job->list->seq[s->list_seq];
     if (s->list_layer >= seq->n_layers) return QUIRE_EINVAL;
     job->seq = seq;
-    job->tile = job->list->tile + seq->first_tile;
-    job->split = job->list->split + seq->first_split;
+    if (seq->n_tiles) { /* a list of empty sequences has no arrays */
+        job->tile = job->list->tile + seq->first_tile;
+        job->split = job->list->split + seq->first_split;
+    }
     job->n_tiles = seq->n_tiles;
     job->n_splits = seq->n_splits;
     job->n_layouts = seq->n_used;

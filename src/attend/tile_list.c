@@ -141,9 +141,8 @@ static bool shapes_agree(const quire_list_layer *a, const quire_list_layer *b, u
 static quire_status use_layout(quire_tile_list *list, quire_list_seq *seq, quire_layout_key key,
                                quire_fill_layers_fn *fill, const void *ctx, uint32_t *out)
 {
-    const uint32_t *used = list->used + seq->first_used;
     for (uint32_t i = seq->n_used; i-- > 0;) /* the last one first: it is that almost always */
-        if (is_layout(&list->layout[used[i]], seq, &key)) {
+        if (is_layout(&list->layout[list->used[seq->first_used + i]], seq, &key)) {
             *out = i;
             return QUIRE_OK;
         }
