@@ -38,6 +38,13 @@ typedef struct quire_job {
     const quire_kernels *kernels;
 } quire_job;
 
+/* Strides of q or out that are 0 become dense, heads inside of tokens; row: bytes of one row. */
+static inline void quire_fill_strides(size_t row, uint32_t n_heads, size_t *token_stride, size_t *head_stride)
+{
+    if (!*head_stride) *head_stride = row;
+    if (!*token_stride) *token_stride = quire_bytes(n_heads, *head_stride);
+}
+
 /* job.c: checks a job whose list is known, and everything that does not need memory; then its layouts. */
 quire_status quire_job_read(quire_job *job, const quire_attend_job *spec,
                             const quire_attend_options *options);

@@ -54,8 +54,7 @@ static quire_status read_tiles(quire_job *job)
     for (uint32_t i = 0; i < seq->n_used; i++) {
         const quire_list_layer *l = quire_list_layer_at(job->list, seq, i, s->list_layer);
         const quire_format *value = quire_list_value_format(l);
-        uint32_t d_v = l->v_format ? value->coder.d : value->coder.d_v;
-        if (l->n_heads != s->n_kv_heads || l->k_format->coder.d != s->d_k || d_v != s->d_v)
+        if (l->n_heads != s->n_kv_heads || l->k_format->coder.d != s->d_k || quire_list_d_v(l) != s->d_v)
             return QUIRE_EINVAL;
         if (!add_format(job->k, &job->n_k, l->k_format) || !add_format(job->v, &job->n_v, value))
             return QUIRE_EUNSUPPORTED;
@@ -88,8 +87,7 @@ static bool check_rows(const quire_attend_job *s, quire_form form, const void *d
     if (!quire_form_is_float(form)) return false;
     size_t value = quire_value_bytes(form), row = d * value;
     if (((uintptr_t)data | *token_stride | *head_stride) % value) return false;
-    if (!*head_stride) *head_stride = row;
-    if (!*token_stride) *token_stride = quire_bytes(s->n_q_heads, *head_stride);
+    quire_fill_strides(row, s->n_q_heads, token_stride, head_stride);
     return rows_are_apart(row, s->n_queries, *token_stride, s->n_q_heads, *head_stride, is_written);
 }
 

@@ -123,11 +123,7 @@ static quire_status read_scatter(scatter *s, const quire_scatter_rows *r)
 
 static quire_status run(const quire_workspace *w, scatter *s, void (*task)(void *, uint32_t))
 {
-    uint32_t n_tasks = s->n_sides * s->memory.n_kv_heads;
-    if (w->executor.run)
-        w->executor.run(w->executor.ctx, task, s, n_tasks);
-    else
-        for (uint32_t i = 0; i < n_tasks; i++) task(s, i);
+    quire_workspace_run(w, task, s, s->n_sides * s->memory.n_kv_heads);
     return (quire_status)atomic_load_explicit(&s->status, memory_order_relaxed);
 }
 

@@ -141,10 +141,7 @@ static void spread_partials(void *arg, uint32_t worker)
 static void run(const quire_workspace *w, call *c, void (*task)(void *, uint32_t), uint32_t n)
 {
     atomic_store_explicit(&c->next, 0, memory_order_relaxed);
-    if (w->executor.run && n > 1)
-        w->executor.run(w->executor.ctx, task, c, n);
-    else
-        task(c, 0);
+    quire_workspace_run(w, task, c, n);
 }
 
 /* Few blocks, many tiles: the splits of a block go to different workers, a bounded number at a time. */

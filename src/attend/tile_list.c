@@ -41,10 +41,25 @@ void quire_tile_list_destroy(quire_tile_list *list)
     quire_free(&a, list, sizeof *list);
 }
 
+static quire_list_counts counts_of(const quire_tile_list *list)
+{
+    return (quire_list_counts){list->n_seqs, list->n_tiles,   list->n_splits,
+                               list->n_used, list->n_layouts, list->n_layers};
+}
+
+static void set_counts(quire_tile_list *list, quire_list_counts n)
+{
+    list->n_seqs = n.n_seqs;
+    list->n_tiles = n.n_tiles;
+    list->n_splits = n.n_splits;
+    list->n_used = n.n_used;
+    list->n_layouts = n.n_layouts;
+    list->n_layers = n.n_layers;
+}
+
 void quire_tile_list_clear(quire_tile_list *list)
 {
-    if (list)
-        list->n_seqs = list->n_tiles = list->n_splits = list->n_used = list->n_layouts = list->n_layers = 0;
+    if (list) set_counts(list, (quire_list_counts){0});
 }
 
 uint32_t quire_tile_list_count(const quire_tile_list *list)
@@ -57,11 +72,7 @@ uint32_t quire_tile_list_count(const quire_tile_list *list)
 quire_status quire_tile_list_begin(quire_tile_list *list, uint32_t n_layers, uint32_t n_tiles)
 {
     const quire_allocator *a = &list->allocator;
-    list->before.n_tiles = list->n_tiles;
-    list->before.n_splits = list->n_splits;
-    list->before.n_used = list->n_used;
-    list->before.n_layouts = list->n_layouts;
-    list->before.n_layers = list->n_layers;
+    list->before = counts_of(list);
     if (n_tiles > UINT32_MAX - list->n_tiles || list->n_seqs == UINT32_MAX) return QUIRE_EINVAL;
     if (!quire_grow_raw(a, &list->seq, &list->cap_seqs, list->n_seqs, list->n_seqs + 1, sizeof *list->seq) ||
         !quire_grow_raw(a, &list->tile, &list->cap_tiles, list->n_tiles, list->n_tiles + n_tiles,
@@ -96,11 +107,6 @@ static quire_status check_layer(const quire_list_layer *l)
     return QUIRE_OK;
 }
 
-static uint32_t d_v_of(const quire_list_layer *l)
-{
-    return l->v_format ? l->v_format->coder.d : l->k_format->coder.d_v;
-}
-
 static quire_status add_layout(quire_tile_list *list, const quire_list_seq *seq, quire_layout_key key,
                                quire_fill_layers_fn *fill, const void *ctx)
 {
@@ -132,7 +138,7 @@ static bool shapes_agree(const quire_list_layer *a, const quire_list_layer *b, u
 {
     for (uint32_t i = 0; i < n; i++)
         if (a[i].n_heads != b[i].n_heads || a[i].k_format->coder.d != b[i].k_format->coder.d ||
-            d_v_of(&a[i]) != d_v_of(&b[i]))
+            quire_list_d_v(&a[i]) != quire_list_d_v(&b[i]))
             return false;
     return true;
 }
@@ -190,15 +196,10 @@ quire_status quire_tile_list_push(quire_tile_list *list, const quire_list_tile *
 
 quire_status quire_tile_list_end(quire_tile_list *list, quire_status status)
 {
-    if (!status) {
+    if (status)
+        set_counts(list, list->before);
+    else
         list->n_seqs++;
-        return QUIRE_OK;
-    }
-    list->n_tiles = list->before.n_tiles;
-    list->n_splits = list->before.n_splits;
-    list->n_used = list->before.n_used;
-    list->n_layouts = list->before.n_layouts;
-    list->n_layers = list->before.n_layers;
     return status;
 }
 
@@ -341,8 +342,7 @@ quire_status quire_tile_list_add_blocks(quire_tile_list *list, const quire_block
     if (((uintptr_t)t.blocks | (uintptr_t)t.lengths | t.row_stride) % sizeof(int32_t)) return QUIRE_EINVAL;
     status = quire_paged_memory_read(&m, t.memory);
     if (status) return status;
-    uint32_t n_before = list->n_seqs;
-    quire_tile_list saved = *list; /* the counts; arrays may grow meanwhile */
+    quire_list_counts before = counts_of(list); /* of all sequences of the table */
     /* No other call can give the same key: the number of layouts grows with each. */
     quire_layout_key key = {{(uintptr_t)m.k, (uintptr_t)m.v, list->n_layouts, 0, QUIRE_KEY_BLOCKS}};
     for (uint32_t i = 0; i < t.n_seqs && !status; i++) {
@@ -350,13 +350,7 @@ quire_status quire_tile_list_add_blocks(quire_tile_list *list, const quire_block
         bool fits = t.lengths[i] >= 0 && row_has(&t, m.block_tokens, (uint32_t)t.lengths[i]);
         status = fits ? add_blocks(list, &m, key, blocks, (uint32_t)t.lengths[i]) : QUIRE_EINVAL;
     }
-    if (!status) return QUIRE_OK;
-    list->n_seqs = n_before;
-    list->n_tiles = saved.n_tiles;
-    list->n_splits = saved.n_splits;
-    list->n_used = saved.n_used;
-    list->n_layouts = saved.n_layouts;
-    list->n_layers = saved.n_layers;
+    if (status) set_counts(list, before);
     return status;
 }
 

@@ -53,6 +53,11 @@ static inline const quire_format *quire_list_value_format(const quire_list_layer
     return layer->v_format ? layer->v_format : layer->k_format;
 }
 
+static inline uint32_t quire_list_d_v(const quire_list_layer *layer)
+{
+    return layer->v_format ? layer->v_format->coder.d : layer->k_format->coder.d_v;
+}
+
 /* What a layout is known by while tiles are added. The last word says of what kind it is: the number of heads (tile references),
  * QUIRE_KEY_PAGE or QUIRE_KEY_BLOCKS. */
 #define QUIRE_KEY_PAGE UINT64_MAX
@@ -73,6 +78,11 @@ typedef struct quire_list_seq {
     uint32_t n_layers;
 } quire_list_seq;
 
+/* How full the arrays of a list are: all that has to be put back if adding fails. */
+typedef struct quire_list_counts {
+    uint32_t n_seqs, n_tiles, n_splits, n_used, n_layouts, n_layers;
+} quire_list_counts;
+
 struct quire_tile_list {
     quire_allocator allocator;
     uint32_t n_seqs, cap_seqs, n_tiles, cap_tiles, n_splits, cap_splits, n_used, cap_used;
@@ -83,9 +93,7 @@ struct quire_tile_list {
     uint32_t *used;
     quire_list_layout *layout;
     quire_list_layer *layer;
-    struct {
-        uint32_t n_tiles, n_splits, n_used, n_layouts, n_layers;
-    } before; /* the sequence that is being added */
+    quire_list_counts before; /* the sequence that is being added */
 };
 
 void quire_tile_list_init(quire_tile_list *list, const quire_allocator *allocator);

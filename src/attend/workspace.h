@@ -31,6 +31,17 @@ typedef struct quire_call_memory {
     float *states;          /* n_states of state_floats */
 } quire_call_memory;
 
+/* task(arg, i) for every i < n, on the threads of the workspace. */
+static inline void quire_workspace_run(const quire_workspace *workspace, void (*task)(void *, uint32_t),
+                                       void *arg, uint32_t n)
+{
+    const quire_executor *e = &workspace->executor;
+    if (e->run && n > 1)
+        e->run(e->ctx, task, arg, n);
+    else
+        for (uint32_t i = 0; i < n; i++) task(arg, i);
+}
+
 /* ENOMEM: nothing has changed. */
 quire_status quire_workspace_lay_out(quire_workspace *workspace, const quire_call_needs *needs,
                                      quire_call_memory *out);

@@ -2,6 +2,8 @@
 /* cache: a step: reserve rows, append, attend, commit. */
 #include "cache/cache.h"
 
+#include "attend/attend.h"
+
 /* Rows below which the calling thread encodes alone: waking a thread costs more than that. */
 #define ROWS_WORTH_THREADS 256u
 
@@ -314,15 +316,6 @@ static quire_status prepare_list(quire_step *step, uint32_t group)
     return status;
 }
 
-/* Strides that are 0 become dense, as the tokens of all sequences follow each other. */
-static void fill_strides(size_t *token_stride, size_t *head_stride, quire_form form, uint32_t n_heads,
-                         uint32_t d)
-{
-    size_t row = d * quire_value_bytes(form);
-    if (!*head_stride) *head_stride = row;
-    if (!*token_stride) *token_stride = quire_bytes(n_heads, *head_stride);
-}
-
 quire_status quire_step_attend_with(quire_step *step, uint32_t layer, const quire_step_queries *queries)
 {
     quire_step_queries q;
@@ -341,8 +334,10 @@ quire_status quire_step_attend_with(quire_step *step, uint32_t layer, const quir
         if (step->tokens[i] && !step->appended[(size_t)layer * step->n_seqs + i]) return QUIRE_EINVAL;
     status = prepare_list(step, l->group);
     if (status) return status;
-    fill_strides(&q.q_token_stride, &q.q_head_stride, q.q_form, shape->n_q_heads, shape->d_k);
-    fill_strides(&q.out_token_stride, &q.out_head_stride, q.out_form, shape->n_q_heads, shape->d_v);
+    quire_fill_strides(shape->d_k * quire_value_bytes(q.q_form), shape->n_q_heads, &q.q_token_stride,
+                       &q.q_head_stride);
+    quire_fill_strides(shape->d_v * quire_value_bytes(q.out_form), shape->n_q_heads, &q.out_token_stride,
+                       &q.out_head_stride);
     uint32_t n_jobs = 0;
     for (uint32_t i = 0; i < step->n_seqs; i++) {
         const quire_seq *seq = step->seq[i];
