@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store: the disk tier, on LMDB. The directory has a fixed number of segments, each an LMDB environment of fixed size, so that
- * the cap holds whatever happens. A segment holds objects of one size at a time: freed runs fit the next object, and the free
- * list stays short. Readers look into all segments; writers of all processes take turns by a lock on the directory's
- * head file, so that no object is stored twice.
+ * store: the disk tier. Records that describe and verify themselves lie in slab files; an index in SQLite says which object lies
+ * where. The index can be made anew from the records at any time. Several processes share a directory: space, eviction and
+ * the cap are decided in transactions of the index. Whatever is damaged, truncated, removed or replaced is a miss.
  */
 #ifndef QUIRE_STORE_DISK_H
 #define QUIRE_STORE_DISK_H
@@ -20,6 +19,9 @@ void quire_disk_close(quire_disk *disk);
 
 typedef struct quire_disk_usage {
     uint64_t file_bytes, cap_bytes, n_objects, n_pinned;
+    uint64_t n_unknown;    /* records of versions that are not known: left alone */
+    uint64_t record_bytes; /* of the objects, as they lie in slabs */
+    bool is_scanning;      /* the index is being made anew: what it lacks is still found */
 } quire_disk_usage;
 void quire_disk_usage_get(quire_disk *disk, quire_disk_usage *out);
 
@@ -52,7 +54,7 @@ size_t quire_disk_batch(const quire_disk *disk);
 bool quire_disk_has_room(quire_disk *disk, uint64_t payload_bytes, uint32_t n);
 /* Objects of one size. Counts saved, known, dropped, failed and evicted itself. false: the disk failed. */
 bool quire_disk_write(quire_disk *disk, const quire_disk_put *puts, uint32_t n);
-/* Recency of many chains, in one transaction per segment. */
+/* Recency of many chains. */
 void quire_disk_touch_all(quire_disk *disk, const quire_disk_touch *touches, uint32_t n);
 /* EIO: the disk failed. */
 quire_status quire_disk_pin(quire_disk *disk, const quire_key *objects, uint32_t n, bool pinned);

@@ -1,83 +1,133 @@
 /* SPDX-License-Identifier: MIT */
-/* store: the disk tier, reading. Payloads are read with pread() at the place where LMDB has them: the same copy as from the
- * map, without a fault per OS page, and a failing disk is an error and not a signal. */
+/* store: the disk tier, reading. What the index says is a hint: the record itself decides. */
 #define _GNU_SOURCE
-#include "store/disk_segment.h"
+#include "store/disk_inside.h"
 
 #include <errno.h>
-#include <unistd.h>
+#include <sys/uio.h>
+
+#define IN_PLACE_MIN (64u << 10)
 
 void quire_disk_has(quire_disk *d, const quire_key *objects, uint32_t n, bool *has)
 {
-    for (uint32_t s = 0; s < d->n_segments; s++) {
-        MDB_txn *txn;
-        if (quire_segment_begin(&d->segment[s], &txn)) continue;
-        for (uint32_t i = 0; i < n; i++) {
-            MDB_val key = quire_val(objects[i].byte, 32), value;
-            if (!has[i]) has[i] = mdb_get(txn, d->segment[s].meta, &key, &value) == 0;
-        }
-        mdb_txn_abort(txn);
+    quire_index_rc rc;
+    quire_index *ix = quire_disk_begin_read(d, &rc);
+    if (!ix) return;
+    for (uint32_t i = 0; i < n && rc <= QUIRE_INDEX_NONE; i++) {
+        quire_entry e;
+        if (has[i]) continue;
+        rc = quire_index_find(ix, &objects[i], &e);
+        has[i] = !rc && e.version == QUIRE_RECORD_VERSION;
     }
+    (void)quire_disk_end_read(d, ix, rc);
+}
+
+static quire_index_rc find(quire_disk *d, const quire_key *object, quire_entry *out)
+{
+    quire_index_rc rc;
+    quire_index *ix = quire_disk_begin_read(d, &rc);
+    if (!ix) return rc;
+    rc = quire_index_find(ix, object, out);
+    return quire_disk_end_read(d, ix, rc);
 }
 
 /* ----------------------------------------------------------------- objects */
 
-/* n bytes of a value from `at` on. LMDB gave its place in the map; the transaction keeps it there. */
-static bool read_value(const quire_segment *s, const MDB_val *value, size_t at, void *to, size_t n)
+typedef struct reading {
+    quire_slab *slab;
+    quire_place place;
+    uint8_t *block, *tail, *bounce; /* of one buffer: a block, a block, QUIRE_READ_PART */
+} reading;
+
+/* n bytes of the payload from `at` on, with the record's first block if at is 0. Large parts go where they belong, if that
+ * memory may be read into directly. */
+static quire_miss read_part(reading *r, uint8_t *to, size_t at, size_t n, quire_payload_hash *hash)
 {
-    const uint8_t *from = (const uint8_t *)value->mv_data + at;
-    if (!s->map) {
-        memcpy(to, from, n);
-        return true;
+    struct iovec v[3];
+    int n_v = 0;
+    size_t whole = n / QUIRE_BLOCK * QUIRE_BLOCK;
+    bool in_place = n >= IN_PLACE_MIN && (quire_is_aligned(to) || !r->slab->is_direct);
+    if (!at) v[n_v++] = (struct iovec){r->block, QUIRE_BLOCK};
+    if (!in_place) {
+        v[n_v++] = (struct iovec){r->bounce, (size_t)quire_round_up(n)};
+    } else {
+        v[n_v++] = (struct iovec){to, whole};
+        if (whole < n) v[n_v++] = (struct iovec){r->tail, QUIRE_BLOCK};
     }
-    for (size_t done = 0; done < n;) {
-        ssize_t got = pread(s->fd, (uint8_t *)to + done, n - done, (off_t)(from - s->map) + (off_t)done);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return false;
-        done += (size_t)got;
+    quire_miss miss =
+        quire_slab_read_parts(r->slab, v, n_v, at ? r->place.at + QUIRE_BLOCK + at : r->place.at);
+    if (miss) return miss;
+    if (!in_place) {
+        quire_payload_copy(hash, to, r->bounce, n);
+        return QUIRE_MISS_NONE;
     }
-    return true;
+    memcpy(to + whole, r->tail, n - whole);
+    quire_payload_add(hash, to, n);
+    return QUIRE_MISS_NONE;
 }
 
-static quire_miss read_object(const quire_segment *s, const MDB_val *value, const quire_object_id *id,
-                              void *payload, const atomic_bool *stop)
+/* Who asks knows the object (id), or takes what the record says (object_header gets it). */
+static quire_miss read_record(quire_disk *d, const quire_place *place, const quire_key *object,
+                              const quire_object_id *id, uint8_t *payload, uint64_t bytes,
+                              uint8_t *object_header, const atomic_bool *stop)
 {
-    uint8_t header[QUIRE_OBJECT_HEADER];
+    quire_buffer buffer;
+    quire_record record;
     quire_payload_hash hash;
-    if (value->mv_size < sizeof header) return QUIRE_MISS_LENGTH;
-    if (!read_value(s, value, 0, header, sizeof header)) return QUIRE_MISS_DISK;
-    quire_miss miss = quire_object_check_header(header, value->mv_size, id);
-    if (miss) return miss;
-    quire_payload_begin(&hash);
-    for (size_t at = 0, part; at < id->bytes; at += part) {
-        if (stop && atomic_load_explicit(stop, memory_order_relaxed)) return QUIRE_MISS_DEADLINE;
-        part = id->bytes - at < QUIRE_OBJECT_BLOCK ? (size_t)id->bytes - at : QUIRE_OBJECT_BLOCK;
-        uint8_t *to = (uint8_t *)payload + at;
-        if (!read_value(s, value, sizeof header + at, to, part)) return QUIRE_MISS_DISK;
-        quire_payload_add(&hash, to, part);
+    if (quire_record_bytes(bytes) != place->bytes) return QUIRE_MISS_LENGTH;
+    errno = 0;
+    reading r = {.slab = quire_slab_take(&d->slabs, place->slab), .place = *place};
+    if (!r.slab) return errno == ENOENT ? QUIRE_MISS_LENGTH : QUIRE_MISS_DISK; /* the file is gone */
+    if (!quire_disk_take_buffer(d, &buffer)) {
+        quire_slab_give(&d->slabs, r.slab);
+        return QUIRE_MISS_MEMORY;
     }
-    return quire_object_check_payload(header, &hash);
+    r.block = buffer.bytes;
+    r.tail = buffer.bytes + QUIRE_BLOCK;
+    r.bounce = buffer.bytes + 2 * QUIRE_BLOCK;
+    quire_miss miss = QUIRE_MISS_NONE;
+    quire_payload_begin(&hash);
+    size_t at = 0;
+    do {
+        size_t part = bytes - at < QUIRE_READ_PART ? (size_t)bytes - at : QUIRE_READ_PART;
+        if (stop && atomic_load_explicit(stop, memory_order_relaxed)) miss = QUIRE_MISS_DEADLINE;
+        if (!miss) miss = read_part(&r, payload + at, at, part, &hash);
+        if (!miss && !at) {
+            const uint8_t *header = r.block + QUIRE_RECORD_OBJECT;
+            miss = quire_record_read(&record, r.block, d->mac, place);
+            if (!miss && (!quire_key_equal(&record.object, object) || record.place.bytes != place->bytes))
+                miss = QUIRE_MISS_KEY;
+            if (!miss && id)
+                miss = quire_object_check_header(header, QUIRE_OBJECT_HEADER + (size_t)bytes, id);
+            if (!miss && object_header) memcpy(object_header, header, QUIRE_OBJECT_HEADER);
+        }
+        at += part;
+    } while (!miss && at < bytes);
+    if (!miss) miss = quire_object_check_payload(r.block + QUIRE_RECORD_OBJECT, &hash);
+    quire_disk_give_buffer(d, &buffer);
+    quire_slab_give(&d->slabs, r.slab);
+    return miss;
 }
 
 quire_miss quire_disk_read(quire_disk *d, const quire_object_id *id, void *payload, const atomic_bool *stop)
 {
-    uint32_t first = atomic_load_explicit(&d->last_hit, memory_order_relaxed);
-    for (uint32_t i = 0; i < d->n_segments; i++) {
-        uint32_t at = (first + i) % d->n_segments;
-        quire_segment *s = &d->segment[at];
-        MDB_val key = quire_val(id->object.byte, 32), value;
-        MDB_txn *txn;
-        if (quire_segment_begin(s, &txn)) return QUIRE_MISS_DISK;
-        int rc = mdb_get(txn, s->objects, &key, &value);
-        quire_miss miss = rc == 0              ? read_object(s, &value, id, payload, stop)
-                          : rc == MDB_NOTFOUND ? QUIRE_MISS_ABSENT
-                                               : QUIRE_MISS_DISK;
-        mdb_txn_abort(txn);
-        if (miss == QUIRE_MISS_ABSENT) continue;
-        if (!miss) atomic_store_explicit(&d->last_hit, at, memory_order_relaxed);
-        return miss;
+    quire_entry e, again;
+    quire_index_rc rc = find(d, &id->object, &e);
+    for (int i = 0;; i++) {
+        if (rc) return quire_disk_miss_of(rc);
+        if (e.version != QUIRE_RECORD_VERSION) return QUIRE_MISS_VERSION;
+        quire_miss miss =
+            read_record(d, &e.place, &id->object, id, (uint8_t *)payload, id->bytes, NULL, stop);
+        if (miss == QUIRE_MISS_NONE || miss == QUIRE_MISS_DEADLINE || miss == QUIRE_MISS_MEMORY) return miss;
+        /* Evicted while it was read, or saved again elsewhere? Then there is nothing wrong with it. A file that was
+         * replaced under its name is opened anew. */
+        rc = find(d, &id->object, &again);
+        bool same =
+            !rc && again.place.slab == e.place.slab && again.place.at == e.place.at && again.id == e.id;
+        if (!rc && (i == 2 || (same && i))) return miss;
+        if (same) quire_slab_forget(&d->slabs, e.place.slab);
+        e = again;
     }
-    return QUIRE_MISS_ABSENT;
 }
 
 /* -------------------------------------------------------------------- each */
@@ -87,77 +137,81 @@ typedef struct walk {
     bool payloads;
     quire_object_fn fn;
     void *ctx;
-    uint8_t *buffer;
+    uint8_t *memory;
     size_t cap;
 } walk;
 
-/* One object, under its own short transaction: a walk of hours must not hold up the writers' free list. */
-static quire_status visit(walk *w, quire_segment *s, const quire_key *object)
+/* Only the first block. */
+static quire_miss read_first(walk *w, const quire_entry *e, uint8_t *header)
 {
-    MDB_val key = quire_val(object->byte, 32), value;
-    MDB_txn *txn;
-    quire_meta meta = {0};
-    quire_object_info info = {0};
-    if (quire_segment_begin(s, &txn)) return QUIRE_EIO;
-    int rc = mdb_get(txn, s->objects, &key, &value);
-    if (!rc) rc = quire_segment_meta(s, txn, object, &meta);
-    size_t n = rc                                    ? 0
-               : w->payloads                         ? value.mv_size
-               : value.mv_size < QUIRE_OBJECT_HEADER ? value.mv_size
-                                                     : QUIRE_OBJECT_HEADER;
-    size_t whole = rc ? 0 : value.mv_size;
-    quire_status status = rc == MDB_NOTFOUND ? QUIRE_OK : rc ? QUIRE_EIO : QUIRE_OK;
-    bool read = !rc && quire_mem_grow(&w->disk->allocator, &w->buffer, &w->cap, n) &&
-                read_value(s, &value, 0, w->buffer, n);
-    mdb_txn_abort(txn);
-    if (rc) return status; /* gone meanwhile */
-    memcpy(info.object, object->byte, 32);
-    info.used_us = meta.tick;
-    info.pinned = meta.pinned != 0;
-    info.damage = read ? quire_object_read_header(w->buffer, whole, &info) : QUIRE_MISS_DISK;
-    if (!info.damage && w->payloads) {
-        quire_payload_hash hash;
-        quire_payload_begin(&hash);
-        quire_payload_add(&hash, w->buffer + QUIRE_OBJECT_HEADER, n - QUIRE_OBJECT_HEADER);
-        info.damage = quire_object_check_payload(w->buffer, &hash);
+    quire_buffer buffer;
+    quire_record record;
+    errno = 0;
+    quire_slab *slab = quire_slab_take(&w->disk->slabs, e->place.slab);
+    if (!slab) return errno == ENOENT ? QUIRE_MISS_LENGTH : QUIRE_MISS_DISK;
+    quire_miss miss = quire_disk_take_buffer(w->disk, &buffer) ? QUIRE_MISS_NONE : QUIRE_MISS_MEMORY;
+    if (!miss) {
+        miss = quire_slab_read(slab, buffer.bytes, QUIRE_BLOCK, e->place.at);
+        if (!miss) miss = quire_record_read(&record, buffer.bytes, w->disk->mac, &e->place);
+        if (!miss && (!quire_key_equal(&record.object, &e->object) || record.place.bytes != e->place.bytes))
+            miss = QUIRE_MISS_KEY;
+        if (!miss) memcpy(header, buffer.bytes + QUIRE_RECORD_OBJECT, QUIRE_OBJECT_HEADER);
+        quire_disk_give_buffer(w->disk, &buffer);
     }
-    return w->fn(w->ctx, &info, w->payloads && read ? w->buffer : NULL, whole) ? QUIRE_EIO : QUIRE_OK;
+    quire_slab_give(&w->disk->slabs, slab);
+    return miss;
 }
 
-/* Some keys at a time, from *from on; *from becomes the next. */
-static uint32_t next_keys(quire_segment *s, quire_key *from, bool *begun, quire_key *keys, uint32_t cap)
+/* *n: bytes of the page object; w->memory holds them if payloads were asked for. */
+static quire_miss read_object(walk *w, const quire_entry *e, uint8_t *header, size_t *n)
 {
-    MDB_txn *txn;
-    MDB_cursor *cursor;
-    uint32_t n = 0;
-    MDB_val key = quire_val(from->byte, 32), value;
-    if (quire_segment_begin(s, &txn)) return 0;
-    if (!mdb_cursor_open(txn, s->meta, &cursor)) {
-        int rc = mdb_cursor_get(cursor, &key, &value, *begun ? MDB_SET_RANGE : MDB_FIRST);
-        if (!rc && *begun && key.mv_size == 32 && !memcmp(key.mv_data, from->byte, 32))
-            rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
-        for (; !rc && n < cap; rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT))
-            if (key.mv_size == 32) memcpy(keys[n++].byte, key.mv_data, 32);
-        mdb_cursor_close(cursor);
-    }
-    mdb_txn_abort(txn);
-    if (n) *from = keys[n - 1];
-    *begun = true;
-    return n;
+    *n = 0;
+    if (e->version != QUIRE_RECORD_VERSION) return QUIRE_MISS_VERSION;
+    quire_miss miss = read_first(w, e, header);
+    if (miss) return miss;
+    uint64_t bytes = quire_object_payload_bytes(header);
+    *n = QUIRE_OBJECT_HEADER + (size_t)bytes;
+    if (!w->payloads) return QUIRE_MISS_NONE;
+    if (!quire_mem_grow(&w->disk->allocator, &w->memory, &w->cap, *n)) return QUIRE_MISS_MEMORY;
+    return read_record(w->disk, &e->place, &e->object, NULL, w->memory + QUIRE_OBJECT_HEADER, bytes,
+                       w->memory, NULL);
+}
+
+static quire_status visit(walk *w, const quire_entry *e)
+{
+    quire_object_info info = {.size = sizeof info, .used_us = e->tick, .pinned = e->is_pinned};
+    quire_entry again;
+    uint8_t header[QUIRE_OBJECT_HEADER];
+    size_t n;
+    quire_miss miss = read_object(w, e, header, &n);
+    if (miss && (find(w->disk, &e->object, &again) || again.id != e->id))
+        return QUIRE_OK; /* gone meanwhile */
+    if (n) (void)quire_object_read_header(header, n, &info);
+    memcpy(info.object, e->object.byte, 32);
+    info.damage = miss;
+    return w->fn(w->ctx, &info, w->payloads && !miss ? w->memory : NULL, n) ? QUIRE_EIO : QUIRE_OK;
 }
 
 quire_status quire_disk_each(quire_disk *d, bool payloads, quire_object_fn fn, void *ctx)
 {
-    enum { STEP = 256 };
+    enum { STEP = 128 };
     walk w = {.disk = d, .payloads = payloads, .fn = fn, .ctx = ctx};
-    quire_key keys[STEP];
+    quire_entry entries[STEP];
     quire_status status = QUIRE_OK;
-    for (uint32_t s = 0; s < d->n_segments && !status; s++) {
-        quire_key from = {{0}};
-        bool begun = false;
-        for (uint32_t n; !status && (n = next_keys(&d->segment[s], &from, &begun, keys, STEP));)
-            for (uint32_t i = 0; i < n && !status; i++) status = visit(&w, &d->segment[s], &keys[i]);
+    int64_t after = INT64_MIN;
+    for (uint32_t n = STEP;
+         !status && n == STEP;) { /* some at a time: a walk of hours must not hold up writers */
+        quire_index_rc rc;
+        quire_index *ix = quire_disk_begin_read(d, &rc);
+        n = 0;
+        if (ix) {
+            rc = quire_index_next(ix, after, entries, STEP, &n);
+            rc = quire_disk_end_read(d, ix, rc);
+        }
+        if (rc > QUIRE_INDEX_NONE) status = QUIRE_EIO;
+        for (uint32_t i = 0; i < n && !status; i++) status = visit(&w, &entries[i]);
+        if (n) after = entries[n - 1].id;
     }
-    quire_mem_free(&d->allocator, w.buffer, w.cap);
+    quire_mem_free(&d->allocator, w.memory, w.cap);
     return status;
 }

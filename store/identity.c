@@ -144,16 +144,27 @@ quire_status quire_identity_root(quire_key *out, const quire_identity *identity,
     return status;
 }
 
-quire_status quire_identity_seal_key(quire_key *out, const quire_key *root, const uint8_t secret[32])
+/* HKDF-SHA256 of the secret. salt: 32 bytes. */
+static bool derive(uint8_t *out, size_t n, const uint8_t *salt, const uint8_t *secret, const char *info)
 {
-    static const unsigned char info[] = "quire seal 1";
-    size_t n = sizeof out->byte;
+    size_t n_out = n;
     EVP_PKEY_CTX *ctx = EVP_PKEY_CTX_new_id(EVP_PKEY_HKDF, NULL);
     bool done = ctx && EVP_PKEY_derive_init(ctx) == 1 && EVP_PKEY_CTX_set_hkdf_md(ctx, EVP_sha256()) == 1 &&
-                EVP_PKEY_CTX_set1_hkdf_salt(ctx, root->byte, 32) == 1 &&
+                EVP_PKEY_CTX_set1_hkdf_salt(ctx, salt, 32) == 1 &&
                 EVP_PKEY_CTX_set1_hkdf_key(ctx, secret, 32) == 1 &&
-                EVP_PKEY_CTX_add1_hkdf_info(ctx, info, sizeof info - 1) == 1 &&
-                EVP_PKEY_derive(ctx, out->byte, &n) == 1 && n == sizeof out->byte;
+                EVP_PKEY_CTX_add1_hkdf_info(ctx, (const unsigned char *)info, (int)strlen(info)) == 1 &&
+                EVP_PKEY_derive(ctx, out, &n_out) == 1 && n_out == n;
     EVP_PKEY_CTX_free(ctx);
-    return done ? QUIRE_OK : QUIRE_ENOMEM;
+    return done;
+}
+
+quire_status quire_identity_seal_key(quire_key *out, const quire_key *root, const uint8_t secret[32])
+{
+    return derive(out->byte, sizeof out->byte, root->byte, secret, "quire seal 1") ? QUIRE_OK : QUIRE_ENOMEM;
+}
+
+quire_status quire_identity_tenant(uint8_t out[QUIRE_TENANT], const uint8_t secret[32])
+{
+    static const uint8_t no_salt[32];
+    return derive(out, QUIRE_TENANT, no_salt, secret, "quire tenant 1") ? QUIRE_OK : QUIRE_ENOMEM;
 }

@@ -3,7 +3,7 @@
 #ifndef QUIRE_STORE_IDENTITY_H
 #define QUIRE_STORE_IDENTITY_H
 
-#include "store/base.h"
+#include "store/object.h"
 
 typedef struct quire_raw_layout {
     const char *text;
@@ -15,5 +15,7 @@ quire_status quire_identity_root(quire_key *out, const quire_identity *identity,
                                  const quire_seq_options *ring, const quire_raw_layout *raw);
 /* HKDF-SHA256 of the tenant's secret, salted with the root. */
 quire_status quire_identity_seal_key(quire_key *out, const quire_key *root, const uint8_t secret[32]);
+/* What names the tenant on disk: HKDF-SHA256 of the secret, from which nobody gets back to it. */
+quire_status quire_identity_tenant(uint8_t out[QUIRE_TENANT], const uint8_t secret[32]);
 
 #endif

@@ -22,6 +22,7 @@ static quire_status create(quire_namespace **out, quire_store *store, const quir
     ns->store = store;
     quire_status status = quire_identity_root(&ns->root, identity, plan, ring, raw);
     if (!status) status = quire_identity_seal_key(&ns->seal_key, &ns->root, identity->secret);
+    if (!status) status = quire_identity_tenant(ns->tenant, identity->secret);
     if (!status && !quire_cond_init(&ns->idle)) status = QUIRE_ENOMEM;
     if (status) {
         quire_mem_free(&store->allocator, ns, sizeof *ns);
@@ -121,14 +122,16 @@ quire_object_id quire_namespace_object(const quire_namespace *ns, const quire_ke
                                        const quire_key *object, uint32_t group, uint32_t page_index)
 {
     quire_page_info info = quire_namespace_page(ns, group, page_index);
-    return (quire_object_id){.root = ns->root,
-                             .key = keys[page_index],
-                             .parent = page_index ? keys[page_index - 1] : ns->root,
-                             .object = *object,
-                             .group = group,
-                             .page_index = page_index,
-                             .bytes = info.bytes,
-                             .fingerprint = info.fingerprint};
+    quire_object_id id = {.root = ns->root,
+                          .key = keys[page_index],
+                          .parent = page_index ? keys[page_index - 1] : ns->root,
+                          .object = *object,
+                          .group = group,
+                          .page_index = page_index,
+                          .bytes = info.bytes,
+                          .fingerprint = info.fingerprint};
+    memcpy(id.tenant, ns->tenant, sizeof id.tenant);
+    return id;
 }
 
 quire_status quire_namespace_check_seq(const quire_namespace *ns, const quire_seq *seq)

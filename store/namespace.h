@@ -15,6 +15,7 @@
 struct quire_namespace {
     struct quire_store *store;
     quire_key root, seal_key;
+    uint8_t tenant[QUIRE_TENANT];
     quire_plan *plan;       /* NULL: raw */
     quire_seq_options ring; /* of lookups */
     uint32_t n_groups;

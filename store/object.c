@@ -72,6 +72,11 @@ void quire_object_write_header(uint8_t header[QUIRE_OBJECT_HEADER], const quire_
     quire_store64(header + AT_HEADER_HASH, header_hash(header));
 }
 
+uint64_t quire_object_payload_bytes(const uint8_t *header)
+{
+    return quire_load64(header + AT_LENGTH);
+}
+
 quire_miss quire_object_read_header(const uint8_t *header, size_t n, quire_object_info *info)
 {
     static const uint8_t zeros[AT_HEADER_HASH - AT_RESERVED2];

@@ -9,6 +9,7 @@
 #include <xxhash.h>
 
 #define QUIRE_OBJECT_HEADER 192u
+#define QUIRE_TENANT 16u /* names a tenant; says nothing about its secret */
 #define QUIRE_OBJECT_BLOCK \
     (128u << 10) /* copied and hashed at a time: stays in the CPU's cache between both */
 /* Larger pages do not exist: 4096 layers of the largest tiles are far below. Bounds what a length field can ask for. */
@@ -19,6 +20,7 @@ typedef struct quire_object_id {
     quire_key root, key, parent, object;
     uint32_t group, page_index;
     uint64_t bytes, fingerprint; /* of the payload */
+    uint8_t tenant[QUIRE_TENANT];
 } quire_object_id;
 
 /* Copies the payload block by block, hashing it. */
@@ -33,6 +35,8 @@ void quire_payload_copy(quire_payload_hash *h, void *to, const void *from, size_
 
 void quire_object_write_header(uint8_t header[QUIRE_OBJECT_HEADER], const quire_object_id *id,
                                const quire_payload_hash *h);
+/* What a header says, before anything is checked. */
+uint64_t quire_object_payload_bytes(const uint8_t *header);
 /* Whether a header of an object of n bytes in all is undamaged, whatever its namespace. Fills info but for used and
  * pinned. */
 quire_miss quire_object_read_header(const uint8_t *header, size_t n, quire_object_info *info);

@@ -198,6 +198,7 @@ quire_status quire_store_put_object(quire_store *s, const void *bytes, size_t n)
     if (quire_object_check_payload(header, &hash)) return QUIRE_EFORMAT;
     quire_disk_put put = {.payload = header + QUIRE_OBJECT_HEADER, .header = header};
     put.id.bytes = info.payload_bytes;
+    memcpy(put.id.root.byte, info.root, 32);
     memcpy(put.id.key.byte, info.key, 32);
     quire_status status = quire_chain_objects(&put.id.object, &put.id.key, 1, info.group);
     if (status) return status;
@@ -215,7 +216,8 @@ static quire_status note_damage(void *ctx, const quire_object_info *info, const 
     damaged *d = (damaged *)ctx;
     (void)bytes;
     (void)n;
-    if (info->damage) memcpy(d->objects[d->n++].byte, info->object, 32);
+    if (info->damage && info->damage != QUIRE_MISS_VERSION) /* another version's objects are not damaged */
+        memcpy(d->objects[d->n++].byte, info->object, 32);
     return d->n < 64 ? QUIRE_OK : QUIRE_EIO;
 }
 

@@ -229,15 +229,19 @@ static void refusals(void **state)
     assert_int_equal(quire_store_open(&second, &o), QUIRE_EBUSY);
     struct stat st;
     char path[512];
-    snprintf(path, sizeof path, "%s/segment-00", dir);
-    assert_int_equal(stat(path, &st), 0);
-    assert_int_equal(st.st_mode & 0777, 0600);
+    const char *const names[] = {"quire-store", "index"};
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_mode & 0777, 0600);
+    }
     quire_store_close(store);
     snprintf(path, sizeof path, "%s/quire-store", dir); /* a later version */
     FILE *f = fopen(path, "r+b");
     assert_non_null(f);
     fseek(f, 8, SEEK_SET);
-    fputc(9, f);
+    const uint8_t version[8] = {9, 0, 0, 0, 0xf6, 0xff, 0xff, 0xff};
+    assert_int_equal(fwrite(version, 1, 8, f), 8);
     fclose(f);
     assert_int_equal(quire_store_open(&store, &o), QUIRE_EVERSION);
     kit_remove(dir);

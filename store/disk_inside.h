@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+/* store: inside of the disk tier: slabs, index, and the thread that keeps them in order. */
+#ifndef QUIRE_STORE_DISK_INSIDE_H
+#define QUIRE_STORE_DISK_INSIDE_H
+
+#include "store/disk.h"
+#include "store/index.h"
+#include "store/slab.h"
+
+#define QUIRE_READERS 3u
+#define QUIRE_SPARE_BUFFERS 8u
+#define QUIRE_READ_PART (1u << 20)    /* read at a time; a load that is abandoned stops between two */
+#define QUIRE_WRITE_BUFFER (4u << 20) /* records up to this size are written with one call */
+#define QUIRE_LOCK_TIMEOUT_MS 2000u
+
+struct quire_disk {
+    quire_allocator allocator;
+    quire_counters *counters;
+    char *directory, *index_path;
+    int directory_fd, head_fd; /* parts of the head file are locked: QUIRE_LOCK_... */
+    uint64_t dev, ino;         /* of the directory */
+    quire_disk *next_open;     /* directories open in this process */
+    uint8_t key[QUIRE_DIRECTORY_KEY];
+    quire_mac *mac;
+    quire_slabs slabs;
+    _Atomic uint64_t cap_bytes; /* as last seen in the index */
+
+    pthread_mutex_t reader_lock[QUIRE_READERS];
+    quire_index reader[QUIRE_READERS];
+    _Atomic uint32_t next_reader;
+
+    pthread_mutex_t write_lock; /* of the rest of this group */
+    quire_index writer;
+    quire_buffer write_buffer;
+    uint64_t last_tick;
+
+    pthread_mutex_t spare_lock;
+    quire_buffer spare[QUIRE_SPARE_BUFFERS]; /* for reads into memory that is not aligned */
+    uint32_t n_spare;
+
+    pthread_t keeper;
+    bool has_keeper, stop; /* stop, wake: under keeper_lock */
+    bool wake;
+    pthread_mutex_t keeper_lock;
+    pthread_cond_t keeper_cond;
+    atomic_bool is_damaged; /* the index, whose identity was: */
+    _Atomic uint64_t damaged_ino;
+    atomic_bool is_scanning, is_over_cap, is_check_due;
+};
+
+/* Parts of the head file that a process locks: to replace the index, to look for records that it lacks. */
+enum { QUIRE_LOCK_INDEX = 0, QUIRE_LOCK_SCAN = 1 };
+bool quire_disk_lock(quire_disk *d, int part, uint32_t timeout_ms);
+void quire_disk_unlock(quire_disk *d, int part);
+
+/* ------------------------------------------------------------- transactions */
+
+/* A connection with a transaction that reads; NULL: *rc. Ended with its outcome. */
+quire_index *quire_disk_begin_read(quire_disk *d, quire_index_rc *rc);
+quire_index_rc quire_disk_end_read(quire_disk *d, quire_index *ix, quire_index_rc rc);
+/* The writer of this process, under its lock, with a transaction and the head. */
+quire_index_rc quire_disk_begin_write(quire_disk *d, quire_index_head *h);
+quire_index_rc quire_disk_end_write(quire_disk *d, const quire_index_head *h, quire_index_rc rc);
+/* What the index said, for whoever asked for a page. */
+quire_miss quire_disk_miss_of(quire_index_rc rc);
+
+/* ------------------------------------------------------- within a transaction */
+
+/* How many bytes records may take in all. */
+uint64_t quire_disk_budget(const quire_disk *d, const quire_index_head *h);
+/* What takes space and cannot be had. */
+static inline uint64_t quire_disk_taken(const quire_index_head *h)
+{
+    return h->live_bytes + h->foreign_bytes + h->unscanned_bytes;
+}
+/* The first of n ticks that nobody else of this process has. */
+uint64_t quire_disk_ticks(quire_disk *d, uint64_t n);
+quire_index_rc quire_disk_delete(quire_disk *d, quire_index_head *h, const quire_entry *e);
+/* Evicts while `taken` is above this, at most max objects. NONE: nothing more may go. */
+quire_index_rc quire_disk_evict(quire_disk *d, quire_index_head *h, uint64_t above, uint64_t newest_tick,
+                                uint32_t max);
+/* Gives so many free bytes back to the file system, if there are as many. */
+quire_index_rc quire_disk_give_back(quire_disk *d, quire_index_head *h, uint64_t bytes);
+
+/* ------------------------------------------------------------------- keeper */
+
+bool quire_disk_start_keeper(quire_disk *d);
+void quire_disk_stop_keeper(quire_disk *d);
+void quire_disk_wake_keeper(quire_disk *d);
+/* Under the lock for it: a new index that knows of nothing yet. */
+quire_index_rc quire_disk_make_index(quire_disk *d, uint64_t cap_bytes);
+
+/* A buffer of QUIRE_READ_PART bytes. */
+bool quire_disk_take_buffer(quire_disk *d, quire_buffer *out);
+void quire_disk_give_buffer(quire_disk *d, quire_buffer *b);
+
+#endif

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: MIT */
+/* store: slab files. */
+#define _GNU_SOURCE
+#include "store/slab.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define SLAB_VERSION 1u
+static const uint8_t magic[8] = {'Q', 'U', 'I', 'R', 'E', 'S', 'B', 0};
+enum { AT_VERSION = 8, AT_ID = 16, AT_RESERVED = 20, AT_KEY = 24, AT_CHECK = 56, HEAD_END = 64 };
+
+bool quire_buffer_create(quire_buffer *b, const quire_allocator *a, size_t bytes)
+{
+    b->cap = bytes + QUIRE_BLOCK;
+    b->memory = (uint8_t *)quire_mem_take(a, b->cap);
+    b->bytes = b->memory + (QUIRE_BLOCK - (uintptr_t)b->memory % QUIRE_BLOCK) % QUIRE_BLOCK;
+    return b->memory != NULL;
+}
+
+void quire_buffer_destroy(quire_buffer *b, const quire_allocator *a)
+{
+    quire_mem_free(a, b->memory, b->cap);
+    *b = (quire_buffer){0};
+}
+
+/* ------------------------------------------------------------------- table */
+
+void quire_slabs_init(quire_slabs *s, const quire_allocator *a, const char *directory, int directory_fd)
+{
+    *s = (quire_slabs){.allocator = *a, .directory = directory, .directory_fd = directory_fd};
+    pthread_mutex_init(&s->lock, NULL);
+}
+
+void quire_slabs_fini(quire_slabs *s)
+{
+    for (quire_slab *slab = s->first, *next; slab; slab = next) {
+        next = slab->next;
+        close(slab->fd);
+        quire_mem_free(&s->allocator, slab, sizeof *slab);
+    }
+    pthread_mutex_destroy(&s->lock);
+}
+
+static void name_of(uint32_t id, char name[24])
+{
+    (void)snprintf(name, 24, "slab-%08x", (unsigned)id);
+}
+
+static int open_file(const quire_slabs *s, uint32_t id, int flags, bool *direct)
+{
+    char name[24];
+    name_of(id, name);
+    flags |= O_RDWR | O_CLOEXEC | O_NOFOLLOW;
+    int fd = openat(s->directory_fd, name, flags | O_DIRECT, 0600);
+    *direct = fd >= 0;
+    if (fd < 0 && errno == EINVAL) fd = openat(s->directory_fd, name, flags & ~O_EXCL, 0600);
+    return fd;
+}
+
+/* Under the lock. */
+static quire_slab *enlist(quire_slabs *s, uint32_t id, int fd, bool direct)
+{
+    struct stat st;
+    quire_slab *slab = fstat(fd, &st) || !S_ISREG(st.st_mode)
+                           ? NULL
+                           : (quire_slab *)quire_mem_take(&s->allocator, sizeof *slab);
+    if (!slab) {
+        close(fd);
+        return NULL;
+    }
+    slab->id = id;
+    slab->fd = fd;
+    slab->is_direct = direct;
+    slab->dev = st.st_dev;
+    slab->ino = st.st_ino;
+    slab->refs = 1;
+    slab->next = s->first;
+    s->first = slab;
+    return slab;
+}
+
+quire_slab *quire_slab_take(quire_slabs *s, uint32_t id)
+{
+    bool direct;
+    pthread_mutex_lock(&s->lock);
+    quire_slab *slab = s->first;
+    while (slab && (slab->id != id || slab->is_retired)) slab = slab->next;
+    if (slab) {
+        slab->refs++;
+    } else {
+        int fd = open_file(s, id, 0, &direct);
+        if (fd >= 0) slab = enlist(s, id, fd, direct);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return slab;
+}
+
+static void close_if_unused(quire_slabs *s, quire_slab *slab)
+{
+    if (slab->refs || !slab->is_retired) return;
+    quire_slab **at = &s->first;
+    while (*at != slab) at = &(*at)->next;
+    *at = slab->next;
+    close(slab->fd);
+    quire_mem_free(&s->allocator, slab, sizeof *slab);
+}
+
+void quire_slab_give(quire_slabs *s, quire_slab *slab)
+{
+    if (!slab) return;
+    pthread_mutex_lock(&s->lock);
+    slab->refs--;
+    close_if_unused(s, slab);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void quire_slab_forget(quire_slabs *s, uint32_t id)
+{
+    pthread_mutex_lock(&s->lock);
+    for (quire_slab *slab = s->first, *next; slab; slab = next) {
+        next = slab->next;
+        if (slab->id != id) continue;
+        slab->is_retired = true;
+        close_if_unused(s, slab);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+void quire_slab_remove(quire_slabs *s, uint32_t id)
+{
+    char name[24];
+    name_of(id, name);
+    (void)unlinkat(s->directory_fd, name, 0);
+    quire_slab_forget(s, id);
+}
+
+bool quire_slab_is_current(const quire_slabs *s, const quire_slab *slab)
+{
+    struct stat st;
+    char name[24];
+    name_of(slab->id, name);
+    return fstatat(s->directory_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_dev == slab->dev &&
+           st.st_ino == slab->ino;
+}
+
+void quire_slab_each(const quire_slabs *s, void (*fn)(void *ctx, uint32_t id, uint64_t disk_bytes), void *ctx)
+{
+    int fd = openat(s->directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir) {
+        if (fd >= 0) close(fd);
+        return;
+    }
+    for (struct dirent *e; (e = readdir(dir));) {
+        struct stat st;
+        char *end, name[24];
+        if (strncmp(e->d_name, "slab-", 5) != 0) continue;
+        unsigned long id = strtoul(e->d_name + 5, &end, 16);
+        if (*end || id > UINT32_MAX) continue;
+        name_of((uint32_t)id, name);
+        if (strcmp(name, e->d_name) == 0 && fstatat(s->directory_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISREG(st.st_mode))
+            fn(ctx, (uint32_t)id, (uint64_t)st.st_blocks * 512);
+    }
+    closedir(dir);
+}
+
+/* -------------------------------------------------------------------- head */
+
+quire_slab *quire_slab_create(quire_slabs *s, uint32_t id, const uint8_t key[QUIRE_DIRECTORY_KEY])
+{
+    quire_buffer block;
+    bool direct;
+    if (!quire_buffer_create(&block, &s->allocator, QUIRE_BLOCK)) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    memcpy(block.bytes, magic, sizeof magic);
+    quire_store_version(block.bytes + AT_VERSION, SLAB_VERSION);
+    quire_store32(block.bytes + AT_ID, id);
+    memcpy(block.bytes + AT_KEY, key, QUIRE_DIRECTORY_KEY);
+    quire_store64(block.bytes + AT_CHECK, XXH3_64bits(block.bytes, AT_CHECK));
+    pthread_mutex_lock(&s->lock);
+    int fd = open_file(s, id, O_CREAT | O_EXCL, &direct);
+    quire_slab *slab = fd < 0 ? NULL : enlist(s, id, fd, direct);
+    pthread_mutex_unlock(&s->lock);
+    if (slab && !quire_slab_write(slab, block.bytes, QUIRE_BLOCK, 0)) {
+        int why = errno;
+        quire_slab_remove(s, id);
+        quire_slab_give(s, slab);
+        slab = NULL;
+        errno = why;
+    }
+    int why = errno;
+    quire_buffer_destroy(&block, &s->allocator);
+    errno = why;
+    return slab;
+}
+
+quire_miss quire_slab_read_head(const quire_slabs *s, uint32_t id, uint8_t key[QUIRE_DIRECTORY_KEY])
+{
+    uint8_t head[HEAD_END];
+    char name[24];
+    name_of(id, name);
+    int fd = openat(s->directory_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    ssize_t n = fd < 0 ? -1 : pread(fd, head, sizeof head, 0);
+    if (fd >= 0) close(fd);
+    if (n < 0) return QUIRE_MISS_DISK;
+    if (n != (ssize_t)sizeof head || memcmp(head, magic, sizeof magic)) return QUIRE_MISS_MAGIC;
+    if (!quire_version_is_whole(head + AT_VERSION)) return QUIRE_MISS_HEADER;
+    if (quire_load32(head + AT_VERSION) != SLAB_VERSION) return QUIRE_MISS_VERSION;
+    if (quire_load64(head + AT_CHECK) != XXH3_64bits(head, AT_CHECK) || quire_load32(head + AT_ID) != id)
+        return QUIRE_MISS_HEADER;
+    memcpy(key, head + AT_KEY, QUIRE_DIRECTORY_KEY);
+    return QUIRE_MISS_NONE;
+}
+
+/* ---------------------------------------------------------------- transfer */
+
+/* Some file systems open files with O_DIRECT and refuse the transfer. */
+static bool leave_direct(quire_slab *slab)
+{
+    int flags = fcntl(slab->fd, F_GETFL);
+    if (flags < 0 || !(flags & O_DIRECT) || fcntl(slab->fd, F_SETFL, flags & ~O_DIRECT)) return false;
+    slab->is_direct = false;
+    return true;
+}
+
+quire_miss quire_slab_read_parts(quire_slab *slab, struct iovec *v, int n_v, uint64_t at)
+{
+    uint64_t begin = at;
+    while (n_v) {
+        ssize_t got = preadv(slab->fd, v, n_v, (off_t)at);
+        if (got < 0 && (errno == EINTR || (errno == EINVAL && leave_direct(slab)))) continue;
+        if (got < 0) return QUIRE_MISS_DISK;
+        if (got == 0 || got % 512) return QUIRE_MISS_LENGTH; /* the end of the file */
+        at += (uint64_t)got;
+        for (size_t left = (size_t)got; left && n_v;) {
+            size_t part = left < v->iov_len ? left : v->iov_len;
+            v->iov_base = (uint8_t *)v->iov_base + part;
+            v->iov_len -= part;
+            left -= part;
+            if (!v->iov_len) v++, n_v--;
+        }
+    }
+    if (!slab->is_direct)
+        (void)posix_fadvise(slab->fd, (off_t)begin, (off_t)(at - begin), POSIX_FADV_DONTNEED);
+    return QUIRE_MISS_NONE;
+}
+
+quire_miss quire_slab_read(quire_slab *slab, void *to, size_t n, uint64_t at)
+{
+    struct iovec v = {to, n};
+    return quire_slab_read_parts(slab, &v, n > 0, at);
+}
+
+bool quire_slab_write(quire_slab *slab, const void *from, size_t n, uint64_t at)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t put = pwrite(slab->fd, (const uint8_t *)from + done, n - done, (off_t)(at + done));
+        if (put < 0 && (errno == EINTR || (errno == EINVAL && leave_direct(slab)))) continue;
+        if (put <= 0) return false;
+        done += (size_t)put;
+    }
+    if (!slab->is_direct) { /* only clean pages can be forgotten */
+        (void)sync_file_range(slab->fd, (off_t)at, (off_t)n,
+                              SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+                                  SYNC_FILE_RANGE_WAIT_AFTER);
+        (void)posix_fadvise(slab->fd, (off_t)at, (off_t)n, POSIX_FADV_DONTNEED);
+    }
+    return true;
+}
+
+bool quire_slab_punch(quire_slab *slab, uint64_t at, uint64_t n)
+{
+    return fallocate(slab->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)n) == 0;
+}
+
+void quire_slab_cut(quire_slab *slab, uint64_t end)
+{
+    struct stat st;
+    if (fstat(slab->fd, &st) == 0 && (uint64_t)st.st_size > end) (void)!ftruncate(slab->fd, (off_t)end);
+}
+
+uint64_t quire_slab_next_data(quire_slab *slab, uint64_t at)
+{
+    off_t data = lseek(slab->fd, (off_t)at, SEEK_DATA);
+    struct stat st;
+    if (data >= 0) return (uint64_t)data;
+    if (errno == ENXIO || fstat(slab->fd, &st) || (uint64_t)st.st_size <= at) return UINT64_MAX;
+    return at; /* a file system that cannot tell */
+}
+
+uint64_t quire_slab_disk_bytes(const quire_slab *slab)
+{
+    struct stat st;
+    return fstat(slab->fd, &st) ? 0 : (uint64_t)st.st_blocks * 512;
+}
