@@ -21,22 +21,23 @@ static quire_index_rc touch(change *c, const quire_entry *e)
     return quire_index_touch(&c->disk->writer, e->id, c->tick);
 }
 
-/* In the record, too, for an index that is made anew. */
-static void mark_record(quire_disk *d, const quire_entry *e, bool pinned)
+/* The record's first block, looked at; set_pinned: and marked so. Returns what is wrong with it. */
+static quire_miss with_record(quire_disk *d, const quire_entry *e, quire_record *record, const bool *set_pinned)
 {
     quire_buffer buffer;
-    quire_record record;
+    quire_miss miss = QUIRE_MISS_DISK;
     quire_slab *slab = quire_slab_take(&d->slabs, e->place.slab);
     if (slab && quire_slab_is_current(&d->slabs, slab) && quire_disk_take_buffer(d, &buffer)) {
-        if (!quire_slab_read(slab, buffer.bytes, QUIRE_BLOCK, e->place.at) &&
-            !quire_record_read(&record, buffer.bytes, d->mac, &e->place) &&
-            quire_key_equal(&record.object, &e->object)) {
-            quire_record_set_pinned(buffer.bytes, pinned);
+        miss = quire_slab_read(slab, buffer.bytes, QUIRE_BLOCK, e->place.at);
+        if (!miss) miss = quire_record_read(record, buffer.bytes, d->mac, &e->place);
+        if (!miss && set_pinned && quire_key_equal(&record->object, &e->object)) {
+            quire_record_set_pinned(buffer.bytes, *set_pinned);
             (void)quire_slab_write(slab, buffer.bytes, QUIRE_BLOCK, e->place.at);
         }
         quire_disk_give_buffer(d, &buffer);
     }
     quire_slab_give(&d->slabs, slab);
+    return miss;
 }
 
 static quire_index_rc pin(change *c, const quire_entry *e)
@@ -48,14 +49,22 @@ static quire_index_rc pin(change *c, const quire_entry *e)
         c->head.n_pinned++;
     else
         c->head.n_pinned -= c->head.n_pinned > 0;
-    mark_record(c->disk, e, c->pinned);
+    quire_record record;
+    (void)with_record(c->disk, e, &record, &c->pinned); /* for an index that is made anew */
     return QUIRE_INDEX_OK;
 }
 
 static quire_index_rc take_out(change *c, const quire_entry *e)
 {
+    quire_record record;
     if (e->version != QUIRE_RECORD_VERSION) return QUIRE_INDEX_NONE; /* not ours to judge */
-    return quire_disk_delete(c->disk, &c->head, e);
+    if (with_record(c->disk, e, &record, NULL) != QUIRE_MISS_VERSION || record.place.bytes != e->place.bytes)
+        return quire_disk_delete(c->disk, &c->head, e);
+    quire_index_rc rc = quire_index_set_version(&c->disk->writer, e, record.version);
+    c->head.live_bytes -= e->place.bytes < c->head.live_bytes ? e->place.bytes : c->head.live_bytes;
+    c->head.foreign_bytes += e->place.bytes;
+    c->head.n_foreign++;
+    return rc ? rc : QUIRE_INDEX_NONE;
 }
 
 /* One transaction, from the last object to the first; ticks go up with every object. */

@@ -81,6 +81,8 @@ quire_index_rc quire_index_insert(quire_index *ix, const quire_entry *e);
 quire_index_rc quire_index_delete(quire_index *ix, const quire_entry *e);
 quire_index_rc quire_index_touch(quire_index *ix, int64_t id, uint64_t tick);
 quire_index_rc quire_index_pin(quire_index *ix, int64_t id, bool pinned);
+/* The record is of another version than the row says. */
+quire_index_rc quire_index_set_version(quire_index *ix, const quire_entry *e, uint32_t version);
 /* The least recently used one that may go. */
 quire_index_rc quire_index_oldest(quire_index *ix, quire_entry *out);
 /* Those after an id, in order. NONE: no more. */

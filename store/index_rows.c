@@ -232,6 +232,14 @@ quire_index_rc quire_index_pin(quire_index *ix, int64_t id, bool pinned)
     return run_numbers(ix, QUIRE_SQL_PIN, values, 2);
 }
 
+quire_index_rc quire_index_set_version(quire_index *ix, const quire_entry *e, uint32_t version)
+{
+    quire_entry changed = *e;
+    changed.version = version;
+    const int64_t values[] = {e->id, version, entry_sum(&changed)};
+    return run_numbers(ix, QUIRE_SQL_VERSION, values, 3);
+}
+
 quire_index_rc quire_index_covers(quire_index *ix, const quire_place *place)
 {
     const int64_t values[] = {place->slab, (int64_t)(place->at + place->bytes)};
