@@ -22,7 +22,8 @@ static quire_index_rc touch(change *c, const quire_entry *e)
 }
 
 /* The record's first block, looked at; set_pinned: and marked so. Returns what is wrong with it. */
-static quire_miss with_record(quire_disk *d, const quire_entry *e, quire_record *record, const bool *set_pinned)
+static quire_miss with_record(quire_disk *d, const quire_entry *e, quire_record *record,
+                              const bool *set_pinned)
 {
     quire_buffer buffer;
     quire_miss miss = QUIRE_MISS_DISK;
@@ -67,41 +68,56 @@ static quire_index_rc take_out(change *c, const quire_entry *e)
     return rc ? rc : QUIRE_INDEX_NONE;
 }
 
-/* One transaction, from the last object to the first; ticks go up with every object. */
-static quire_index_rc change_some(change *c, const quire_key *objects, uint32_t n, change_fn fn)
+/* Objects of one chain, from the last to the first; ticks go up with every object. */
+static quire_index_rc change_chain(change *c, const quire_key *objects, uint32_t n, change_fn fn)
 {
-    quire_disk *d = c->disk;
-    quire_index_rc rc = quire_disk_begin_write(d, &c->head);
-    uint32_t before = c->n_changed;
-    if (rc) return rc;
-    c->tick = quire_disk_ticks(d, n);
+    quire_index_rc rc = QUIRE_INDEX_OK;
+    c->tick = quire_disk_ticks(c->disk, n);
     for (uint32_t i = n; i-- && rc <= QUIRE_INDEX_NONE; c->tick++) {
         quire_entry e;
-        rc = quire_index_find(&d->writer, &objects[i], &e);
+        rc = quire_index_find(&c->disk->writer, &objects[i], &e);
         if (!rc) rc = fn(c, &e);
         c->n_changed += !rc;
     }
-    rc = quire_disk_end_write(d, &c->head, rc == QUIRE_INDEX_NONE ? QUIRE_INDEX_OK : rc);
+    return rc == QUIRE_INDEX_NONE ? QUIRE_INDEX_OK : rc;
+}
+
+static quire_index_rc change_some(change *c, const quire_disk_touch *chains, uint32_t n, change_fn fn)
+{
+    quire_index_rc rc = quire_disk_begin_write(c->disk, &c->head);
+    uint32_t before = c->n_changed;
+    if (rc) return rc;
+    for (uint32_t i = 0; i < n && !rc; i++) rc = change_chain(c, chains[i].objects, chains[i].n, fn);
+    rc = quire_disk_end_write(c->disk, &c->head, rc);
     if (rc) c->n_changed = before;
     return rc;
 }
 
+/* The last ones first. */
 static quire_status change_all(change *c, const quire_key *objects, uint32_t n, change_fn fn)
 {
     quire_status status = QUIRE_OK;
-    for (uint32_t left = n; left;) { /* the last ones first */
+    for (uint32_t left = n; left;) {
         uint32_t part = left < CHANGE_MAX ? left : CHANGE_MAX;
         left -= part;
-        if (change_some(c, objects + left, part, fn)) status = QUIRE_EIO;
+        quire_disk_touch chain = {objects + left, part};
+        if (change_some(c, &chain, 1, fn)) status = QUIRE_EIO;
     }
     return status;
 }
 
+/* Many short chains in one transaction, a long one in several. Recency only: it may fail. */
 void quire_disk_touch_all(quire_disk *d, const quire_disk_touch *touches, uint32_t n)
 {
     change c = {.disk = d};
-    for (uint32_t i = 0; i < n; i++)
-        (void)change_all(&c, touches[i].objects, touches[i].n, touch); /* recency only */
+    for (uint32_t i = 0, end; i < n; i = end) {
+        uint64_t sum = touches[i].n;
+        for (end = i + 1; end < n && sum + touches[end].n <= CHANGE_MAX; end++) sum += touches[end].n;
+        if (end == i + 1)
+            (void)change_all(&c, touches[i].objects, touches[i].n, touch);
+        else
+            (void)change_some(&c, touches + i, end - i, touch);
+    }
 }
 
 quire_status quire_disk_pin(quire_disk *d, const quire_key *objects, uint32_t n, bool pinned)

@@ -9,8 +9,9 @@
 
 #include <sys/stat.h>
 
-#define POLL_MS 1000u
-#define SCAN_MAX 128u /* records found between two transactions */
+#define POLL_MS 250u     /* for what could not be done at once */
+#define SCAN_POLL_MS 20u /* while another process scans */
+#define SCAN_MAX 128u    /* records found between two transactions */
 #define SCAN_BLOCKS 64u
 #define EVICT_MAX 256u
 
@@ -335,7 +336,9 @@ static void *keep(void *arg)
     while (!d->stop) {
         bool busy = d->is_damaged || d->is_scanning || d->is_over_cap || d->is_check_due;
         if (!d->wake && busy) {
-            (void)quire_cond_wait_until(&d->keeper_cond, &d->keeper_lock, quire_deadline(POLL_MS / 4));
+            (void)quire_cond_wait_until(
+                &d->keeper_cond, &d->keeper_lock,
+                quire_deadline(d->is_scanning && !d->is_damaged ? SCAN_POLL_MS : POLL_MS));
         } else if (!d->wake) {
             pthread_cond_wait(&d->keeper_cond, &d->keeper_lock);
         }

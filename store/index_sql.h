@@ -27,7 +27,7 @@
     X(DELETE, "DELETE FROM objects WHERE id = ?1")                                              \
     X(TOUCH, "UPDATE objects SET tick = ?2 WHERE id = ?1")                                      \
     X(PIN, "UPDATE objects SET pinned = ?2 WHERE id = ?1")                                      \
-    X(VERSION, "UPDATE objects SET version = ?2, sum = ?3 WHERE id = ?1")                         \
+    X(VERSION, "UPDATE objects SET version = ?2, sum = ?3 WHERE id = ?1")                       \
     X(NAMESPACE, "SELECT id FROM namespaces WHERE root = ?1 AND tenant = ?2")                   \
     X(NEW_NAMESPACE, "INSERT INTO namespaces(root, tenant, n, bytes) VALUES(?1, ?2, 0, 0)")     \
     X(COUNT_NAMESPACE, "UPDATE namespaces SET n = n + ?2, bytes = bytes + ?3 WHERE id = ?1")    \

@@ -114,8 +114,8 @@ static void cap_grows(void)
         KIT_REQUIRE(!quire_store_flush(store, 20000));
     }
     quire_store_stats s = kit_stats(store);
-    printf("cap raised from 64 MiB to 1 GiB: %llu objects of 1 MB, %llu evicted\n", (unsigned long long)s.disk_objects,
-           (unsigned long long)s.evicted);
+    printf("cap raised from 64 MiB to 1 GiB: %llu objects of 1 MB, %llu evicted\n",
+           (unsigned long long)s.disk_objects, (unsigned long long)s.evicted);
     KIT_REQUIRE(s.evicted == 0 && s.disk_objects == 310 && s.dropped[0] + s.failed[0] == 0);
     for (uint64_t t = 1; t < 32; t++) KIT_REQUIRE(kit_raw_load(&raw, t, 10, 10000) == 10);
     kit_raw_end(&raw);
@@ -126,8 +126,7 @@ static void cap_grows(void)
 static void pin_text(kit_raw *raw, uint64_t text, uint32_t n_pages)
 {
     uint32_t tokens[64 * 64], n = 0;
-    rng r = {text * 977 + 5}; /* as raw_kit has them */
-    for (uint32_t i = 0; i < n_pages * 64; i++) tokens[i] = (uint32_t)rng_bits(&r);
+    kit_raw_tokens(tokens, text, n_pages);
     quire_prompt p = {.size = sizeof(quire_prompt), .tokens = tokens, .n_tokens = n_pages * 64};
     KIT_REQUIRE(!quire_namespace_pin(raw->ns, &p, 1, 20000, &n) && n == n_pages * 64);
 }
@@ -241,7 +240,8 @@ static void other_file_systems(void)
         KIT_REQUIRE(fd >= 0 && fstat(fd, &mine) == 0 && ftruncate(fd, 1 << 20) == 0);
         for (uint32_t k = 0; k < f.n; k++) {
             if (stat(f.path[k], &theirs) || theirs.st_ino != mine.st_ino) continue;
-            void *at = (void *)(uintptr_t)(0x10000000u + (uintptr_t)n_mapped++ * (2u << 20)); /* below all others */
+            void *at =
+                (void *)(uintptr_t)(0x10000000u + (uintptr_t)n_mapped++ * (2u << 20)); /* below all others */
             KIT_REQUIRE(mmap(at, 1 << 20, PROT_READ, MAP_PRIVATE | MAP_FIXED_NOREPLACE, fd, 0) == at);
         }
         close(fd);
@@ -295,8 +295,10 @@ static int churn(const char *dir)
 
 static void unknown_versions_stay(void)
 {
-    static const uint8_t record[16] = {'Q', 'U', 'I', 'R', 'E', 'R', 'C', 0, 1, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff};
-    static const uint8_t later[16] = {'Q', 'U', 'I', 'R', 'E', 'R', 'C', 0, 7, 0, 0, 0, 0xf8, 0xff, 0xff, 0xff};
+    static const uint8_t record[16] = {'Q', 'U', 'I', 'R', 'E',  'R',  'C',  0,
+                                       1,   0,   0,   0,   0xfe, 0xff, 0xff, 0xff};
+    static const uint8_t later[16] = {'Q', 'U', 'I', 'R', 'E',  'R',  'C',  0,
+                                      7,   0,   0,   0,   0xf8, 0xff, 0xff, 0xff};
     static const uint8_t object[12] = {'Q', 'U', 'I', 'R', 'E', 'P', 'G', 0, 1, 0, 0, 0};
     static const uint8_t later_object[12] = {'Q', 'U', 'I', 'R', 'E', 'P', 'G', 0, 7, 0, 0, 0};
     char *dir = kit_directory(NULL);
@@ -325,7 +327,8 @@ static void unknown_versions_stay(void)
         }
     kit_files_free(&f);
     KIT_REQUIRE(n == 3);
-    expect_ok("using a directory with objects of a later version", kit_run((const char *[]){"churn", dir, NULL}, 0));
+    expect_ok("using a directory with objects of a later version",
+              kit_run((const char *[]){"churn", dir, NULL}, 0));
     uint64_t left = slabs ? count_version(dir, later, sizeof later) : count_version(dir, later_object, 12);
     printf("%llu of 3 objects of an unknown version are left\n", (unsigned long long)left);
     KIT_REQUIRE(left == 3);

@@ -32,7 +32,8 @@ void kit_files_free(kit_files *f)
 void kit_files_copy(const char *from, const char *to)
 {
     char command[2100];
-    int n = snprintf(command, sizeof command, "rm -rf '%s'/* && cp -a --sparse=always '%s'/. '%s'/", to, from, to);
+    int n = snprintf(command, sizeof command, "rm -rf '%s'/* && cp -a --sparse=always '%s'/. '%s'/", to, from,
+                     to);
     KIT_REQUIRE(n < (int)sizeof command && system(command) == 0);
 }
 

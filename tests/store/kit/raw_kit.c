@@ -20,7 +20,7 @@ void kit_raw_end(kit_raw *r)
     quire_namespace_destroy(r->ns);
 }
 
-static void fill_tokens(uint32_t *tokens, uint64_t text, uint32_t n_pages)
+void kit_raw_tokens(uint32_t *tokens, uint64_t text, uint32_t n_pages)
 {
     rng r = {text * 977 + 5};
     KIT_REQUIRE(n_pages <= MAX_PAGES);
@@ -42,7 +42,7 @@ void kit_raw_save(kit_raw *r, uint64_t text, uint32_t n_pages)
     uint32_t tokens[MAX_PAGES * 64];
     uint8_t *bytes = (uint8_t *)malloc(r->page_bytes);
     KIT_REQUIRE(bytes);
-    fill_tokens(tokens, text, n_pages);
+    kit_raw_tokens(tokens, text, n_pages);
     quire_prompt p = {.size = sizeof(quire_prompt), .tokens = tokens, .n_tokens = n_pages * 64};
     for (uint32_t i = 0; i < n_pages; i++) {
         fill_page(text, i, bytes, r->page_bytes);
@@ -72,7 +72,7 @@ uint32_t kit_raw_load(kit_raw *r, uint64_t text, uint32_t n_pages, uint32_t time
     uint32_t tokens[MAX_PAGES * 64], n = 0;
     expected e = {.text = text, .bytes = (uint8_t *)malloc(r->page_bytes), .n = r->page_bytes};
     KIT_REQUIRE(e.bytes);
-    fill_tokens(tokens, text, n_pages);
+    kit_raw_tokens(tokens, text, n_pages);
     quire_prompt p = {.size = sizeof(quire_prompt), .tokens = tokens, .n_tokens = n_pages * 64};
     quire_status status = quire_namespace_load_raw(r->ns, &p, timeout_ms, compare, &e, &n);
     KIT_REQUIRE(status == QUIRE_OK || status == QUIRE_ENOMEM);
