@@ -49,10 +49,10 @@ static bool lock_part(quire_disk *d, int part, short how)
     return fcntl(d->head_fd, F_OFD_SETLK, &lock) == 0;
 }
 
-bool quire_disk_lock(quire_disk *d, int part, uint32_t timeout_ms)
+bool quire_disk_lock(quire_disk *d, int part, bool alone, uint32_t timeout_ms)
 {
     uint64_t deadline = quire_deadline(timeout_ms);
-    while (!lock_part(d, part, F_WRLCK)) {
+    while (!lock_part(d, part, alone ? F_WRLCK : F_RDLCK)) {
         if ((errno != EAGAIN && errno != EACCES && errno != EINTR) || quire_now() >= deadline) return false;
         (void)usleep(500);
     }
@@ -218,7 +218,7 @@ static quire_status open_all(quire_disk *d, uint64_t cap_asked, complaint c)
     quire_status status = claim_directory(d, c);
     if (status) return status;
     quire_slabs_init(&d->slabs, &d->allocator, d->directory, d->directory_fd);
-    if (!quire_disk_lock(d, QUIRE_LOCK_INDEX, 10000))
+    if (!quire_disk_lock(d, QUIRE_LOCK_INDEX, true, 10000))
         return complain(c, QUIRE_EIO, "%s is locked by another process", d->directory);
     status = read_head(d, c);
     if (!status) {

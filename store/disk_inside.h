@@ -33,6 +33,7 @@ struct quire_disk {
     quire_index writer;
     quire_buffer write_buffer;
     uint64_t last_tick;
+    bool writes_headers_only; /* set by tests that need a full directory and not its pages */
 
     pthread_mutex_t spare_lock;
     quire_buffer spare[QUIRE_SPARE_BUFFERS]; /* for reads into memory that is not aligned */
@@ -48,9 +49,10 @@ struct quire_disk {
     atomic_bool is_scanning, is_over_cap, is_check_due;
 };
 
-/* Parts of the head file that a process locks: to replace the index, to look for records that it lacks. */
-enum { QUIRE_LOCK_INDEX = 0, QUIRE_LOCK_SCAN = 1 };
-bool quire_disk_lock(quire_disk *d, int part, uint32_t timeout_ms);
+/* Parts of the head file that a process locks: to replace the index; to look for records that it lacks; shared, to write to the index:
+ * it is not replaced meanwhile, because the journals of both would have one name. */
+enum { QUIRE_LOCK_INDEX = 0, QUIRE_LOCK_SCAN = 1, QUIRE_LOCK_WRITERS = 2 };
+bool quire_disk_lock(quire_disk *d, int part, bool alone, uint32_t timeout_ms);
 void quire_disk_unlock(quire_disk *d, int part);
 
 /* ------------------------------------------------------------- transactions */

@@ -39,14 +39,21 @@ quire_index_rc quire_disk_make_index(quire_disk *d, uint64_t cap_bytes)
                           .scan_at = QUIRE_BLOCK,
                           .scan_end = s.end,
                           .unscanned_bytes = s.bytes};
-    return quire_index_make(d->index_path, &h);
+    quire_index_rc rc = QUIRE_INDEX_BUSY;
+    pthread_mutex_lock(&d->write_lock);
+    if (quire_disk_lock(d, QUIRE_LOCK_WRITERS, true, QUIRE_LOCK_TIMEOUT_MS)) {
+        rc = quire_index_make(d->index_path, &h);
+        quire_disk_unlock(d, QUIRE_LOCK_WRITERS);
+    }
+    pthread_mutex_unlock(&d->write_lock);
+    return rc;
 }
 
 /* The index that somebody found damaged, unless another process was faster. */
 static void replace_index(quire_disk *d)
 {
     struct stat st;
-    if (!quire_disk_lock(d, QUIRE_LOCK_INDEX, 5000)) return;
+    if (!quire_disk_lock(d, QUIRE_LOCK_INDEX, true, 5000)) return;
     bool is_there = lstat(d->index_path, &st) == 0;
     if (!is_there || (uint64_t)st.st_ino == d->damaged_ino) {
         if (quire_disk_make_index(d, d->cap_bytes) == QUIRE_INDEX_OK) {
@@ -235,6 +242,7 @@ static bool scan_some(quire_disk *d, quire_buffer *buffer, found *f)
 
 /* ---------------------------------------------------------------------- cap */
 
+/* true: there is more to do, and it can be done. What fails is tried again later. */
 static bool shrink_some(quire_disk *d)
 {
     quire_index_head h;
@@ -243,20 +251,18 @@ static bool shrink_some(quire_disk *d)
     uint64_t budget = quire_disk_budget(d, &h);
     rc = quire_disk_evict(d, &h, budget, UINT64_MAX, EVICT_MAX);
     bool all = rc == QUIRE_INDEX_NONE;
-    uint64_t sum = quire_disk_taken(&h) + h.free_bytes;
-    /* Freed in this transaction: not to be punched before it is committed. */
     rc = quire_disk_end_write(d, &h, all ? QUIRE_INDEX_OK : rc);
-    if (rc || sum <= budget) {
-        d->is_over_cap = false;
-        return false;
-    }
-    rc = quire_disk_begin_write(d, &h);
+    /* Freed in that transaction: not to be punched before it is committed. */
+    if (!rc) rc = quire_disk_begin_write(d, &h);
     if (rc) return false;
-    rc = quire_disk_give_back(d, &h, sum - budget < h.free_bytes ? sum - budget : h.free_bytes);
-    if (rc == QUIRE_INDEX_NONE) rc = QUIRE_INDEX_OK;
+    uint64_t sum = quire_disk_taken(&h) + h.free_bytes, over = sum > budget ? sum - budget : 0;
+    rc = quire_disk_give_back(d, &h, over < h.free_bytes ? over : h.free_bytes);
+    if (rc == QUIRE_INDEX_NONE) h.free_bytes = 0, rc = QUIRE_INDEX_OK;
     rc = quire_disk_end_write(d, &h, rc);
-    if (rc || (all && h.free_bytes == 0)) d->is_over_cap = false; /* what is left is pinned */
-    return !rc && d->is_over_cap;
+    if (rc) return false;
+    bool done = over == 0 || (all && h.free_bytes == 0); /* what is left is pinned */
+    if (done) d->is_over_cap = false;
+    return !done;
 }
 
 /* --------------------------------------------------------------- empty slabs */
@@ -319,7 +325,7 @@ static void scan_all(quire_disk *d)
     quire_buffer buffer;
     found *f = (found *)quire_mem_take(&d->allocator, sizeof *f);
     if (f && quire_buffer_create(&buffer, &d->allocator, SCAN_BLOCKS * QUIRE_BLOCK)) {
-        if (quire_disk_lock(d, QUIRE_LOCK_SCAN, 0)) { /* otherwise another process is at it */
+        if (quire_disk_lock(d, QUIRE_LOCK_SCAN, true, 0)) { /* otherwise another process is at it */
             while (!is_stopping(d) && !d->is_damaged && scan_some(d, &buffer, f)) {
             }
             quire_disk_unlock(d, QUIRE_LOCK_SCAN);

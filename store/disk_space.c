@@ -11,7 +11,7 @@
 static void note(quire_disk *d, const quire_index *ix, quire_index_rc rc)
 {
     if (rc != QUIRE_INDEX_DAMAGED && rc != QUIRE_INDEX_LOST) return;
-    d->damaged_ino = ix->ino;
+    d->damaged_ino = rc == QUIRE_INDEX_DAMAGED ? ix->ino : 0; /* lost: there may be a good one by now */
     d->is_damaged = true;
     quire_disk_wake_keeper(d);
 }
@@ -41,10 +41,19 @@ quire_index_rc quire_disk_end_read(quire_disk *d, quire_index *ix, quire_index_r
     return rc;
 }
 
+static void end_writing(quire_disk *d, quire_index_rc rc)
+{
+    quire_disk_unlock(d, QUIRE_LOCK_WRITERS);
+    note(d, &d->writer, rc);
+    pthread_mutex_unlock(&d->write_lock);
+}
+
 quire_index_rc quire_disk_begin_write(quire_disk *d, quire_index_head *h)
 {
     pthread_mutex_lock(&d->write_lock);
-    quire_index_rc rc = quire_index_begin(&d->writer, true, QUIRE_LOCK_TIMEOUT_MS);
+    quire_index_rc rc = QUIRE_INDEX_BUSY;
+    if (quire_disk_lock(d, QUIRE_LOCK_WRITERS, false, QUIRE_LOCK_TIMEOUT_MS))
+        rc = quire_index_begin(&d->writer, true, QUIRE_LOCK_TIMEOUT_MS);
     if (!rc) {
         rc = quire_index_read_head(&d->writer, h);
         if (rc) (void)quire_index_end(&d->writer, rc);
@@ -57,8 +66,7 @@ quire_index_rc quire_disk_begin_write(quire_disk *d, quire_index_head *h)
         }
         return QUIRE_INDEX_OK;
     }
-    note(d, &d->writer, rc);
-    pthread_mutex_unlock(&d->write_lock);
+    end_writing(d, rc);
     return rc;
 }
 
@@ -66,8 +74,7 @@ quire_index_rc quire_disk_end_write(quire_disk *d, const quire_index_head *h, qu
 {
     if (!rc) rc = quire_index_write_head(&d->writer, h);
     rc = quire_index_end(&d->writer, rc);
-    note(d, &d->writer, rc);
-    pthread_mutex_unlock(&d->write_lock);
+    end_writing(d, rc);
     return rc;
 }
 

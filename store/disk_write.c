@@ -122,6 +122,7 @@ static bool write_record(quire_disk *d, quire_slab *slab, const quire_disk_put *
     memcpy(record.tenant, p->id.tenant, QUIRE_TENANT);
     quire_payload_begin(&hash);
     size_t bytes = (size_t)p->id.bytes, rest = bytes;
+    if (d->writes_headers_only) bytes = rest = 0;
     bool in_one = place->bytes <= QUIRE_WRITE_BUFFER;
     for (size_t at = 0, part; at < bytes; at += part) {
         part = bytes - at < QUIRE_WRITE_BUFFER - QUIRE_BLOCK ? bytes - at : QUIRE_WRITE_BUFFER - QUIRE_BLOCK;
@@ -135,6 +136,7 @@ static bool write_record(quire_disk *d, quire_slab *slab, const quire_disk_put *
     else
         quire_object_write_header(header, &p->id, &hash);
     if (!quire_record_write(block, d->mac, &record, header)) return false;
+    if (d->writes_headers_only) quire_slab_extend(slab, place->at + place->bytes);
     return quire_slab_write(slab, block, in_one ? QUIRE_BLOCK + rest : QUIRE_BLOCK, place->at);
 }
 

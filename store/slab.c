@@ -290,6 +290,12 @@ void quire_slab_cut(quire_slab *slab, uint64_t end)
     if (fstat(slab->fd, &st) == 0 && (uint64_t)st.st_size > end) (void)!ftruncate(slab->fd, (off_t)end);
 }
 
+void quire_slab_extend(quire_slab *slab, uint64_t end)
+{
+    struct stat st;
+    if (fstat(slab->fd, &st) == 0 && (uint64_t)st.st_size < end) (void)!ftruncate(slab->fd, (off_t)end);
+}
+
 uint64_t quire_slab_next_data(quire_slab *slab, uint64_t at)
 {
     off_t data = lseek(slab->fd, (off_t)at, SEEK_DATA);

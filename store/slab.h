@@ -68,6 +68,8 @@ bool quire_slab_write(quire_slab *slab, const void *from, size_t n, uint64_t at)
 bool quire_slab_punch(quire_slab *slab, uint64_t at, uint64_t n);
 /* The file ends here at the latest: what a writer that died left behind goes. */
 void quire_slab_cut(quire_slab *slab, uint64_t end);
+/* At least so long. */
+void quire_slab_extend(quire_slab *slab, uint64_t end);
 /* Where data begins, from `at` on; UINT64_MAX: nowhere. */
 uint64_t quire_slab_next_data(quire_slab *slab, uint64_t at);
 uint64_t quire_slab_disk_bytes(const quire_slab *slab);
