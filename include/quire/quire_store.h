@@ -11,10 +11,9 @@
  *  - The store is a cache: pages can disappear at any time, and saves are dropped when the queue is full.
  *  - Pages that wait to be saved count towards their pool's budget.
  *  - A process can open a directory only once (EBUSY); any number of processes can share it. The directory must be on a
- *    local file system, because LMDB maps it and locks through shared memory.
- *  - LMDB, OpenSSL and libvalkey allocate their own memory with malloc.
- *  - If pages of LMDB's tree are damaged or cannot be read, the process can end with SIGSEGV, SIGABRT or SIGBUS. Page
- *    data is read with pread() and verified, so a fault there is a miss. docs/store.md lists all known faults.
+ *    local file system that has file locks and can give back parts of files (ext4, XFS, Btrfs, tmpfs). No other part of the
+ *    process may open and close its files.
+ *  - SQLite, OpenSSL and libvalkey allocate their own memory with malloc.
  *
  * Threads. The store creates its own threads; loads and saves never wait for each other. Any thread may call any
  * function, with two exceptions: destroy a namespace or close a store from one thread after all other calls have
@@ -55,7 +54,8 @@ typedef struct quire_store_remote {
 typedef struct quire_store_options {
     size_t size;
     const char *directory;            /* disk tier; created if missing; NULL: none */
-    uint64_t disk_bytes;              /* limit of all its files together, at least 16 MiB; 0: as before */
+    uint64_t disk_bytes;              /* limit of all its files together, at least 16 MiB; 0: as before. Holds at
+                                         once for all processes that have the directory open */
     uint64_t disk_bytes_per_day;      /* saves beyond this are dropped, to spare the SSD; 0: no limit */
     uint32_t disk_threads;            /* threads that load; 0: 2 */
     uint32_t no_promote;              /* 1: pages loaded from the remote tier are not saved to disk */

@@ -45,8 +45,8 @@ class Package(unittest.TestCase):
         with zipfile.ZipFile(wheel) as file:
             names = set(file.namelist())
             sizes = sum(i.file_size for i in file.infolist())
-        wanted = {"lib/libquire.so.0.2", "lib/libquire_store.so.0.2", "lib/libggml-quire.so", "lib/liblmdb.so.0", "lib/libxxhash.so.0",
-                  "bin/quire", "py.typed", "share/quire/eval/text/calibrate.txt", "licences/lmdb", "licences/xxhash", "licences/libvalkey"}
+        wanted = {"lib/libquire.so.0.2", "lib/libquire_store.so.0.2", "lib/libggml-quire.so", "lib/libsqlite3.so.0", "lib/libxxhash.so.0",
+                  "bin/quire", "py.typed", "share/quire/eval/text/calibrate.txt", "licences/sqlite3", "licences/xxhash", "licences/libvalkey"}
         self.assertLessEqual({f"quire/{name}" for name in wanted}, names)
         libraries = {name for name in wanted if name.startswith("lib/")}
         self.assertEqual({name for name in names if name.startswith("quire/lib/")}, {f"quire/{name}" for name in libraries})  # each once

@@ -5,8 +5,6 @@
 
 #include "store/kit/store_kit.h"
 
-#include <lmdb.h>
-
 #define BENCH_MAX_PAGES 256u
 extern uint32_t bench_pages; /* of 2.25 MiB each */
 #define BENCH_ROUNDS 9u

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* bench: plain files, plain LMDB, plain libvalkey. */
+/* bench: plain files, plain libvalkey. */
 #define _GNU_SOURCE
 #include "store/bench/bench.h"
 #include "store/kit/servers.h"
@@ -13,8 +13,6 @@
 typedef struct plain {
     const bench *b;
     int fd;
-    MDB_env *env;
-    MDB_dbi dbi;
     uint8_t *to;
     uint32_t round;
     kit_server server;
@@ -74,73 +72,17 @@ static void file_end(void *state)
     free(p);
 }
 
-/* --------------------------------------------------------------------- LMDB */
+/* ------------------------------------------------------- past the page cache */
 
-static void make_env(plain *p, uint32_t number)
+static void *direct_prepare(const bench *b)
 {
-    snprintf(p->path, sizeof p->path, "%s/plain-%u.mdb", p->b->directory, number);
-    KIT_REQUIRE(!mdb_env_create(&p->env) && !mdb_env_set_mapsize(p->env, 1ull << 30));
-    KIT_REQUIRE(!mdb_env_open(p->env, p->path, MDB_NOSUBDIR | MDB_NOTLS | MDB_NOMETASYNC, 0600));
-    MDB_txn *txn;
-    KIT_REQUIRE(!mdb_txn_begin(p->env, NULL, 0, &txn) && !mdb_dbi_open(txn, NULL, 0, &p->dbi) &&
-                !mdb_txn_commit(txn));
-}
-
-static void remove_env(plain *p)
-{
-    char lock[700];
-    mdb_env_close(p->env);
-    unlink(p->path);
-    snprintf(lock, sizeof lock, "%s-lock", p->path);
-    unlink(lock);
-}
-
-/* In batches of as many bytes as the store writes at once. */
-static void put_all(plain *p)
-{
-    const bench *b = p->b;
-    uint32_t batch = (uint32_t)((32u << 20) / b->page_bytes);
-    for (uint32_t i = 0; i < bench_pages; i += batch) {
-        MDB_txn *txn;
-        KIT_REQUIRE(!mdb_txn_begin(p->env, NULL, 0, &txn));
-        for (uint32_t j = i; j < i + batch && j < bench_pages; j++) {
-            uint8_t name[32] = {(uint8_t)(j * 37), (uint8_t)j};
-            MDB_val key = {32, name}, value = {b->page_bytes, NULL};
-            KIT_REQUIRE(!mdb_put(txn, p->dbi, &key, &value, MDB_RESERVE));
-            memcpy(value.mv_data, b->source + j * b->page_bytes, b->page_bytes);
-        }
-        KIT_REQUIRE(!mdb_txn_commit(txn));
-    }
-}
-
-static void *lmdb_prepare(const bench *b)
-{
-    plain *p = begin(b);
-    make_env(p, 0);
-    put_all(p);
+    plain *p = (plain *)file_prepare(b);
+    KIT_REQUIRE(fsync(p->fd) == 0);
+    close(p->fd);
+    p->fd = open(p->path, O_RDONLY | O_DIRECT);
+    if (p->fd < 0) p->fd = open(p->path, O_RDONLY);
+    KIT_REQUIRE(p->fd >= 0);
     return p;
-}
-
-static void get_one(void *ctx, uint32_t i)
-{
-    plain *p = (plain *)ctx;
-    uint8_t name[32] = {(uint8_t)(i * 37), (uint8_t)i};
-    MDB_val key = {32, name}, value;
-    MDB_txn *txn;
-    KIT_REQUIRE(!mdb_txn_begin(p->env, NULL, MDB_RDONLY, &txn) && !mdb_get(txn, p->dbi, &key, &value));
-    memcpy(p->to + i * p->b->page_bytes, value.mv_data, value.mv_size);
-    mdb_txn_abort(txn);
-}
-
-static double lmdb_measure(void *state)
-{
-    return with_fresh((plain *)state, get_one);
-}
-
-static void lmdb_end(void *state)
-{
-    remove_env((plain *)state);
-    free(state);
 }
 
 static void *none_prepare(const bench *b)
@@ -148,14 +90,25 @@ static void *none_prepare(const bench *b)
     return begin(b);
 }
 
-static double lmdb_save_measure(void *state)
+static double direct_save_measure(void *state)
 {
     plain *p = (plain *)state;
-    make_env(p, 100 + p->round++);
+    size_t n = p->b->page_bytes;
+    void *aligned = NULL;
+    KIT_REQUIRE(posix_memalign(&aligned, 4096, n) == 0);
+    snprintf(p->path, sizeof p->path, "%s/plain-%u.bin", p->b->directory, p->round++);
     double start = bench_now();
-    put_all(p);
+    int fd = open(p->path, O_RDWR | O_CREAT | O_TRUNC | O_DIRECT, 0600);
+    if (fd < 0) fd = open(p->path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    KIT_REQUIRE(fd >= 0);
+    for (uint32_t i = 0; i < bench_pages; i++) {
+        memcpy(aligned, p->b->source + i * n, n);
+        KIT_REQUIRE(write(fd, aligned, n) == (ssize_t)n);
+    }
     double seconds = bench_now() - start;
-    remove_env(p);
+    close(fd);
+    unlink(p->path);
+    free(aligned);
     return seconds;
 }
 
@@ -245,12 +198,11 @@ static void plain_end(void *state)
 
 const bench_way bench_plain_ways[] = {
     {"read()", "load", "a file, page cache warm, into fresh memory", file_prepare, file_measure, file_end},
-    {"lmdb", "load", "get and copy, page cache warm, into fresh memory", lmdb_prepare, lmdb_measure,
-     lmdb_end},
+    {"direct", "load", "a file, past the page cache, into fresh memory", direct_prepare, file_measure, file_end},
     {"libvalkey", "remote-load", "GET, pipelined, one connection per thread", valkey_prepare, valkey_measure,
      valkey_end},
     {"libvalkey+copy", "remote-load", "the same, and copied into fresh memory", valkey_prepare,
      valkey_place_measure, valkey_end},
-    {"lmdb", "save", "put and commit in batches of 32 MiB", none_prepare, lmdb_save_measure, plain_end},
+    {"direct", "save", "a file, past the page cache", none_prepare, direct_save_measure, plain_end},
 };
 const size_t bench_n_plain = sizeof bench_plain_ways / sizeof *bench_plain_ways;
