@@ -147,6 +147,12 @@ static quire_index_rc write_one(quire_disk *d, quire_index_head *h, const quire_
     quire_index_rc rc = quire_index_namespace(&d->writer, &p->id.root, p->id.tenant, &e.ns);
     if (!rc) rc = take_space(d, h, quire_record_bytes(p->id.bytes), budget, &e.place, &slab);
     if (rc) return rc == QUIRE_INDEX_NONE ? QUIRE_INDEX_FAILED : rc;
+    /* After a power failure an index can be well-formed and still take for free what is not. */
+    rc = quire_index_covers(&d->writer, &e.place);
+    if (rc != QUIRE_INDEX_NONE) {
+        quire_slab_give(&d->slabs, slab);
+        return rc ? rc : QUIRE_INDEX_DAMAGED;
+    }
     bool written = write_record(d, slab, p, &e.place);
     quire_slab_give(&d->slabs, slab);
     if (!written) return QUIRE_INDEX_FAILED;

@@ -250,6 +250,31 @@ quire_index_rc quire_index_end(quire_index *ix, quire_index_rc rc)
     return rc;
 }
 
+/* Whether what is taken and what is free lie side by side, within what is in use. */
+static quire_index_rc check_places(quire_index *ix)
+{
+    static const char sql[] =
+        "SELECT slab, at, bytes FROM objects UNION ALL SELECT slab, at, bytes FROM free"
+        " UNION ALL SELECT slab, at, bytes FROM foreign_records WHERE at > 0 ORDER BY 1, 2";
+    sqlite3_stmt *s = NULL;
+    quire_index_head h;
+    quire_index_rc found = quire_index_read_head(ix, &h);
+    if (found) return found;
+    int rc = sqlite3_prepare_v2(ix->db, sql, -1, &s, NULL);
+    uint64_t slab = 0, end = 0;
+    while (!rc && !found && (rc = sqlite3_step(s)) == SQLITE_ROW) {
+        uint64_t next = (uint64_t)sqlite3_column_int64(s, 0), at = (uint64_t)sqlite3_column_int64(s, 1);
+        if (next != slab) end = QUIRE_BLOCK;
+        slab = next;
+        if (at < end || slab >= h.next_slab) found = QUIRE_INDEX_DAMAGED;
+        end = at + (uint64_t)sqlite3_column_int64(s, 2);
+        if (slab == h.slab && end > h.end) found = QUIRE_INDEX_DAMAGED;
+        rc = SQLITE_OK;
+    }
+    (void)sqlite3_finalize(s);
+    return found ? found : quire_index_judge(rc);
+}
+
 quire_index_rc quire_index_check(quire_index *ix)
 {
     sqlite3_stmt *s = NULL;
@@ -262,5 +287,5 @@ quire_index_rc quire_index_check(quire_index *ix)
         found = quire_index_judge(sqlite3_errcode(ix->db));
     }
     (void)sqlite3_finalize(s);
-    return found;
+    return found ? found : check_places(ix);
 }

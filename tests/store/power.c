@@ -200,6 +200,17 @@ static int judge(const char *dir)
     kit_raw_save(&raw[0], 1000, PAGES); /* and it can be used */
     KIT_REQUIRE(!quire_store_flush(store, 20000));
     bool can_save = kit_raw_load(&raw[0], 1000, PAGES, 5000) == PAGES;
+    if (!can_save) {
+        quire_store_stats t = kit_stats(store);
+        fprintf(stderr, "saved %llu, known %llu, dropped %llu, failed %llu, damaged %d, scanning %d;",
+                (unsigned long long)t.saved[0], (unsigned long long)t.known[0],
+                (unsigned long long)t.dropped[0], (unsigned long long)t.failed[0],
+                (int)store->disk->is_damaged, (int)store->disk->is_scanning);
+        for (int m = 1; m < QUIRE_MISS_COUNT; m++)
+            if (t.misses[m])
+                fprintf(stderr, " %s %llu", quire_miss_name((quire_miss)m), (unsigned long long)t.misses[m]);
+        fprintf(stderr, "\n");
+    }
     bool fits = kit_directory_bytes(dir) <= CAP;
     for (int i = 0; i < 2; i++) kit_raw_end(&raw[i]);
     quire_store_close(store);
