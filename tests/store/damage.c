@@ -412,7 +412,7 @@ static void lose_index(child *c, const char *dir)
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "worker") == 0) return work(argv[2]);
-    uint32_t n_flips = argc > 1 ? (uint32_t)atoi(argv[1]) : 600;
+    uint32_t n_flips = argc > 1 ? (uint32_t)atoi(argv[1]) : 2000;
     uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 20261116;
     /* In memory: tens of thousands of rounds. A third argument names another place. */
     char *dir = kit_directory(argc > 3 ? argv[3] : access("/dev/shm", W_OK) ? NULL : "/dev/shm");
