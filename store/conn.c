@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* store: one connection to a node. libvalkey connects, speaks the protocol and TLS; values are handed on from its read buffer
- * without a copy, and nothing is allocated because of a number in a reply. */
-#define _GNU_SOURCE
+/* store: one connection to a node. libvalkey reads the protocol; values are handed on from its read buffer and sent from where
+ * they lie, without a copy, and nothing is allocated because of a number in a reply. */
 #include "store/conn.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <openssl/x509v3.h>
-#include <poll.h>
 #include <stdio.h>
-#include <sys/socket.h>
-#include <valkey/tls.h>
 
 #define KEY_PREFIX "q1:"
 #define KEY_BYTES (sizeof KEY_PREFIX - 1 + 64)
@@ -18,6 +11,7 @@
 #define SLACK_BYTES (64u << 10) /* of replies that are not values */
 #define READS_IN_A_ROW 64
 #define WAKE_BYTES (256u << 10)
+#define TEXT_ROOM 512u /* more than any one command and what goes before it takes */
 
 /* ---------------------------------------------------- replies, as libvalkey finds them */
 
@@ -127,76 +121,72 @@ bool quire_conn_begin(quire_conn *c, quire_remote *remote, uint32_t node)
 {
     char host[QUIRE_HOST_MAX];
     uint32_t port;
-    valkeyOptions options = {0};
     quire_node_address(remote, node, host, &port);
-    VALKEY_OPTIONS_SET_TCP(&options, host, (int)port);
-    options.options = VALKEY_OPT_NONBLOCK | VALKEY_OPT_PREFER_IP_UNSPEC;
-    *c = (quire_conn){.remote = remote, .node = node, .state = QUIRE_CONN_CONNECTING, .wake_bytes = 1};
-    c->began = c->progress = quire_now();
-    c->ctx = valkeyConnectWithOptions(&options);
-    if (!c->ctx || c->ctx->err) {
+    memset(c, 0, sizeof *c);
+    c->remote = remote;
+    c->node = node;
+    c->began = c->progress = quire_remote_now(remote);
+    c->link = remote->transport.open(remote->transport.ctx, host, port, 0);
+    c->reader = c->link ? valkeyReaderCreateWithFunctions(&functions) : NULL;
+    if (!c->reader) {
         quire_conn_close(c);
         return false;
     }
-    c->ctx->reader->fn = &functions;
-    c->ctx->reader->privdata = c;
-    c->ctx->reader->maxbuf = 0; /* keep the buffer for the next value */
-    c->ctx->reader->maxdepth = 8;
-    c->ctx->reader->maxelements = QUIRE_SLOTS;
+    c->state = QUIRE_CONN_CONNECTING;
+    c->reader->privdata = c;
+    c->reader->maxbuf = 0; /* keep the buffer for the next value */
+    c->reader->maxdepth = 8;
+    c->reader->maxelements = QUIRE_SLOTS;
     return true;
 }
 
 void quire_conn_close(quire_conn *c)
 {
-    if (c->ctx) valkeyFree(c->ctx); /* and its TLS */
-    c->ctx = NULL;
-    c->tls = NULL;
+    if (c->link) c->remote->transport.close(c->link);
+    if (c->reader) valkeyReaderFree(c->reader);
+    c->link = NULL;
+    c->reader = NULL;
     c->state = QUIRE_CONN_CLOSED;
     c->n_waits = c->first_wait = 0;
     c->in_flight = 0;
+    c->n_text = c->n_written = c->value_bytes = 0;
 }
 
-static bool begin_tls(quire_conn *c)
+static size_t unwritten(const quire_conn *c)
 {
-    char host[QUIRE_HOST_MAX];
-    uint32_t port;
-    quire_node_address(c->remote, c->node, host, &port);
-    const char *name = c->remote->options.tls_name ? c->remote->options.tls_name : host;
-    SSL *tls = SSL_new(c->remote->tls);
-    if (!tls) return false;
-    /* Either a name or an address must be in the certificate. */
-    bool good =
-        X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(tls), name) == 1 ||
-        (SSL_set1_host(tls, name) == 1 && SSL_set_tlsext_host_name(tls, (char *)(uintptr_t)name) == 1);
-    if (!good || valkeyInitiateTLS(c->ctx, tls) != VALKEY_OK) {
-        SSL_free(tls);
-        return false;
-    }
-    c->tls = tls;
+    return c->n_text + c->value_bytes - c->n_written;
+}
+
+static bool append(quire_conn *c, const char *bytes, size_t n)
+{
+    if (!unwritten(c)) c->n_text = c->n_written = c->value_bytes = 0;
+    if (n > sizeof c->text - c->n_text) return false;
+    memcpy(c->text + c->n_text, bytes, n);
+    c->n_text += n;
     return true;
 }
 
-static bool append(quire_conn *c, const char *bytes, size_t n, const quire_wait *wait)
+static void expect(quire_conn *c, quire_wait_kind kind, quire_call *call)
 {
-    if (valkeyAppendFormattedCommand(c->ctx, bytes, n) != VALKEY_OK) return false;
-    if (wait) {
-        c->wait[(c->first_wait + c->n_waits) % QUIRE_MAX_WAITS] = *wait;
-        c->n_waits++;
-    }
-    c->wants_write = true;
-    return true;
+    c->wait[(c->first_wait + c->n_waits) % QUIRE_MAX_WAITS] = (quire_wait){.kind = kind, .call = call};
+    c->n_waits++;
 }
 
 static bool append_command(quire_conn *c, int argc, const char **argv, quire_wait_kind kind)
 {
-    char *text;
-    size_t lengths[4];
-    for (int i = 0; i < argc; i++) lengths[i] = strlen(argv[i]);
-    long long n = valkeyFormatCommandArgv(&text, argc, argv, lengths);
-    if (n < 0) return false;
-    bool done = append(c, text, (size_t)n, &(quire_wait){.kind = kind});
-    valkeyFreeCommand(text);
-    return done;
+    char head[32];
+    size_t before = c->n_text;
+    bool good = append(c, head, (size_t)snprintf(head, sizeof head, "*%d\r\n", argc));
+    for (int i = 0; i < argc && good; i++) {
+        size_t n = strlen(argv[i]);
+        good = append(c, head, (size_t)snprintf(head, sizeof head, "$%zu\r\n", n)) && append(c, argv[i], n) &&
+               append(c, "\r\n", 2);
+    }
+    if (good)
+        expect(c, kind, NULL);
+    else if (c->n_text > before)
+        c->n_text = before;
+    return good;
 }
 
 bool quire_conn_ask_slots(quire_conn *c)
@@ -215,45 +205,19 @@ static bool greet(quire_conn *c)
     return quire_node_topology(c->remote) == QUIRE_SINGLE || quire_conn_ask_slots(c);
 }
 
-static quire_miss continue_connect(quire_conn *c)
-{
-    struct pollfd p = {.fd = c->ctx->fd, .events = POLLOUT};
-    int error = 0, one = 1;
-    socklen_t n = sizeof error;
-    if (poll(&p, 1, 0) <= 0) return QUIRE_MISS_NONE;
-    if (getsockopt(c->ctx->fd, SOL_SOCKET, SO_ERROR, &error, &n) || error) return QUIRE_MISS_CONNECT;
-    (void)setsockopt(c->ctx->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    c->progress = quire_now();
-    if (!c->remote->tls) {
-        c->state = QUIRE_CONN_OPEN;
-        return greet(c) ? QUIRE_MISS_NONE : QUIRE_MISS_MEMORY;
-    }
-    c->state = QUIRE_CONN_HANDSHAKE;
-    return begin_tls(c) ? QUIRE_MISS_NONE : QUIRE_MISS_CONNECT;
-}
-
 quire_miss quire_conn_continue(quire_conn *c)
 {
-    if (c->state == QUIRE_CONN_CONNECTING) {
-        quire_miss miss = continue_connect(c);
-        if (miss) return miss;
-    }
-    if (c->state != QUIRE_CONN_HANDSHAKE) return QUIRE_MISS_NONE;
-    int rc = SSL_do_handshake(c->tls);
-    if (rc == 1) {
-        c->state = QUIRE_CONN_OPEN;
-        c->progress = quire_now();
-        return greet(c) ? QUIRE_MISS_NONE : QUIRE_MISS_MEMORY;
-    }
-    int why = SSL_get_error(c->tls, rc);
-    return why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE ? QUIRE_MISS_NONE : QUIRE_MISS_CONNECT;
+    int rc = c->remote->transport.connect(c->link);
+    if (rc < 0) return QUIRE_MISS_CONNECT;
+    if (!rc) return QUIRE_MISS_NONE;
+    c->state = QUIRE_CONN_OPEN;
+    c->progress = quire_remote_now(c->remote);
+    return greet(c) ? QUIRE_MISS_NONE : QUIRE_MISS_MEMORY;
 }
 
-short quire_conn_events(const quire_conn *c)
+bool quire_conn_wants_write(const quire_conn *c)
 {
-    if (c->state == QUIRE_CONN_CONNECTING) return POLLOUT;
-    if (c->state == QUIRE_CONN_HANDSHAKE) return SSL_want_write(c->tls) ? POLLOUT : POLLIN;
-    return (short)(POLLIN | (c->wants_write ? POLLOUT : 0));
+    return unwritten(c) != 0;
 }
 
 /* ----------------------------------------------------------------- commands */
@@ -279,54 +243,83 @@ uint32_t quire_call_slot(const quire_call *call)
 
 static bool send_set(quire_conn *c, quire_call *call, const char *key)
 {
-    char text[256];
+    char text[256], seconds[16];
     uint32_t ttl = c->remote->options.ttl_seconds;
-    quire_wait wait = {QUIRE_WAIT_CALL, call};
+    int digits = snprintf(seconds, sizeof seconds, "%u", (unsigned)ttl);
     int n = snprintf(text, sizeof text, "*%d\r\n$3\r\nSET\r\n$%zu\r\n%s\r\n$%zu\r\n", ttl ? 5 : 3, KEY_BYTES,
                      key, call->bytes);
-    if (!append(c, text, (size_t)n, NULL) || !append(c, (const char *)call->value, call->bytes, NULL))
-        return false;
-    char seconds[16];
-    int digits = snprintf(seconds, sizeof seconds, "%u", (unsigned)ttl);
+    if (!append(c, text, (size_t)n)) return false;
+    c->value = call->value;
+    c->value_bytes = call->bytes;
+    c->value_at = c->n_text;
     n = ttl ? snprintf(text, sizeof text, "\r\n$2\r\nEX\r\n$%d\r\n%s\r\n", digits, seconds)
             : snprintf(text, sizeof text, "\r\n");
-    return append(c, text, (size_t)n, &wait);
+    return append(c, text, (size_t)n);
+}
+
+static bool send_get(quire_conn *c, quire_call *call, const char *key)
+{
+    /* One byte more than is expected tells a longer value, and no server sends more than it was asked for. */
+    char text[256], last[24];
+    int digits = snprintf(last, sizeof last, "%zu", call->bytes);
+    int n = snprintf(text, sizeof text, "*4\r\n$8\r\nGETRANGE\r\n$%zu\r\n%s\r\n$1\r\n0\r\n$%d\r\n%s\r\n",
+                     KEY_BYTES, key, digits, last);
+    if (!append(c, text, (size_t)n)) return false;
+    c->in_flight += call->bytes;
+    return true;
 }
 
 bool quire_conn_send(quire_conn *c, quire_call *call)
 {
     char key[KEY_BYTES + 1], text[256];
-    quire_wait wait = {QUIRE_WAIT_CALL, call};
-    if (c->n_waits + 2 > QUIRE_MAX_WAITS) return false;
+    bool good;
+    if (c->n_waits + 2 > QUIRE_MAX_WAITS || sizeof c->text - c->n_text < TEXT_ROOM) return false;
+    if (call->verb == QUIRE_SET && unwritten(c)) return false; /* one value at a time */
     key_of(key, &call->object);
+    if (!c->n_waits) c->progress = quire_remote_now(c->remote); /* silence counts from here */
     if (call->asking) {
         const char *argv[] = {"ASKING"};
         if (!append_command(c, 1, argv, QUIRE_WAIT_ASKING)) return false;
     }
-    if (!c->n_waits) c->progress = quire_now(); /* silence counts from here */
-    if (call->verb == QUIRE_SET) return send_set(c, call, key);
-    if (call->verb == QUIRE_GET) {
-        /* One byte more than is expected tells a longer value, and no server sends more than it was asked for. */
-        char last[24];
-        int digits = snprintf(last, sizeof last, "%zu", call->bytes);
-        int n = snprintf(text, sizeof text, "*4\r\n$8\r\nGETRANGE\r\n$%zu\r\n%s\r\n$1\r\n0\r\n$%d\r\n%s\r\n",
-                         KEY_BYTES, key, digits, last);
-        c->in_flight += call->bytes;
-        return append(c, text, (size_t)n, &wait);
+    if (call->verb == QUIRE_SET) {
+        good = send_set(c, call, key);
+    } else if (call->verb == QUIRE_GET) {
+        good = send_get(c, call, key);
+    } else {
+        const char *name = call->verb == QUIRE_EXISTS ? "EXISTS" : "DEL";
+        int n = snprintf(text, sizeof text, "*2\r\n$%zu\r\n%s\r\n$%zu\r\n%s\r\n", strlen(name), name,
+                         KEY_BYTES, key);
+        good = append(c, text, (size_t)n);
     }
-    const char *name = call->verb == QUIRE_EXISTS ? "EXISTS" : "DEL";
-    int n =
-        snprintf(text, sizeof text, "*2\r\n$%zu\r\n%s\r\n$%zu\r\n%s\r\n", strlen(name), name, KEY_BYTES, key);
-    return append(c, text, (size_t)n, &wait);
+    if (good) expect(c, QUIRE_WAIT_CALL, call);
+    return good;
+}
+
+/* What is still to be written: text, the value in its place, the text behind it. */
+static int parts_of(quire_conn *c, struct iovec parts[3])
+{
+    struct iovec all[3] = {{c->text, c->value_bytes ? c->value_at : c->n_text},
+                           {(void *)(uintptr_t)c->value, c->value_bytes},
+                           {c->text + c->value_at, c->value_bytes ? c->n_text - c->value_at : 0}};
+    size_t skip = c->n_written;
+    int n = 0;
+    for (int i = 0; i < 3; i++) {
+        size_t less = skip < all[i].iov_len ? skip : all[i].iov_len;
+        skip -= less;
+        if (less == all[i].iov_len) continue;
+        parts[n++] = (struct iovec){(uint8_t *)all[i].iov_base + less, all[i].iov_len - less};
+    }
+    return n;
 }
 
 quire_miss quire_conn_write(quire_conn *c)
 {
-    int done = 0;
-    if (!c->wants_write) return QUIRE_MISS_NONE;
-    if (valkeyBufferWrite(c->ctx, &done) != VALKEY_OK) return QUIRE_MISS_CONNECT;
-    if (done) c->progress = quire_now();
-    c->wants_write = !done;
+    struct iovec parts[3];
+    if (!unwritten(c)) return QUIRE_MISS_NONE;
+    ssize_t n = c->remote->transport.write(c->link, parts, parts_of(c, parts));
+    if (n < 0) return QUIRE_MISS_CONNECT;
+    c->n_written += (size_t)n;
+    if (!unwritten(c)) c->progress = quire_remote_now(c->remote);
     return QUIRE_MISS_NONE;
 }
 
@@ -343,7 +336,7 @@ static size_t read_limit(const quire_conn *c)
 /* Bytes of a value whose length has come, that are still missing; 0: none, or not known. */
 static size_t missing(const quire_conn *c)
 {
-    const valkeyReader *r = c->ctx->reader;
+    const valkeyReader *r = c->reader;
     const char *at = r->buf + r->pos;
     size_t held = r->len - r->pos, n = 0, i = 1;
     if (held < 4 || at[0] != '$') return 0;
@@ -356,15 +349,13 @@ static size_t missing(const quire_conn *c)
 /* A server sends a value in small parts. We are woken when a good deal of it is there, or the rest. */
 static void sleep_longer(quire_conn *c)
 {
-    size_t left = c->tls ? 0 : missing(c);
-    int wanted = left > WAKE_BYTES ? (int)WAKE_BYTES : left > 1 ? (int)left : 1;
-    if (wanted == c->wake_bytes) return;
-    if (setsockopt(c->ctx->fd, SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted) == 0) c->wake_bytes = wanted;
+    size_t left = missing(c);
+    c->remote->transport.expect(c->link, left > WAKE_BYTES ? WAKE_BYTES : left > 1 ? left : 1);
 }
 
 static quire_miss read_some(quire_conn *c)
 {
-    valkeyReader *r = c->ctx->reader;
+    valkeyReader *r = c->reader;
     for (int i = 0; i < READS_IN_A_ROW; i++) {
         char *to;
         size_t cap, held = r->len - r->pos, limit = read_limit(c);
@@ -372,12 +363,12 @@ static quire_miss read_some(quire_conn *c)
         size_t want = limit - held < READ_BYTES ? limit - held : READ_BYTES;
         if (limit - held > SLACK_BYTES) want = limit - held; /* a value: room for all of it at once */
         if (valkeyReaderGetReadBuf(r, &to, &cap, want) != VALKEY_OK) return QUIRE_MISS_MEMORY;
-        ssize_t n = c->ctx->funcs->read(c->ctx, to, want);
+        ssize_t n = c->remote->transport.read(c->link, to, want);
         if (n < 0) return QUIRE_MISS_CONNECT;
         if (n == 0) return QUIRE_MISS_NONE;
         valkeyReaderCommitRead(r, (size_t)n);
-        c->progress = quire_now();
-        if ((size_t)n < want && !c->tls) return QUIRE_MISS_NONE;
+        c->progress = quire_remote_now(c->remote);
+        if ((size_t)n < want && !c->remote->options.tls) return QUIRE_MISS_NONE;
         if (r->len - r->pos >= limit) return QUIRE_MISS_NONE;
     }
     return QUIRE_MISS_NONE;
@@ -394,8 +385,8 @@ quire_miss quire_conn_next_reply(quire_conn *c, bool *has, quire_wait *wait)
 {
     void *object = NULL;
     *has = false;
-    if (!c->n_waits) return c->ctx->reader->len > c->ctx->reader->pos ? QUIRE_MISS_PROTOCOL : QUIRE_MISS_NONE;
-    if (valkeyReaderGetReply(c->ctx->reader, &object) != VALKEY_OK) return QUIRE_MISS_PROTOCOL;
+    if (!c->n_waits) return c->reader->len > c->reader->pos ? QUIRE_MISS_PROTOCOL : QUIRE_MISS_NONE;
+    if (valkeyReaderGetReply(c->reader, &object) != VALKEY_OK) return QUIRE_MISS_PROTOCOL;
     if (!object) return QUIRE_MISS_NONE;
     *wait = c->wait[c->first_wait];
     c->first_wait = (c->first_wait + 1) % QUIRE_MAX_WAITS;

@@ -3,12 +3,11 @@
 #define _GNU_SOURCE
 #include "store/conn.h"
 
-#include <poll.h>
 #include <stdlib.h>
 
 #define MAX_REDIRECTS 5u
-#define SLICE_MS 100u         /* how long it may take until a stop is seen */
-#define LATE (250 * QUIRE_MS) /* silence of so long before a deadline counts against the node */
+#define SLICE (100 * QUIRE_MS) /* how long it may take until a stop is seen */
+#define LATE (250 * QUIRE_MS)  /* silence of so long before a deadline counts against the node */
 
 enum { CALL_PENDING, CALL_SENT, CALL_DONE };
 
@@ -184,19 +183,19 @@ static quire_miss take_replies(quire_lane *lane, quire_conn *c)
     return miss;
 }
 
-static quire_miss serve(quire_lane *lane, quire_conn *c, short events)
+static quire_miss serve(quire_lane *lane, quire_conn *c, bool readable, bool writable)
 {
     if (c->state != QUIRE_CONN_OPEN) {
         quire_miss miss = quire_conn_continue(c);
         return miss || c->state != QUIRE_CONN_OPEN ? miss : quire_conn_write(c);
     }
     quire_miss miss = QUIRE_MISS_NONE, answers;
-    if (events & (POLLIN | POLLERR | POLLHUP)) {
+    if (readable) {
         miss = quire_conn_read(c);
         answers = take_replies(lane, c); /* those that came before the connection was lost count */
         if (answers) miss = answers;
     }
-    return miss || !(events & POLLOUT) ? miss : quire_conn_write(c);
+    return miss || !writable ? miss : quire_conn_write(c);
 }
 
 /* ----------------------------------------------------------------- dispatch */
@@ -225,7 +224,8 @@ static quire_conn *conn_to(quire_lane *lane, uint32_t node, quire_miss *why)
 static bool has_room(const quire_lane *lane, const quire_conn *c, const quire_call *call)
 {
     if (c->state != QUIRE_CONN_OPEN || c->n_waits + 2 > QUIRE_MAX_WAITS) return false;
-    if (call->verb == QUIRE_SET) return !c->wants_write; /* one value at a time in the write buffer */
+    if (call->verb == QUIRE_SET)
+        return !quire_conn_wants_write(c); /* one value at a time in the write buffer */
     if (call->verb != QUIRE_GET) return true;
     return !c->in_flight || c->in_flight + call->bytes <= lane->remote->options.in_flight_bytes;
 }
@@ -270,7 +270,7 @@ static void refresh(quire_lane *lane)
 static bool is_waiting(const quire_conn *c)
 {
     return c && c->state != QUIRE_CONN_CLOSED &&
-           (c->state != QUIRE_CONN_OPEN || c->n_waits || c->wants_write);
+           (c->state != QUIRE_CONN_OPEN || c->n_waits || quire_conn_wants_write(c));
 }
 
 static void check_time(quire_lane *lane, quire_conn *c, uint64_t now)
@@ -286,25 +286,25 @@ static void check_time(quire_lane *lane, quire_conn *c, uint64_t now)
 /* Waits for something to happen, at most a slice. */
 static void wait_and_serve(quire_lane *lane, uint64_t deadline)
 {
-    struct pollfd p[QUIRE_MAX_NODES];
+    const quire_transport *t = &lane->remote->transport;
+    quire_link_poll p[QUIRE_MAX_NODES];
     quire_conn *of[QUIRE_MAX_NODES];
-    nfds_t n = 0;
-    uint64_t now = quire_now();
-    uint64_t slice = deadline > now ? (deadline - now) / QUIRE_MS + 1 : 0;
-    if (slice > SLICE_MS) slice = SLICE_MS;
+    uint32_t n = 0;
+    uint64_t now = quire_remote_now(lane->remote), slice = deadline > now ? deadline - now : 0;
+    if (slice > SLICE) slice = SLICE;
     for (uint32_t i = 0; i < QUIRE_MAX_NODES; i++) {
         quire_conn *c = lane->conn[i];
         if (!is_waiting(c)) continue;
         of[n] = c;
-        p[n++] = (struct pollfd){.fd = c->ctx->fd, .events = quire_conn_events(c)};
+        p[n++] = (quire_link_poll){.link = c->link, .wants_write = quire_conn_wants_write(c)};
     }
-    int ready = poll(p, n, n ? (int)slice : 5);
-    for (nfds_t i = 0; i < n; i++) {
-        if (ready > 0 && p[i].revents) {
-            quire_miss miss = serve(lane, of[i], p[i].revents);
+    t->poll(t->ctx, p, n, n ? slice : 5 * QUIRE_MS);
+    for (uint32_t i = 0; i < n; i++) {
+        if (p[i].readable || p[i].writable) {
+            quire_miss miss = serve(lane, of[i], p[i].readable, p[i].writable);
             if (miss) lose(lane, of[i], miss);
         }
-        if (is_waiting(of[i])) check_time(lane, of[i], quire_now());
+        if (is_waiting(of[i])) check_time(lane, of[i], quire_remote_now(lane->remote));
     }
 }
 
@@ -318,18 +318,18 @@ void quire_lane_run(quire_lane *lane, quire_call *calls, uint32_t n, uint64_t de
         calls[i].attempts = 0;
         calls[i].found = calls[i].asking = false;
     }
-    while (lane->n_open && !atomic_load(lane->stop) && quire_now() < deadline) {
+    while (lane->n_open && !atomic_load(lane->stop) && quire_remote_now(lane->remote) < deadline) {
         refresh(lane);
         dispatch(lane);
         if (lane->n_open) wait_and_serve(lane, deadline);
     }
     for (uint32_t i = 0; i < n; i++)
         if (calls[i].state != CALL_DONE) finish(lane, &calls[i], QUIRE_MISS_DEADLINE);
-    uint64_t now = quire_now();
+    uint64_t now = quire_remote_now(lane->remote);
     for (uint32_t i = 0; i < QUIRE_MAX_NODES; i++) {
         quire_conn *c = lane->conn[i];
         if (!c || c->state == QUIRE_CONN_CLOSED ||
-            (c->state == QUIRE_CONN_OPEN && !c->n_waits && !c->wants_write))
+            (c->state == QUIRE_CONN_OPEN && !c->n_waits && !quire_conn_wants_write(c)))
             continue;
         /* Replies to come would be taken for those of the next run. */
         if (now - c->progress > LATE) quire_node_failed(lane->remote, c->node, false);

@@ -25,24 +25,6 @@ static quire_status complain(char *message, size_t size, quire_status status, co
     return status;
 }
 
-/* Our own context, not libvalkey's: it checks the certificate, and the handshake can be waited for. */
-static const char *make_tls(quire_remote *r)
-{
-    const quire_store_remote *o = &r->options;
-    r->tls = SSL_CTX_new(TLS_client_method());
-    if (!r->tls || SSL_CTX_set_min_proto_version(r->tls, TLS1_2_VERSION) != 1)
-        return "TLS could not be initialised";
-    SSL_CTX_set_verify(r->tls, SSL_VERIFY_PEER, NULL);
-    if (o->tls_ca ? SSL_CTX_load_verify_locations(r->tls, o->tls_ca, NULL) != 1
-                  : SSL_CTX_set_default_verify_paths(r->tls) != 1)
-        return "the trusted certificates cannot be read";
-    if (!o->tls_cert != !o->tls_key) return "give a client certificate and its key together";
-    if (o->tls_cert && (SSL_CTX_use_certificate_chain_file(r->tls, o->tls_cert) != 1 ||
-                        SSL_CTX_use_PrivateKey_file(r->tls, o->tls_key, SSL_FILETYPE_PEM) != 1))
-        return "the client certificate or its key cannot be read";
-    return NULL;
-}
-
 static bool copy_options(quire_remote *r, const quire_store_remote *o)
 {
     const quire_allocator *a = &r->allocator;
@@ -65,7 +47,8 @@ static bool copy_options(quire_remote *r, const quire_store_remote *o)
 
 quire_status quire_remote_create(quire_remote **out, const quire_store_remote *o,
                                  const quire_allocator *allocator, quire_counters *counters,
-                                 const quire_log *log, char *message, size_t message_size)
+                                 const quire_log *log, const quire_transport *transport, char *message,
+                                 size_t message_size)
 {
     if (strlen(o->host) >= QUIRE_HOST_MAX || !*o->host || o->port > 65535)
         return complain(message, message_size, QUIRE_EINVAL,
@@ -78,7 +61,11 @@ quire_status quire_remote_create(quire_remote **out, const quire_store_remote *o
     pthread_mutex_init(&r->lock, NULL);
     memset(r->node_of_slot, QUIRE_MAX_NODES, sizeof r->node_of_slot);
     quire_status status = copy_options(r, o) ? QUIRE_OK : QUIRE_ENOMEM;
-    const char *wrong = !status && o->tls ? make_tls(r) : NULL;
+    const char *wrong = NULL;
+    if (!status && transport)
+        r->transport = *transport;
+    else if (!status && !quire_sockets_create(&r->transport, &r->options, allocator, &wrong))
+        status = QUIRE_ENOMEM;
     if (wrong) status = complain(message, message_size, QUIRE_EINVAL, "%s", wrong);
     if (status) {
         quire_remote_destroy(r);
@@ -97,7 +84,7 @@ void quire_remote_destroy(quire_remote *r)
     const char *texts[] = {o->host, o->user, o->password, o->tls_ca, o->tls_cert, o->tls_key, o->tls_name};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         quire_mem_free_text(&a, (char *)(uintptr_t)texts[i]);
-    SSL_CTX_free(r->tls);
+    quire_sockets_destroy(&r->transport);
     pthread_mutex_destroy(&r->lock);
     quire_mem_free(&a, r, sizeof *r);
 }
@@ -182,7 +169,7 @@ bool quire_node_may_try(quire_remote *r, uint32_t node)
 {
     pthread_mutex_lock(&r->lock);
     quire_node *n = &r->node[node];
-    uint64_t now = quire_now();
+    uint64_t now = quire_remote_now(r);
     bool may = now >= n->open_until;
     if (may && n->open_until)
         n->open_until = now + n->backoff; /* this one try; the others wait for its outcome */
@@ -222,7 +209,7 @@ void quire_node_failed(quire_remote *r, uint32_t node, bool hopeless)
     if (n->n_failures >= FAILURES || hopeless || n->open_until) {
         is_lost = !n->open_until;
         if (is_lost) quire_count(&r->counters->breaks, 1);
-        n->open_until = quire_now() + n->backoff;
+        n->open_until = quire_remote_now(r) + n->backoff;
         n->backoff = n->backoff * 2 < LAST_BACKOFF ? n->backoff * 2 : LAST_BACKOFF;
     }
     r->stale = true; /* another node may have taken its slots */
@@ -258,7 +245,7 @@ void quire_node_set_stale(quire_remote *r)
 bool quire_node_take_refresh(quire_remote *r, uint32_t *node)
 {
     pthread_mutex_lock(&r->lock);
-    uint64_t now = quire_now();
+    uint64_t now = quire_remote_now(r);
     bool due = r->topology == QUIRE_CLUSTER && r->stale && now >= r->next_refresh;
     if (due) {
         r->next_refresh = now + REFRESH_INTERVAL;

@@ -4,8 +4,7 @@
 #define QUIRE_STORE_NODE_H
 
 #include "store/remote.h"
-
-#include <openssl/ssl.h>
+#include "store/transport.h"
 
 #define QUIRE_MAX_NODES 128u
 #define QUIRE_NO_NODE UINT32_MAX
@@ -27,7 +26,7 @@ struct quire_remote {
     quire_counters *counters;
     const quire_log *log;       /* of the store */
     quire_store_remote options; /* texts are copies; numbers have their defaults */
-    SSL_CTX *tls;               /* NULL: plain */
+    quire_transport transport;
     pthread_mutex_t lock;
     quire_node node[QUIRE_MAX_NODES]; /* [0] is the one that was given */
     uint32_t n_nodes;
@@ -37,6 +36,11 @@ struct quire_remote {
     uint32_t turn;                     /* whom to ask */
     uint8_t node_of_slot[QUIRE_SLOTS]; /* QUIRE_MAX_NODES: not known */
 };
+
+static inline uint64_t quire_remote_now(const quire_remote *r)
+{
+    return r->transport.now(r->transport.ctx);
+}
 
 uint32_t quire_slot_of(const char *key, size_t n); /* CRC16 modulo 16384 */
 

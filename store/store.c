@@ -20,8 +20,8 @@ static quire_status open_tiers(quire_store *s, const quire_store_options *o)
         status = quire_disk_open(&s->disk, o->directory, o->disk_bytes, &s->allocator, &s->counters,
                                  o->message, o->message_size);
     if (!status && o->remote)
-        status = quire_remote_create(&s->remote, o->remote, &s->allocator, &s->counters, &s->log, o->message,
-                                     o->message_size);
+        status = quire_remote_create(&s->remote, o->remote, &s->allocator, &s->counters, &s->log, NULL,
+                                     o->message, o->message_size);
     return status;
 }
 
