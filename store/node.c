@@ -2,108 +2,32 @@
 /* store: the nodes of the remote. */
 #include "store/node.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 
 #define FAILURES 3u
 #define FIRST_BACKOFF (200 * QUIRE_MS)
-#define LAST_BACKOFF (2 * QUIRE_SECOND) /* a remote that comes back is used again within that time */
-#define REFRESH_INTERVAL (200 * QUIRE_MS)
-#define DEFAULT_PORT 6379u
-#define DEFAULT_MS 1000u
-#define DEFAULT_IN_FLIGHT (16u << 20)
+#define LAST_BACKOFF (2 * QUIRE_SECOND)    /* a node that comes back is used again within that time */
+#define REFRESH_INTERVAL (250 * QUIRE_MS)  /* while the slots are wrong or a master is down */
+#define REFRESH_ALWAYS (30 * QUIRE_SECOND) /* replicas come and go without anybody telling */
+#define GRACE (5 * QUIRE_SECOND)           /* for a node that the others do not know yet */
+#define SUSPECT_AFTER (100 * QUIRE_MS)     /* a node that failed once is probed so long after it */
 
-/* ---------------------------------------------------------------- lifetime */
-
-static quire_status complain(char *message, size_t size, quire_status status, const char *format, ...)
+static quire_node *find(quire_remote *r, uint32_t node)
 {
-    va_list args;
-    if (!message || !size) return status;
-    va_start(args, format);
-    (void)vsnprintf(message, size, format, args);
-    va_end(args);
-    return status;
+    quire_node *n = &r->node[quire_node_index(node)];
+    return node != QUIRE_NO_NODE && n->name == node ? n : NULL;
 }
 
-static bool copy_options(quire_remote *r, const quire_store_remote *o)
+/* Not under the lock: the caller's function may take its time. */
+static void say(quire_remote *r, const char *host, uint32_t port, quire_log_level level, const char *what)
 {
-    const quire_allocator *a = &r->allocator;
-    quire_store_remote *c = &r->options;
-    *c = *o;
-    const char *from[] = {o->host, o->user, o->password, o->tls_ca, o->tls_cert, o->tls_key, o->tls_name};
-    const char **to[] = {&c->host,     &c->user,    &c->password, &c->tls_ca,
-                         &c->tls_cert, &c->tls_key, &c->tls_name};
-    bool done = true;
-    for (size_t i = 0; i < sizeof to / sizeof *to; i++) {
-        *to[i] = quire_mem_text(a, from[i]);
-        done &= !from[i] || *to[i];
-    }
-    if (!c->port) c->port = DEFAULT_PORT;
-    if (!c->connect_ms) c->connect_ms = DEFAULT_MS;
-    if (!c->stall_ms) c->stall_ms = DEFAULT_MS;
-    if (!c->in_flight_bytes) c->in_flight_bytes = DEFAULT_IN_FLIGHT;
-    return done;
+    char sentence[QUIRE_HOST_MAX + 128];
+    if (!r->log || !r->log->write) return;
+    (void)snprintf(sentence, sizeof sentence, "The remote node %s:%u %s.", host, (unsigned)port, what);
+    r->log->write(r->log->ctx, level, sentence);
 }
 
-quire_status quire_remote_create(quire_remote **out, const quire_store_remote *o,
-                                 const quire_allocator *allocator, quire_counters *counters,
-                                 const quire_log *log, const quire_transport *transport, char *message,
-                                 size_t message_size)
-{
-    if (strlen(o->host) >= QUIRE_HOST_MAX || !*o->host || o->port > 65535)
-        return complain(message, message_size, QUIRE_EINVAL,
-                        "the host name of the remote is empty or too long, or its port is invalid");
-    quire_remote *r = (quire_remote *)quire_mem_take(allocator, sizeof *r);
-    if (!r) return QUIRE_ENOMEM;
-    r->allocator = *allocator;
-    r->counters = counters;
-    r->log = log;
-    pthread_mutex_init(&r->lock, NULL);
-    memset(r->node_of_slot, QUIRE_MAX_NODES, sizeof r->node_of_slot);
-    quire_status status = copy_options(r, o) ? QUIRE_OK : QUIRE_ENOMEM;
-    const char *wrong = NULL;
-    if (!status && transport)
-        r->transport = *transport;
-    else if (!status && !quire_sockets_create(&r->transport, &r->options, allocator, &wrong))
-        status = QUIRE_ENOMEM;
-    if (wrong) status = complain(message, message_size, QUIRE_EINVAL, "%s", wrong);
-    if (status) {
-        quire_remote_destroy(r);
-        return status;
-    }
-    (void)quire_node_at(r, r->options.host, strlen(r->options.host), r->options.port);
-    *out = r;
-    return QUIRE_OK;
-}
-
-void quire_remote_destroy(quire_remote *r)
-{
-    if (!r) return;
-    quire_allocator a = r->allocator;
-    const quire_store_remote *o = &r->options;
-    const char *texts[] = {o->host, o->user, o->password, o->tls_ca, o->tls_cert, o->tls_key, o->tls_name};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        quire_mem_free_text(&a, (char *)(uintptr_t)texts[i]);
-    quire_sockets_destroy(&r->transport);
-    pthread_mutex_destroy(&r->lock);
-    quire_mem_free(&a, r, sizeof *r);
-}
-
-size_t quire_remote_in_flight(const quire_remote *r)
-{
-    return r->options.in_flight_bytes;
-}
-
-void quire_remote_nodes(quire_remote *r, uint32_t *n, uint32_t *n_down)
-{
-    pthread_mutex_lock(&r->lock);
-    *n = r->n_nodes;
-    *n_down = 0;
-    for (uint32_t i = 0; i < r->n_nodes; i++) *n_down += r->node[i].open_until != 0;
-    pthread_mutex_unlock(&r->lock);
-}
-
-/* ------------------------------------------------------------------- slots */
+/* ------------------------------------------------------------------- table */
 
 uint32_t quire_slot_of(const char *key, size_t n)
 {
@@ -115,51 +39,150 @@ uint32_t quire_slot_of(const char *key, size_t n)
     return crc % QUIRE_SLOTS;
 }
 
-static uint32_t find_or_add(quire_remote *r, const char *host, size_t n, uint32_t port)
+/* Lanes close their connections to it when they next look. */
+static void forget(quire_remote *r, quire_node *n)
 {
-    if (!n || n >= QUIRE_HOST_MAX || !port || port > 65535) return QUIRE_NO_NODE;
-    for (uint32_t i = 0; i < r->n_nodes; i++)
-        if (r->node[i].port == port && strlen(r->node[i].host) == n && !memcmp(r->node[i].host, host, n))
-            return i;
-    if (r->n_nodes == QUIRE_MAX_NODES) return QUIRE_NO_NODE;
-    quire_node *node = &r->node[r->n_nodes];
+    uint32_t place = quire_node_index(n->name);
+    for (uint32_t i = 0; i < QUIRE_SLOTS; i++)
+        if (r->place_of_slot[i] == place) r->place_of_slot[i] = QUIRE_MAX_NODES;
+    n->name = QUIRE_NO_NODE;
+    n->in_topology = false;
+    r->n_nodes--;
+}
+
+static quire_node *free_place(quire_remote *r)
+{
+    quire_node *oldest = NULL;
+    for (uint32_t i = 1; i < r->n_places; i++) {
+        quire_node *n = &r->node[i];
+        if (n->name == QUIRE_NO_NODE) return n;
+        if (!n->in_topology && (!oldest || n->named < oldest->named)) oldest = n;
+    }
+    if (r->n_places < QUIRE_MAX_NODES) return &r->node[r->n_places++];
+    if (oldest) forget(r, oldest);
+    return oldest;
+}
+
+static uint32_t add(quire_remote *r, const char *host, size_t n, uint32_t port)
+{
+    quire_node *node = free_place(r);
+    if (!node) return QUIRE_NO_NODE;
+    /* Names come again after four million; by then nobody has the old one. */
+    uint32_t n_given = node->n_given % (UINT32_MAX / QUIRE_MAX_NODES);
     memset(node, 0, sizeof *node);
     memcpy(node->host, host, n);
+    node->n_given = n_given + 1;
+    node->name = (uint32_t)(node - r->node) + n_given * QUIRE_MAX_NODES;
+    node->master = QUIRE_NO_NODE;
     node->port = port;
     node->backoff = FIRST_BACKOFF;
-    return r->n_nodes++;
+    r->n_nodes++;
+    return node->name;
 }
 
 uint32_t quire_node_at(quire_remote *r, const char *host, size_t n, uint32_t port)
 {
+    uint32_t name = QUIRE_NO_NODE;
+    if (!n || n >= QUIRE_HOST_MAX || !port || port > 65535) return QUIRE_NO_NODE;
     pthread_mutex_lock(&r->lock);
-    uint32_t node = find_or_add(r, host, n, port);
+    for (uint32_t i = 0; i < r->n_places && name == QUIRE_NO_NODE; i++) {
+        const quire_node *node = &r->node[i];
+        if (node->name != QUIRE_NO_NODE && node->port == port && strlen(node->host) == n &&
+            !memcmp(node->host, host, n))
+            name = node->name;
+    }
+    if (name == QUIRE_NO_NODE) name = add(r, host, n, port);
+    quire_node *node = find(r, name);
+    if (node) node->named = quire_remote_now(r);
     pthread_mutex_unlock(&r->lock);
-    return node;
+    return name;
 }
 
-void quire_node_address(quire_remote *r, uint32_t node, char host[QUIRE_HOST_MAX], uint32_t *port)
+bool quire_node_address(quire_remote *r, uint32_t node, char host[QUIRE_HOST_MAX], uint32_t *port)
 {
     pthread_mutex_lock(&r->lock);
-    memcpy(host, r->node[node].host, QUIRE_HOST_MAX);
-    *port = r->node[node].port;
+    const quire_node *n = find(r, node);
+    if (n) {
+        memcpy(host, n->host, QUIRE_HOST_MAX);
+        *port = n->port;
+    }
     pthread_mutex_unlock(&r->lock);
+    return n != NULL;
 }
 
-uint32_t quire_node_of_slot(quire_remote *r, uint32_t slot)
+uint32_t quire_node_attempt(quire_remote *r, uint32_t node)
 {
     pthread_mutex_lock(&r->lock);
-    uint32_t node = r->topology == QUIRE_CLUSTER ? r->node_of_slot[slot] : 0;
-    if (node >= r->n_nodes) node = 0; /* whoever it is will say who has the slot */
+    quire_node *n = find(r, node);
+    uint32_t attempt = n ? n->n_attempts++ : 0;
     pthread_mutex_unlock(&r->lock);
-    return node;
+    return attempt;
 }
 
-void quire_node_set_slots(quire_remote *r, uint32_t first, uint32_t last, uint32_t node)
+bool quire_node_is_known(quire_remote *r, uint32_t node)
 {
-    if (first > last || last >= QUIRE_SLOTS || node >= QUIRE_MAX_NODES) return;
     pthread_mutex_lock(&r->lock);
-    memset(r->node_of_slot + first, (int)node, last - first + 1);
+    bool known = find(r, node) != NULL;
+    pthread_mutex_unlock(&r->lock);
+    return known;
+}
+
+/* ------------------------------------------------------------------- slots */
+
+static bool is_in_trouble(const quire_node *n)
+{
+    return n->open_until || n->n_failures;
+}
+
+/* The `which`-th of the healthy replicas of a master, counted round; NULL: there is none. */
+static quire_node *replica_of(quire_remote *r, uint32_t master, uint32_t which, uint32_t avoid)
+{
+    quire_node *found = NULL;
+    for (uint32_t pass = 0, n = 0; pass < 2; pass++) {
+        uint32_t at = n ? which % n : 0;
+        if (pass && !n) break;
+        n = pass ? n : 0;
+        for (uint32_t i = 0, k = 0; i < r->n_places; i++) {
+            quire_node *node = &r->node[i];
+            if (node->name == QUIRE_NO_NODE || !node->in_topology || node->master != master ||
+                node->name == master || node->name == avoid || is_in_trouble(node))
+                continue;
+            if (pass && k == at) found = node;
+            k++;
+            if (!pass) n = k;
+        }
+    }
+    return found;
+}
+
+uint32_t quire_node_for(quire_remote *r, uint32_t slot, bool reads, uint32_t which, uint32_t avoid,
+                        bool *is_replica)
+{
+    pthread_mutex_lock(&r->lock);
+    bool in_cluster = r->topology == QUIRE_CLUSTER;
+    uint32_t place = in_cluster ? r->place_of_slot[slot] : 0;
+    if (place >= r->n_places) place = 0; /* whoever it is will say who has the slot */
+    uint32_t name = r->node[place].name;
+    const quire_node *replica = NULL;
+    *is_replica = false;
+    if (reads && in_cluster) {
+        bool spread = r->options.read_replicas && which % 3; /* the master has its part too */
+        if (spread || name == avoid || is_in_trouble(&r->node[place]))
+            replica = replica_of(r, name, which, avoid);
+    }
+    if (replica) {
+        name = replica->name;
+        *is_replica = true;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return name;
+}
+
+void quire_node_set_slot(quire_remote *r, uint32_t slot, uint32_t node)
+{
+    if (slot >= QUIRE_SLOTS) return;
+    pthread_mutex_lock(&r->lock);
+    if (find(r, node)) r->place_of_slot[slot] = (uint16_t)quire_node_index(node);
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -168,62 +191,149 @@ void quire_node_set_slots(quire_remote *r, uint32_t first, uint32_t last, uint32
 bool quire_node_may_try(quire_remote *r, uint32_t node)
 {
     pthread_mutex_lock(&r->lock);
-    quire_node *n = &r->node[node];
-    uint64_t now = quire_remote_now(r);
-    bool may = now >= n->open_until;
-    if (may && n->open_until)
-        n->open_until = now + n->backoff; /* this one try; the others wait for its outcome */
+    const quire_node *n = find(r, node);
+    bool may = n && !n->open_until;
     pthread_mutex_unlock(&r->lock);
     return may;
 }
 
-/* Not under the lock: the caller's function may take its time. */
-static void say(quire_remote *r, uint32_t node, quire_log_level level, const char *what)
+void quire_node_succeeded(quire_remote *r, uint32_t node, bool with_values)
 {
-    char sentence[QUIRE_HOST_MAX + 128], host[QUIRE_HOST_MAX];
-    uint32_t port;
-    if (!r->log || !r->log->write) return;
-    quire_node_address(r, node, host, &port);
-    (void)snprintf(sentence, sizeof sentence, "The remote node %s:%u %s.", host, port, what);
-    r->log->write(r->log->ctx, level, sentence);
-}
-
-void quire_node_succeeded(quire_remote *r, uint32_t node)
-{
+    char host[QUIRE_HOST_MAX];
+    uint32_t port = 0;
     pthread_mutex_lock(&r->lock);
-    quire_node *n = &r->node[node];
-    bool was_down = n->open_until != 0;
-    n->n_failures = 0;
-    n->open_until = 0;
-    n->backoff = FIRST_BACKOFF;
-    pthread_mutex_unlock(&r->lock);
-    if (was_down) say(r, node, QUIRE_LOG_INFO, "answers again");
-}
-
-void quire_node_failed(quire_remote *r, uint32_t node, bool hopeless)
-{
-    pthread_mutex_lock(&r->lock);
-    quire_node *n = &r->node[node];
-    bool is_lost = false;
-    n->n_failures++;
-    if (n->n_failures >= FAILURES || hopeless || n->open_until) {
-        is_lost = !n->open_until;
-        if (is_lost) quire_count(&r->counters->breaks, 1);
-        n->open_until = quire_remote_now(r) + n->backoff;
-        n->backoff = n->backoff * 2 < LAST_BACKOFF ? n->backoff * 2 : LAST_BACKOFF;
+    quire_node *n = find(r, node);
+    /* Small answers do not show that values come at a good rate again. */
+    bool shows = n && (with_values || !n->n_slow || !n->probe_bytes), was_down = shows && n->open_until != 0;
+    if (n) {
+        n->n_failures = 0;
+        if (shows) n->open_until = 0;
+        if (with_values || !n->n_slow) {
+            n->n_slow = 0;
+            n->probe_bytes = 0;
+            n->backoff = FIRST_BACKOFF;
+        }
+        memcpy(host, n->host, sizeof host);
+        port = n->port;
     }
-    r->stale = true; /* another node may have taken its slots */
     pthread_mutex_unlock(&r->lock);
-    if (is_lost) say(r, node, QUIRE_LOG_WARNING, "does not answer and is considered down");
+    if (was_down) say(r, host, port, QUIRE_LOG_INFO, "answers again");
+}
+
+void quire_node_probed(quire_remote *r, uint32_t node)
+{
+    pthread_mutex_lock(&r->lock);
+    quire_node *n = find(r, node);
+    uint64_t backoff = n ? n->backoff : 0;
+    uint32_t n_slow = n ? n->n_slow : 0;
+    pthread_mutex_unlock(&r->lock);
+    quire_node_succeeded(r, node, true);
+    if (!n_slow) return;
+    /* It was slow under load: the next time is enough, and it is given more time then. */
+    pthread_mutex_lock(&r->lock);
+    n = find(r, node);
+    if (n) {
+        n->n_slow = n_slow < FAILURES ? n_slow : FAILURES - 1;
+        n->backoff = backoff;
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+void quire_node_failed(quire_remote *r, uint32_t node, quire_trouble trouble, const quire_call *call)
+{
+    char host[QUIRE_HOST_MAX];
+    uint32_t port = 0;
+    bool is_lost = false, is_slow = trouble == QUIRE_TROUBLE_SLOW || trouble == QUIRE_TROUBLE_TOO_SLOW;
+    pthread_mutex_lock(&r->lock);
+    quire_node *n = find(r, node);
+    if (n) {
+        n->failed = quire_remote_now(r);
+        if (is_slow)
+            n->n_slow++;
+        else
+            n->n_failures++;
+        if (is_slow && call && call->verb == QUIRE_GET) {
+            n->probe = call->object;
+            n->probe_bytes = call->bytes;
+        }
+        if (n->n_failures >= FAILURES || n->n_slow >= FAILURES || trouble == QUIRE_TROUBLE_HOPELESS ||
+            trouble == QUIRE_TROUBLE_TOO_SLOW || n->open_until) {
+            is_lost = !n->open_until;
+            if (is_lost) quire_count(&r->counters->breaks, 1);
+            n->open_until = n->failed + n->backoff;
+            n->backoff = n->backoff * 2 < LAST_BACKOFF ? n->backoff * 2 : LAST_BACKOFF;
+        }
+        memcpy(host, n->host, sizeof host);
+        port = n->port;
+        r->stale = true; /* another node may have taken its slots */
+        pthread_cond_signal(&r->work);
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (is_lost)
+        say(r, host, port, QUIRE_LOG_WARNING,
+            is_slow ? "answers too slowly and is considered down" : "does not answer and is considered down");
 }
 
 /* ---------------------------------------------------------------- topology */
+
+/* Nodes of the map, marked; returns how many masters there are. */
+static uint32_t mark_nodes(quire_remote *r, const quire_slot_map *map)
+{
+    uint32_t n_masters = 0;
+    for (uint32_t i = 0; i < r->n_places; i++) r->node[i].in_topology = false;
+    for (uint32_t i = 0; i < QUIRE_SLOTS; i++) {
+        quire_node *n = find(r, map->owner[i]);
+        if (!n || n->in_topology) continue;
+        n->in_topology = true;
+        n->master = n->name;
+        n_masters++;
+    }
+    for (uint32_t i = 0; i < map->n_replicas; i++) {
+        quire_node *n = find(r, map->replica[i].replica);
+        if (!n || n->in_topology || !find(r, map->replica[i].master)) continue;
+        n->in_topology = true;
+        n->master = map->replica[i].master;
+    }
+    return n_masters;
+}
+
+void quire_node_apply(quire_remote *r, const quire_slot_map *map)
+{
+    char sentence[192];
+    bool changed = false;
+    uint32_t n_known = 0;
+    pthread_mutex_lock(&r->lock);
+    uint64_t now = quire_remote_now(r);
+    uint32_t n_masters = mark_nodes(r, map);
+    for (uint32_t i = 0; i < QUIRE_SLOTS; i++) {
+        uint16_t place = find(r, map->owner[i]) ? (uint16_t)quire_node_index(map->owner[i]) : QUIRE_MAX_NODES;
+        changed |= r->place_of_slot[i] != place;
+        r->place_of_slot[i] = place;
+    }
+    changed |= r->topology != QUIRE_CLUSTER;
+    for (uint32_t i = 1; i < r->n_places; i++) {
+        quire_node *n = &r->node[i];
+        if (n->name != QUIRE_NO_NODE && !n->in_topology && now - n->named > GRACE) forget(r, n);
+        n_known += n->name != QUIRE_NO_NODE && n->in_topology;
+    }
+    n_known += r->node[0].in_topology;
+    r->topology = QUIRE_CLUSTER;
+    r->stale = false;
+    r->refreshed = now;
+    pthread_mutex_unlock(&r->lock);
+    if (!changed || !r->log || !r->log->write) return;
+    (void)snprintf(sentence, sizeof sentence,
+                   "The remote cluster's slots are now shared by %u masters; %u replicas are known.",
+                   (unsigned)n_masters, (unsigned)(n_known - n_masters));
+    r->log->write(r->log->ctx, QUIRE_LOG_INFO, sentence);
+}
 
 void quire_node_set_topology(quire_remote *r, quire_topology topology)
 {
     pthread_mutex_lock(&r->lock);
     r->topology = topology;
-    r->stale = false;
+    r->stale = topology == QUIRE_CLUSTER;
+    pthread_cond_signal(&r->work);
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -239,21 +349,79 @@ void quire_node_set_stale(quire_remote *r)
 {
     pthread_mutex_lock(&r->lock);
     r->stale = true;
+    pthread_cond_signal(&r->work);
     pthread_mutex_unlock(&r->lock);
 }
 
-bool quire_node_take_refresh(quire_remote *r, uint32_t *node)
+/* --------------------------------------------------------------- what is due */
+
+/* Slots whose master does not answer may have another one by now. */
+static bool misses_a_master(const quire_remote *r)
 {
+    for (uint32_t i = 0; i < r->n_places; i++) {
+        const quire_node *n = &r->node[i];
+        if (n->name != QUIRE_NO_NODE && n->in_topology && n->master == n->name && is_in_trouble(n))
+            return true;
+    }
+    return false;
+}
+
+bool quire_node_is_troubled(const quire_remote *r)
+{
+    if (r->topology == QUIRE_TOPOLOGY_UNKNOWN || (r->topology == QUIRE_CLUSTER && r->stale)) return true;
+    for (uint32_t i = 0; i < r->n_places; i++) {
+        const quire_node *n = &r->node[i];
+        bool counts = n->name != QUIRE_NO_NODE && (r->topology != QUIRE_CLUSTER || n->in_topology);
+        if (counts && is_in_trouble(n)) return true;
+    }
+    return false;
+}
+
+static void add_ask(quire_due *due, const quire_node *n)
+{
+    if (n->name == QUIRE_NO_NODE || due->n_ask == QUIRE_DUE_MAX) return;
+    for (uint32_t i = 0; i < due->n_ask; i++)
+        if (due->ask[i] == n->name) return;
+    due->ask[due->n_ask++] = n->name;
+}
+
+/* Two nodes that are well, and what was given, whatever its state: a name may lead elsewhere by now. Nobody well: four others, in
+ * turn. */
+static void add_asks(quire_remote *r, quire_due *due)
+{
+    for (uint32_t i = 0; i < r->n_places && due->n_ask < 2; i++) {
+        const quire_node *n = &r->node[(r->turn + i) % r->n_places];
+        if (n->in_topology && !is_in_trouble(n)) add_ask(due, n);
+    }
+    if (due->n_ask < 2 || !is_in_trouble(&r->node[0])) add_ask(due, &r->node[0]);
+    for (uint32_t i = 0; i < r->n_places && due->n_ask < 5; i++) {
+        const quire_node *n = &r->node[(r->turn + i) % r->n_places];
+        if (due->n_ask < 2 || n->in_topology) add_ask(due, n);
+    }
+    r->turn++;
+}
+
+void quire_node_take_due(quire_remote *r, quire_due *due)
+{
+    *due = (quire_due){0};
     pthread_mutex_lock(&r->lock);
     uint64_t now = quire_remote_now(r);
-    bool due = r->topology == QUIRE_CLUSTER && r->stale && now >= r->next_refresh;
-    if (due) {
+    bool wrong = r->topology == QUIRE_TOPOLOGY_UNKNOWN ||
+                 (r->topology == QUIRE_CLUSTER && (r->stale || misses_a_master(r)));
+    bool old = r->topology == QUIRE_CLUSTER && now - r->refreshed > REFRESH_ALWAYS;
+    if ((wrong || old) && now >= r->next_refresh) {
         r->next_refresh = now + REFRESH_INTERVAL;
-        for (uint32_t i = 0; i < r->n_nodes; i++) { /* somebody who is not down */
-            *node = r->turn++ % r->n_nodes;
-            if (!r->node[*node].open_until) break;
-        }
+        add_asks(r, due);
+    }
+    for (uint32_t i = 0; i < r->n_places && due->n_probe < QUIRE_DUE_MAX; i++) {
+        quire_node *n = &r->node[i];
+        if (n->name == QUIRE_NO_NODE || !is_in_trouble(n)) continue;
+        /* A node that left the cluster is not asked for; the given one is, in its turn above. */
+        if (r->topology == QUIRE_CLUSTER && !n->in_topology) continue;
+        if (now < (n->open_until ? n->open_until : n->failed + SUSPECT_AFTER)) continue;
+        due->probe[due->n_probe] = n->name;
+        due->object[due->n_probe] = n->probe;
+        due->bytes[due->n_probe++] = n->probe_bytes;
     }
     pthread_mutex_unlock(&r->lock);
-    return due;
 }

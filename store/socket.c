@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/sockios.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -14,6 +15,7 @@
 #include <openssl/x509v3.h>
 #include <poll.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -194,6 +196,12 @@ static bool link_pending(const quire_link *l)
     return l->tls && SSL_has_pending(l->tls);
 }
 
+static size_t link_unsent(const quire_link *l)
+{
+    int n = 0;
+    return ioctl(l->fd, SIOCOUTQ, &n) == 0 && n > 0 ? (size_t)n : 0;
+}
+
 static void link_expect(quire_link *l, size_t n)
 {
     int wanted = n > INT_MAX ? INT_MAX : (int)n;
@@ -269,6 +277,7 @@ bool quire_sockets_create(quire_transport *out, const quire_store_remote *option
                              .read = link_read,
                              .write = link_write,
                              .pending = link_pending,
+                             .unsent = link_unsent,
                              .expect = link_expect,
                              .poll = link_poll};
     if (options->tls) *wrong = make_tls(s);

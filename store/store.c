@@ -38,7 +38,9 @@ static quire_status start_threads(quire_store *s, const quire_store_options *o)
         if (!quire_thread_start(&s->saver[t], run[t], s)) return QUIRE_ENOMEM;
         s->has_saver[t] = true;
     }
-    return quire_loader_start(&s->loader, s, s->disk ? n_disk : 0, s->remote ? n_remote : 0);
+    quire_status status = s->remote ? quire_keeper_start(s->remote) : QUIRE_OK;
+    return status ? status
+                  : quire_loader_start(&s->loader, s, s->disk ? n_disk : 0, s->remote ? n_remote : 0);
 }
 
 /* The caller's options, and the remote they point to, in structures of our own. */

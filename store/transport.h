@@ -32,6 +32,8 @@ typedef struct quire_transport {
     ssize_t (*write)(quire_link *link, const struct iovec *parts, int n_parts);
     /* Whether bytes can be read that poll() does not see: TLS decrypts whole records. */
     bool (*pending)(const quire_link *link);
+    /* Bytes that write() took and the other side has not acknowledged yet. */
+    size_t (*unsent)(const quire_link *link);
     /* So many bytes are worth waking up for. A hint; 1 at first. */
     void (*expect)(quire_link *link, size_t n);
     /* Until one is ready, at most so long. With n 0 it only waits. */

@@ -47,8 +47,11 @@ typedef struct quire_store_remote {
     uint32_t connections;   /* load threads, each with its own connection to every node; 0: 2 */
     uint32_t ttl_seconds;   /* objects expire after this time; 0: only the server evicts */
     uint32_t connect_ms;    /* timeout for connecting; 0: 1000 */
-    uint32_t stall_ms;      /* a server that sends nothing for this long counts as lost; 0: 1000 */
+    uint32_t stall_ms;      /* a server that makes no progress for this long counts as lost; 0: 1000 */
     size_t in_flight_bytes; /* limit of requested replies not yet received, per thread; 0: 16 MiB */
+    uint32_t
+        min_bytes_per_second; /* a node that moves less over stall_ms while something is asked of it is lost; 0: 64 KiB */
+    uint32_t read_replicas; /* 0: replicas are read only while their master does not answer; 1: always */
 } quire_store_remote;
 
 typedef struct quire_store_options {

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT */
+/* Clusters on the scripted transport: fail-overs, addresses that change, replicas, nodes that are gone. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "store/kit/world.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define N 12u
+#define BYTES 500u
+#define ALL (QUIRE_SLOTS - 1)
+
+static world w;
+static quire_key objects[N];
+
+static quire_lane *begin_lane(const char *host, const quire_store_remote *options)
+{
+    world_connect(&w, host, 6379, options);
+    return quire_lane_create(w.remote, &w.stop);
+}
+
+static void put_all(uint32_t first, uint32_t last)
+{
+    for (uint32_t i = 0; i < N; i++) {
+        objects[i] = world_object(first, last, i);
+        world_put(&w, &objects[i], BYTES);
+    }
+}
+
+static void end(quire_lane *lane)
+{
+    quire_lane_destroy(lane);
+    world_end(&w);
+}
+
+static void die(world *x, int peer)
+{
+    x->peer[peer].refuses = true;
+    world_cut(x, peer);
+}
+
+/* Its slots are its replica's now. */
+static void promote(world *x, int peer)
+{
+    int old = x->peer[peer].master;
+    x->peer[peer].master = -1;
+    for (uint32_t i = 0; i < QUIRE_SLOTS; i++)
+        if (x->owner[i] == old) x->owner[i] = (int16_t)peer;
+}
+
+/* Loads again and again; ns from `since` until the first whole one after it, or UINT64_MAX if it took a minute. */
+static uint64_t back_after(quire_lane *lane, uint64_t since, uint64_t timeout)
+{
+    while (w.clock < since + 60 * QUIRE_SECOND) {
+        world_load l = world_get(&w, lane, objects, N, BYTES, timeout);
+        assert_true(l.took <= timeout + 10 * QUIRE_MS);
+        if (l.n_whole == N && w.clock >= since) return w.clock - since;
+        world_sleep(&w, 100 * QUIRE_MS);
+    }
+    return UINT64_MAX;
+}
+
+static void expect_back(const char *what, quire_lane *lane, uint64_t since)
+{
+    uint64_t after = back_after(lane, since, 300 * QUIRE_MS);
+    if (after == UINT64_MAX)
+        print_message("%s: never\n", what);
+    else
+        print_message("%s: whole after %u ms\n", what, (unsigned)(after / QUIRE_MS));
+    assert_true(after <= 5 * QUIRE_SECOND);
+    /* Replicas have what is read; only the new master takes what is saved. */
+    while (world_set(&w, lane, objects, N, BYTES, 300 * QUIRE_MS).n_whole < N) {
+        assert_true(w.clock <= since + 5 * QUIRE_SECOND);
+        world_sleep(&w, 100 * QUIRE_MS);
+    }
+    assert_int_equal(world_get(&w, lane, objects, N, BYTES, 300 * QUIRE_MS).n_whole, N);
+    print_message("%s: saved after %u ms\n", what, (unsigned)((w.clock - since) / QUIRE_MS));
+}
+
+/* All keys of the load are on the master that dies; its address refuses connections. Asking for the slots takes longer than
+ * the loads have, so that the question is under way whenever a run ends. */
+static void fail_over_of_all_keys(void **state)
+{
+    (void)state;
+    for (uint64_t latency = 0; latency <= 400 * QUIRE_MS; latency += 100 * QUIRE_MS) {
+        world_begin(&w);
+        for (int i = 0; i < 3; i++) (void)world_add(&w, "10.0.0.1", 7000 + (uint32_t)i, -1);
+        for (int i = 0; i < 3; i++) (void)world_add(&w, "10.0.0.1", 7003 + (uint32_t)i, i);
+        for (uint32_t i = 0; i < 3; i++)
+            world_slots(&w, QUIRE_SLOTS * i / 3, QUIRE_SLOTS * (i + 1) / 3 - 1, (int)i);
+        put_all(0, QUIRE_SLOTS / 3 - 1);
+        world_name(&w, "cache", 0);
+        quire_lane *lane = begin_lane("cache", NULL);
+        assert_true(back_after(lane, w.clock, 300 * QUIRE_MS) < QUIRE_SECOND);
+        for (int i = 0; i < 6; i++)
+            w.peer[i].latency = i == 3 ? 0 : latency; /* of who is asked for the slots */
+        world_at(&w, w.clock + 200 * QUIRE_MS, die, 0);
+        world_at(&w, w.clock + 2200 * QUIRE_MS, promote, 3);
+        expect_back("fail-over of all keys", lane, w.clock + 2200 * QUIRE_MS);
+        end(lane);
+    }
+}
+
+static void fail_over_of_one_shard(void **state)
+{
+    (void)state;
+    for (int how = 0; how < 2; how++) {
+        world_begin(&w);
+        (void)world_add(&w, "10.0.0.1", 6379, -1);
+        (void)world_add(&w, "10.0.0.2", 6379, 0);
+        world_slots(&w, 0, ALL, 0);
+        put_all(0, ALL);
+        quire_lane *lane = begin_lane("10.0.0.1", NULL);
+        assert_true(back_after(lane, w.clock, 300 * QUIRE_MS) < QUIRE_SECOND);
+        if (how) w.peer[0].swallows = true; /* the machine is gone, not the process */
+        world_at(&w, w.clock + 100 * QUIRE_MS, die, 0);
+        world_at(&w, w.clock + 2100 * QUIRE_MS, promote, 1);
+        expect_back("fail-over of the only shard", lane, w.clock + 2100 * QUIRE_MS);
+        end(lane);
+    }
+}
+
+/* New machines under the old name: nothing that was known answers. */
+static void replace_all(world *x, int first)
+{
+    for (int i = 0; i < first; i++) die(x, i);
+    world_slots(x, 0, QUIRE_SLOTS / 2 - 1, first);
+    world_slots(x, QUIRE_SLOTS / 2, ALL, first + 1);
+    for (world_value *v = x->values; v; v = v->next)
+        for (int i = 0; i < 2; i++) v->on[first + i] = 1;
+    world_name(x, "cache", first + 1);
+}
+
+static void every_address_changes(void **state)
+{
+    (void)state;
+    for (int how = 0; how < 2; how++) {
+        world_begin(&w);
+        for (int i = 0; i < 2; i++) (void)world_add(&w, "10.0.0.1", 7000 + (uint32_t)i, -1);
+        world_slots(&w, 0, QUIRE_SLOTS / 2 - 1, 0);
+        world_slots(&w, QUIRE_SLOTS / 2, ALL, 1);
+        put_all(0, ALL);
+        world_name(&w, "cache", 0);
+        quire_lane *lane = begin_lane("cache", NULL);
+        assert_true(back_after(lane, w.clock, 300 * QUIRE_MS) < QUIRE_SECOND);
+        for (int i = 0; i < 2; i++) (void)world_add(&w, "10.0.9.9", 7000 + (uint32_t)i, -1);
+        if (how) w.peer[0].swallows = w.peer[1].swallows = true;
+        world_at(&w, w.clock + QUIRE_SECOND, replace_all, 2);
+        expect_back("every address changed", lane, w.clock + QUIRE_SECOND);
+        end(lane);
+    }
+}
+
+/* The only master gets a new address every two seconds, 250 times. */
+static void addresses_without_end(void **state)
+{
+    (void)state;
+    char host[32];
+    uint32_t n = 0, n_down = 0, most = 0;
+    world_begin(&w);
+    (void)world_add(&w, "10.0.0.0", 6379, -1);
+    world_slots(&w, 0, ALL, 0);
+    put_all(0, ALL);
+    world_name(&w, "cache", 0);
+    quire_lane *lane = begin_lane("cache", NULL);
+    for (int i = 1; i < 250; i++) {
+        (void)snprintf(host, sizeof host, "10.0.%d.%d", i / 200, i % 200);
+        (void)world_add(&w, host, 6379, -1);
+        for (world_value *v = w.values; v; v = v->next) v->on[i] = 1;
+        world_slots(&w, 0, ALL, i);
+        world_name(&w, "cache", i);
+        if (i % 2) die(&w, i - 1); /* else it stays and says MOVED */
+        if (back_after(lane, w.clock, 300 * QUIRE_MS) > 5 * QUIRE_SECOND) {
+            quire_remote_nodes(w.remote, &n, &n_down);
+            print_message("not back after change %d; %u nodes known\n", i, n);
+            assert_true(false);
+        }
+        world_sleep(&w, 2 * QUIRE_SECOND);
+        quire_remote_nodes(w.remote, &n, &n_down);
+        if (n > most) most = n;
+    }
+    print_message("at most %u nodes known, %u now\n", most, n);
+    assert_true(most <= 16);
+    world_sleep(&w, 60 * QUIRE_SECOND);
+    (void)world_get(&w, lane, objects, N, BYTES, 300 * QUIRE_MS);
+    quire_remote_nodes(w.remote, &n, &n_down);
+    assert_true(n <= 2); /* the name and the address */
+    assert_int_equal(n_down, 0);
+    assert_true(w.n_links <= 4);
+    end(lane);
+}
+
+/* A peer that sends its client round in circles, always to another address. */
+static void circles(void **state)
+{
+    (void)state;
+    char host[32];
+    world_begin(&w);
+    for (int i = 0; i < 280; i++) {
+        (void)snprintf(host, sizeof host, "10.1.%d.%d", i / 200, i % 200);
+        (void)world_add(&w, host, 6379, -1);
+    }
+    world_slots(&w, 0, ALL, 0);
+    put_all(0, ALL);
+    quire_lane *lane = begin_lane("10.1.0.0", NULL);
+    for (int i = 0; i < 279; i++) { /* each says that the next one has it */
+        world_slots(&w, 0, ALL, i + 1);
+        (void)world_get(&w, lane, objects, N, BYTES, 50 * QUIRE_MS);
+    }
+    for (world_value *v = w.values; v; v = v->next) v->on[279] = 1;
+    assert_true(back_after(lane, w.clock, 300 * QUIRE_MS) <= 5 * QUIRE_SECOND);
+    end(lane);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fail_over_of_all_keys),
+        cmocka_unit_test(fail_over_of_one_shard),
+        cmocka_unit_test(every_address_changes),
+        cmocka_unit_test(addresses_without_end),
+        cmocka_unit_test(circles),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
