@@ -65,6 +65,7 @@ typedef struct quire_counters {
     _Atomic uint64_t known[2], dropped[2], failed[2], removed[2];
     _Atomic uint64_t queued_bytes[2];
     _Atomic uint64_t evicted;
+    _Atomic uint64_t shared; /* pages that came with another load's fetch */
     _Atomic uint64_t breaks, reconnects;
 } quire_counters;
 

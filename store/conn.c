@@ -487,8 +487,8 @@ quire_pace quire_conn_pace(quire_conn *c, uint64_t now, uint64_t at_least)
     const quire_wait *oldest = head(c);
     uint64_t elapsed = now - c->window;
     if (elapsed < at_least) return QUIRE_PACE_FINE;
-    /* What was asked for later is not late yet. The first bytes of a value that is being sent are not asked for later. */
-    if (oldest && oldest->sent > c->window && !unwritten(c)) {
+    /* What was asked for a moment ago is not late yet. */
+    if (oldest && now - oldest->sent < at_least && !unwritten(c)) {
         c->window = oldest->sent;
         c->moved = 0;
         return QUIRE_PACE_FINE;

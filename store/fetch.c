@@ -100,7 +100,7 @@ static void end_survey(quire_loader *l, quire_load *load, bool ask_remote)
 /* ------------------------------------------------------------------- slots */
 
 /* Room for one page, and what it must be. */
-typedef struct fetch {
+typedef struct quire_fetch {
     quire_load *load;
     uint32_t group, page_index;
     quire_object_id id;
@@ -109,9 +109,11 @@ typedef struct fetch {
     quire_miss miss;
     quire_sealer *sealer;
     quire_loader *loader;
-    bool done, is_resident;
-    struct fetch *lot; /* those that are taken together */
+    bool done, is_resident, is_flight;
+    struct quire_fetch *lot; /* those that are taken together */
     uint32_t n_lot;
+    struct quire_fetch *next_flight;
+    quire_slot *followers; /* of other loads, which want the same page */
 } fetch;
 
 static void begin_fetch(quire_loader *l, quire_load *load, fetch *f, uint32_t group, uint32_t page_index)
@@ -160,10 +162,98 @@ static bool take_room(fetch *f)
     return f->room != NULL;
 }
 
-/* The object itself is bad, wherever it came from: it shall not be found again. */
+/* The object itself is bad, wherever it came from: it shall not be found again. One of a version that is not known is another
+ * server's, and good. */
 static bool is_damage(quire_miss miss)
 {
-    return miss >= QUIRE_MISS_MAGIC && miss <= QUIRE_MISS_SEAL;
+    return miss >= QUIRE_MISS_MAGIC && miss <= QUIRE_MISS_SEAL && miss != QUIRE_MISS_VERSION;
+}
+
+/* ------------------------------------------------------- one fetch for many loads */
+
+/* A page that a load fetches from the remote is given to all loads that want it meanwhile. Under the lock. */
+static fetch **flights_of(quire_loader *l, const quire_key *object)
+{
+    return &l->flights[object->byte[0] % QUIRE_FLIGHTS];
+}
+
+static void begin_flight(quire_loader *l, fetch *f)
+{
+    fetch **at = flights_of(l, &f->id.object);
+    f->is_flight = true;
+    f->next_flight = *at;
+    *at = f;
+}
+
+/* false: nobody fetches it. */
+static bool follow(quire_loader *l, quire_load *load, quire_slot *slot, const quire_key *object)
+{
+    fetch *f = *flights_of(l, object);
+    while (f && !quire_key_equal(&f->id.object, object)) f = f->next_flight;
+    if (!f || f->load == load || atomic_load(&f->load->ended)) return false;
+    slot->follower = load;
+    slot->next_follower = f->followers;
+    f->followers = slot;
+    slot->state = QUIRE_SLOT_UNDER_WAY;
+    load->n_under_way++;
+    load->refs++;
+    return true;
+}
+
+static quire_slot *end_flight(quire_loader *l, fetch *f)
+{
+    quire_slot *followers = f->followers;
+    if (!f->is_flight) return NULL;
+    fetch **at = flights_of(l, &f->id.object);
+    while (*at != f) at = &(*at)->next_flight;
+    *at = f->next_flight;
+    f->is_flight = false;
+    f->followers = NULL;
+    return followers;
+}
+
+/* The follower's own page: the same one, or a copy. Not under the lock; nobody else touches the slot. */
+static bool hand_over(const fetch *f, quire_slot *slot)
+{
+    quire_load *load = slot->follower;
+    quire_namespace *ns = load->ns;
+    size_t bytes = (size_t)f->id.bytes;
+    if (load->pool && load->pool == f->load->pool && ns == f->load->ns) {
+        quire_page_share(f->page);
+        slot->page = f->page;
+    } else if (load->pool) {
+        if (quire_pool_take_page(&slot->page, load->pool, ns->plan, f->group, f->page_index)) return false;
+        memcpy(quire_page_room(slot->page), f->room, bytes);
+    } else {
+        slot->raw = quire_mem_take(quire_namespace_allocator(ns), bytes);
+        if (slot->raw) memcpy(slot->raw, f->room, bytes);
+    }
+    return slot->page || slot->raw;
+}
+
+/* The followers get the page too, or fetch it themselves. Not under the lock. */
+static void serve_followers(quire_loader *l, const fetch *f, quire_slot *followers)
+{
+    bool came = f->miss == QUIRE_MISS_NONE;
+    for (quire_slot *slot = followers, *next; slot; slot = next) {
+        quire_load *load = slot->follower;
+        bool has = came && hand_over(f, slot);
+        pthread_mutex_lock(&l->lock);
+        next = slot->next_follower;
+        slot->next_follower = NULL;
+        slot->follower = NULL;
+        slot->from_remote = true;
+        slot->state = has ? QUIRE_SLOT_LOADED : QUIRE_SLOT_ON_REMOTE;
+        load->cursor[QUIRE_REMOTE] = 0;
+        load->n_under_way--;
+        if (has) {
+            quire_count(&l->store->counters.loaded[QUIRE_REMOTE], 1);
+            quire_count(&l->store->counters.shared, 1);
+        }
+        quire_load_advance(l, load);
+        quire_load_unref(l, load);
+        pthread_mutex_unlock(&l->lock);
+    }
 }
 
 /* Not under a lock: the caller's function may take its time. */
@@ -188,10 +278,17 @@ static void end_fetch(fetch *f, int tier)
         quire_count(&count->loaded[tier], 1);
         quire_count(&count->loaded_bytes[tier], f->id.bytes);
     } else if (is_damage(f->miss)) {
-        quire_store_discard(l->store, &f->id, tier);
+        quire_namespace_forget(load->ns, &f->id.object); /* a new one is to be saved */
+        quire_store_discard(l->store, &f->id, &load->ns->seal_key, tier);
         say_damaged(l->store, f->miss, tier);
     }
     pthread_mutex_lock(&l->lock);
+    quire_slot *followers = end_flight(l, f);
+    if (followers) {
+        pthread_mutex_unlock(&l->lock);
+        serve_followers(l, f, followers);
+        pthread_mutex_lock(&l->lock);
+    }
     quire_slot *slot = quire_load_slot(load, f->group, f->page_index);
     bool ended = atomic_load(&load->ended);
     load->n_under_way--;
@@ -377,10 +474,14 @@ static void fetch_remote(quire_loader *l, quire_load *load, quire_lane *lane, qu
     quire_call calls[MAX_BATCH];
     uint32_t n = 0, n_calls = 0, share = share_of(load, QUIRE_SLOT_ON_REMOTE, l->n_remote), group, page;
     uint64_t deadline = load->deadline;
-    while (n < share && next_slot(load, QUIRE_REMOTE, &group, &page)) {
+    quire_slot *slot;
+    while (n < share && (slot = next_slot(load, QUIRE_REMOTE, &group, &page))) {
+        if (follow(l, load, slot, &load->objects[(size_t)group * load->n_pages + page])) continue;
         begin_fetch(l, load, &f[n], group, page);
+        begin_flight(l, &f[n]);
         f[n++].sealer = sealer;
     }
+    if (!n) return; /* others fetch them all */
     pthread_mutex_unlock(&l->lock);
     part_into_lots(f, n);
     for (uint32_t i = 0; i < n; i++) {

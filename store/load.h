@@ -20,9 +20,12 @@ typedef enum quire_slot_state {
 
 typedef struct quire_slot {
     quire_slot_state state;
+    bool wanted, from_remote;
     quire_page *page; /* or */
     void *raw;
-    bool wanted, from_remote;
+    /* Under way for another load: who waits for the same page. */
+    struct quire_load *follower;
+    struct quire_slot *next_follower;
 } quire_slot;
 
 typedef enum quire_load_stage {
@@ -55,11 +58,15 @@ struct quire_load {
     uint32_t *held;               /* scratch of choosing: [n_pages + 1] */
 };
 
+#define QUIRE_FLIGHTS 256u
+
 typedef struct quire_loader {
     struct quire_store *store;
     pthread_mutex_t lock;
     pthread_cond_t disk_work, remote_work, progress;
     quire_load *loads; /* with work to do, oldest first */
+    struct quire_fetch
+        *flights[QUIRE_FLIGHTS]; /* pages that are fetched from the remote, by the first byte of their keys */
     bool stop;
     uint32_t n_threads, n_disk, n_remote;
     pthread_t *threads;

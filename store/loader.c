@@ -197,14 +197,13 @@ static void give_away(quire_load *load, uint32_t n)
 }
 
 /* What came from the remote goes to the disk too; then all of the prefix was used just now. */
-static void keep_on_disk(quire_load *load, uint32_t n)
+static void keep(quire_load *load, uint32_t n)
 {
     quire_namespace *ns = load->ns;
     quire_store *store = ns->store;
-    if (!store->disk) return;
     for (uint32_t g = 0; g < ns->n_groups; g++) {
         const quire_key *objects = load->objects + (size_t)g * load->n_pages;
-        for (uint32_t i = load->first_page; i < n && store->promote; i++) {
+        for (uint32_t i = load->first_page; i < n && store->disk && store->promote; i++) {
             const quire_slot *slot = quire_load_slot(load, g, i);
             if (slot->state != QUIRE_SLOT_LOADED || !slot->from_remote) continue;
             quire_object_id id = quire_namespace_object(ns, load->keys, &objects[i], g, i);
@@ -225,7 +224,7 @@ quire_status quire_load_end(quire_load *load, uint32_t *n_tokens)
     if (n > load->first_page) {
         status = quire_seq_adopt(load->seq, n, find_page, load);
         if (!status) {
-            keep_on_disk(load, n);
+            keep(load, n);
             give_away(load, n);
         }
     }
@@ -275,7 +274,7 @@ quire_status quire_namespace_load_raw(quire_namespace *ns, const quire_prompt *p
     submit(l, load);
     uint32_t n = wait_and_leave(l, load);
     for (uint32_t i = 0; i < n; i++) take(ctx, i, quire_load_slot(load, 0, i)->raw);
-    if (n) keep_on_disk(load, n);
+    if (n) keep(load, n);
     *n_tokens = n * QUIRE_PAGE_TOKENS;
     leave(l, load);
     return QUIRE_OK;

@@ -196,7 +196,7 @@ static bool is_recent(quire_namespace *ns, const quire_key *object)
     return recent;
 }
 
-static void forget_recent(quire_namespace *ns, const quire_key *object)
+void quire_namespace_forget(quire_namespace *ns, const quire_key *object)
 {
     uint64_t mark = quire_load64(object->byte) | 1;
     uint32_t at = (uint32_t)(mark >> 1) % QUIRE_RECENT;
@@ -238,10 +238,9 @@ static quire_status chain_make(const quire_namespace *ns, const quire_prompt *pr
     return status;
 }
 
-void quire_namespace_touch(quire_namespace *ns, const quire_key *objects, uint32_t n)
+static void touch(quire_namespace *ns, const quire_key *objects, uint32_t n, int tier)
 {
     const quire_allocator *a = quire_namespace_allocator(ns);
-    if (!ns->store->disk || !n) return;
     quire_item *item = quire_item_create(a, QUIRE_TOUCH);
     if (!item) return;
     item->objects = (quire_key *)quire_mem_take(a, sizeof *objects * n);
@@ -251,7 +250,14 @@ void quire_namespace_touch(quire_namespace *ns, const quire_key *objects, uint32
     }
     memcpy(item->objects, objects, sizeof *objects * n);
     item->n_objects = n;
-    (void)quire_queue_put(&ns->store->queue[QUIRE_DISK], item);
+    (void)quire_queue_put(&ns->store->queue[tier], item);
+}
+
+void quire_namespace_touch(quire_namespace *ns, const quire_key *objects, uint32_t n)
+{
+    const quire_store *store = ns->store;
+    if (store->disk && n) touch(ns, objects, n, QUIRE_DISK);
+    if (store->remote && n && quire_remote_ttl(store->remote)) touch(ns, objects, n, QUIRE_REMOTE);
 }
 
 /* One page; false: it was handed in before, or could not be. */
@@ -272,7 +278,7 @@ static bool save_page(quire_namespace *ns, const chain *c, uint32_t group, uint3
     quire_object_id id = quire_namespace_object(ns, c->keys, object, group, i);
     if (blob) blob->n = (size_t)id.bytes;
     bool taken = blob && quire_store_offer(ns->store, &id, blob, all_tiers(ns->store));
-    if (!taken) forget_recent(ns, object);
+    if (!taken) quire_namespace_forget(ns, object);
     return taken;
 }
 

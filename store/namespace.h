@@ -43,7 +43,9 @@ quire_status quire_namespace_check_seq(const quire_namespace *ns, const quire_se
 /* A blob with one owner: a page that the caller owns and goes on owning, or a copy of a raw page. NULL: no memory. */
 struct quire_blob *quire_namespace_share(quire_namespace *ns, quire_pool *pool, quire_page *page);
 struct quire_blob *quire_namespace_copy(quire_namespace *ns, const void *bytes);
-/* Tell the disk that these objects of a chain were used. */
+/* The object is not there any more, or no good: it can be handed in again. */
+void quire_namespace_forget(quire_namespace *ns, const quire_key *object);
+/* Tell the tiers that these objects of a chain were used. */
 void quire_namespace_touch(quire_namespace *ns, const quire_key *objects, uint32_t n);
 
 #endif

@@ -6,11 +6,11 @@
 
 #define FAILURES 3u
 #define FIRST_BACKOFF (200 * QUIRE_MS)
-#define LAST_BACKOFF (2 * QUIRE_SECOND)    /* a node that comes back is used again within that time */
-#define REFRESH_INTERVAL (250 * QUIRE_MS)  /* while the slots are wrong or a master is down */
-#define REFRESH_ALWAYS (30 * QUIRE_SECOND) /* replicas come and go without anybody telling */
-#define GRACE (5 * QUIRE_SECOND)           /* for a node that the others do not know yet */
-#define SUSPECT_AFTER (100 * QUIRE_MS)     /* a node that failed once is probed so long after it */
+#define LAST_BACKOFF (2 * QUIRE_SECOND)   /* a node that comes back is used again within that time */
+#define REFRESH_INTERVAL (250 * QUIRE_MS) /* while the slots are wrong or a master is down */
+#define REFRESH_ALWAYS (5 * QUIRE_SECOND) /* replicas come and go without anybody telling */
+#define GRACE (5 * QUIRE_SECOND)          /* for a node that the others do not know yet */
+#define SUSPECT_AFTER (100 * QUIRE_MS)    /* a node that failed once is probed so long after it */
 
 static quire_node *find(quire_remote *r, uint32_t node)
 {

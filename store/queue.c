@@ -4,6 +4,8 @@
 
 #include "store/namespace.h"
 
+#include <openssl/crypto.h>
+
 #define MAX_ITEMS 65536u
 
 void quire_blob_drop(quire_blob *blob)
@@ -30,6 +32,7 @@ void quire_item_destroy(const quire_allocator *a, quire_item *item)
 {
     if (!item) return;
     quire_blob_drop(item->blob);
+    OPENSSL_cleanse(&item->seal_key, sizeof item->seal_key);
     quire_mem_free(a, item->objects, sizeof *item->objects * item->n_objects);
     quire_mem_free(a, item, sizeof *item);
 }

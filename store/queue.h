@@ -25,6 +25,7 @@ typedef struct quire_item {
     struct quire_item *next;
     quire_errand errand;
     quire_object_id id; /* SAVE and REMOVE */
+    quire_key seal_key; /* REMOVE */
     quire_blob *blob;   /* SAVE */
     quire_key *objects; /* TOUCH: a chain, first page first */
     uint32_t n_objects;

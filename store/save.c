@@ -7,7 +7,8 @@
 #define MAX_TOUCHES 64u
 #define TOUCH_DELAY (2 * QUIRE_SECOND) /* recency is written in batches */
 #define DAY_US 86400000000ull
-#define PUT_TIMEOUT_MS 5000u
+#define MAX_CALLS 256u
+#define RENEWED 8192u /* objects whose time to live was renewed lately */
 
 /* -------------------------------------------------------------------- disk */
 
@@ -90,13 +91,23 @@ void *quire_save_to_disk(void *arg)
 
 /* ------------------------------------------------------------------ remote */
 
+typedef struct renewal {
+    uint64_t mark, time; /* the first bytes of its key; when */
+} renewal;
+
 typedef struct remote_saver {
     quire_store *store;
     quire_lane *lane;
     quire_sealer *sealer;
     uint8_t *sealed; /* room for the batch */
     size_t cap;
+    renewal *renewed; /* [RENEWED]; NULL: objects do not expire */
 } remote_saver;
+
+static void run(remote_saver *s, quire_call *calls, uint32_t n, size_t bytes)
+{
+    quire_lane_run(s->lane, calls, n, quire_now() + quire_remote_patience(s->store->remote, bytes));
+}
 
 /* Asks which are there already, so that a fleet does not send the same prefix over and over. */
 static uint32_t ask_unknown(remote_saver *s, quire_item **items, uint32_t n, quire_item **unknown)
@@ -106,7 +117,7 @@ static uint32_t ask_unknown(remote_saver *s, quire_item **items, uint32_t n, qui
     uint32_t n_unknown = 0;
     for (uint32_t i = 0; i < n; i++)
         calls[i] = (quire_call){.verb = QUIRE_EXISTS, .object = items[i]->id.object};
-    quire_lane_run(s->lane, calls, n, quire_deadline(PUT_TIMEOUT_MS));
+    run(s, calls, n, 0);
     for (uint32_t i = 0; i < n; i++) {
         if (calls[i].miss)
             quire_count(&count->failed[QUIRE_REMOTE], 1);
@@ -131,21 +142,77 @@ static void send_items(remote_saver *s, quire_item **items, uint32_t n)
         const quire_item *item = unknown[i];
         uint8_t *to = s->sealed + stride * i;
         good = quire_seal(s->sealer, to, &item->blob->ns->seal_key, &item->id, item->blob->bytes, NULL);
-        calls[i] = (quire_call){.verb = QUIRE_SET, .object = item->id.object, .value = to, .bytes = bytes};
+        calls[i] = (quire_call){.verb = QUIRE_SET,
+                                .object = item->id.object,
+                                .value = to,
+                                .bytes = bytes,
+                                .only_new = true}; /* another server may have sent the same page meanwhile */
     }
-    if (good) quire_lane_run(s->lane, calls, n, quire_deadline(PUT_TIMEOUT_MS));
+    if (good) run(s, calls, n, bytes * n);
     for (uint32_t i = 0; i < n; i++) {
-        bool saved = good && !calls[i].miss;
-        quire_count(saved ? &count->saved[QUIRE_REMOTE] : &count->failed[QUIRE_REMOTE], 1);
+        bool saved = good && !calls[i].miss && !calls[i].found;
+        quire_count(saved                    ? &count->saved[QUIRE_REMOTE]
+                    : good && !calls[i].miss ? &count->known[QUIRE_REMOTE]
+                                             : &count->failed[QUIRE_REMOTE],
+                    1);
         if (saved) quire_count(&count->saved_bytes[QUIRE_REMOTE], unknown[i]->id.bytes);
     }
 }
 
+/* What a damaged object is now: another server may have replaced it since. */
+typedef struct second_look {
+    remote_saver *saver;
+    const quire_item *item;
+    uint8_t *room; /* for its payload */
+    quire_miss miss;
+} second_look;
+
+static void on_value(void *ctx, const uint8_t *bytes, size_t n)
+{
+    second_look *look = (second_look *)ctx;
+    look->miss =
+        quire_unseal(look->saver->sealer, look->room, &look->item->seal_key, &look->item->id, bytes, n, NULL);
+}
+
 static void remove_item(remote_saver *s, const quire_item *item)
 {
-    quire_call call = {.verb = QUIRE_DEL, .object = item->id.object};
-    quire_lane_run(s->lane, &call, 1, quire_deadline(PUT_TIMEOUT_MS));
+    size_t bytes = quire_sealed_bytes(item->id.bytes);
+    if (!quire_mem_grow(&s->store->allocator, &s->sealed, &s->cap, bytes)) return;
+    second_look look = {.saver = s, .item = item, .room = s->sealed, .miss = QUIRE_MISS_NONE};
+    quire_call call = {
+        .verb = QUIRE_GET, .object = item->id.object, .bytes = bytes, .on_value = on_value, .ctx = &look};
+    run(s, &call, 1, bytes);
+    bool damaged = !call.miss && look.miss >= QUIRE_MISS_MAGIC && look.miss <= QUIRE_MISS_SEAL &&
+                   look.miss != QUIRE_MISS_VERSION;
+    if (!damaged) return;
+    call = (quire_call){.verb = QUIRE_DEL, .object = item->id.object};
+    run(s, &call, 1, 0);
     if (!call.miss && call.found) quire_count(&s->store->counters.removed[QUIRE_REMOTE], 1);
+}
+
+/* Whether the object's time to live must be renewed now: not if that was done an eighth of it ago. */
+static bool is_due(remote_saver *s, const quire_key *object)
+{
+    uint64_t mark = quire_load64(object->byte) | 1, now = quire_now();
+    renewal *r = &s->renewed[(mark >> 1) % RENEWED];
+    if (r->mark == mark && now - r->time < quire_remote_ttl(s->store->remote) * QUIRE_SECOND / 8)
+        return false;
+    *r = (renewal){mark, now};
+    return true;
+}
+
+/* A chain was used: all of it lives on, because pages behind one that is gone are of no use. */
+static void renew(remote_saver *s, const quire_item *item)
+{
+    quire_call calls[MAX_CALLS];
+    for (uint32_t i = 0, n = 0; i <= item->n_objects && s->renewed; i++) {
+        if (i < item->n_objects && is_due(s, &item->objects[i]))
+            calls[n++] = (quire_call){.verb = QUIRE_EXPIRE, .object = item->objects[i]};
+        if (n && (n == MAX_CALLS || i == item->n_objects)) {
+            run(s, calls, n, 0);
+            n = 0;
+        }
+    }
 }
 
 void *quire_save_to_remote(void *arg)
@@ -154,6 +221,8 @@ void *quire_save_to_remote(void *arg)
     remote_saver s = {.store = store,
                       .lane = quire_lane_create(store->remote, &store->stop),
                       .sealer = quire_sealer_create(&store->allocator)};
+    if (quire_remote_ttl(store->remote))
+        s.renewed = (renewal *)quire_mem_take(&store->allocator, sizeof *s.renewed * RENEWED);
     quire_queue *q = &store->queue[QUIRE_REMOTE];
     quire_item *items[MAX_ITEMS];
     for (;;) {
@@ -163,9 +232,11 @@ void *quire_save_to_remote(void *arg)
         if (!n && quire_queue_is_closed(q)) break;
         if (!n) continue;
         if (!s.lane || !s.sealer || atomic_load(&store->stop))
-            quire_count(&store->counters.failed[QUIRE_REMOTE], n);
+            quire_count(&store->counters.failed[QUIRE_REMOTE], items[0]->errand == QUIRE_SAVE ? n : 0);
         else if (items[0]->errand == QUIRE_SAVE)
             send_items(&s, items, n);
+        else if (items[0]->errand == QUIRE_TOUCH)
+            renew(&s, items[0]);
         else
             remove_item(&s, items[0]);
         quire_queue_done(q, items, n);
@@ -173,5 +244,6 @@ void *quire_save_to_remote(void *arg)
     quire_lane_destroy(s.lane);
     quire_sealer_destroy(s.sealer);
     quire_mem_free(&store->allocator, s.sealed, s.cap);
+    quire_mem_free(&store->allocator, s.renewed, sizeof *s.renewed * RENEWED);
     return NULL;
 }

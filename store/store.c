@@ -137,11 +137,12 @@ bool quire_store_offer(quire_store *s, const quire_object_id *id, quire_blob *bl
     return taken;
 }
 
-void quire_store_discard(quire_store *s, const quire_object_id *id, int tier)
+void quire_store_discard(quire_store *s, const quire_object_id *id, const quire_key *seal_key, int tier)
 {
     quire_item *item = quire_item_create(&s->allocator, QUIRE_REMOVE);
     if (!item) return;
     item->id = *id;
+    item->seal_key = *seal_key;
     (void)quire_queue_put(&s->queue[tier], item);
 }
 

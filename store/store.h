@@ -32,7 +32,7 @@ void *quire_save_to_remote(void *arg);
 /* Hand one page to the tiers (bits: 1 << QUIRE_DISK, 1 << QUIRE_REMOTE). Takes over one owner of the blob. true: some tier has
  * taken it. */
 bool quire_store_offer(quire_store *store, const quire_object_id *id, quire_blob *blob, uint32_t tiers);
-/* A damaged object shall go. */
-void quire_store_discard(quire_store *store, const quire_object_id *id, int tier);
+/* A damaged object shall go. seal_key: the remote's is opened once more before. */
+void quire_store_discard(quire_store *store, const quire_object_id *id, const quire_key *seal_key, int tier);
 
 #endif

@@ -2,6 +2,7 @@
 /* Pages that are a function of a number. */
 #include "store/kit/raw_kit.h"
 
+#include "store/chain.h"
 #include "support/random.h"
 
 #include <string.h>
@@ -79,6 +80,17 @@ uint32_t kit_raw_load(kit_raw *r, uint64_t text, uint32_t n_pages, uint32_t time
     KIT_REQUIRE(n == e.next * 64);
     free(e.bytes);
     return n / 64;
+}
+
+void kit_raw_objects(const kit_raw *r, uint64_t text, uint32_t n_pages, quire_key *objects)
+{
+    uint32_t tokens[MAX_PAGES * 64];
+    quire_key root, keys[MAX_PAGES];
+    fill_tokens(tokens, text, n_pages);
+    quire_prompt p = {.size = sizeof(quire_prompt), .tokens = tokens, .n_tokens = n_pages * 64};
+    quire_namespace_root(r->ns, root.byte);
+    KIT_REQUIRE(!quire_chain_keys(keys, &root, &p, n_pages));
+    KIT_REQUIRE(!quire_chain_objects(objects, keys, n_pages, 0));
 }
 
 /* ---------------------------------------------------------------- verifying */

@@ -3,6 +3,7 @@
 #ifndef QUIRE_TESTS_RAW_KIT_H
 #define QUIRE_TESTS_RAW_KIT_H
 
+#include "store/base.h"
 #include "store/kit/store_kit.h"
 
 typedef struct kit_raw {
@@ -19,6 +20,9 @@ void kit_raw_tokens(uint32_t *tokens, uint64_t text, uint32_t n_pages);
 void kit_raw_save(kit_raw *r, uint64_t text, uint32_t n_pages);
 /* Loads them; aborts if a byte is wrong. Returns how many came. */
 uint32_t kit_raw_load(kit_raw *r, uint64_t text, uint32_t n_pages, uint32_t timeout_ms);
+
+/* The keys of its objects. */
+void kit_raw_objects(const kit_raw *r, uint64_t text, uint32_t n_pages, quire_key *objects);
 
 /* Verifies all that is on disk; aborts at damage or if an object is there twice. Returns how many there are. */
 uint64_t kit_verify(quire_store *store);

@@ -76,7 +76,7 @@ char *kit_command(uint32_t port, const char *format, ...)
     return text;
 }
 
-static bool says(uint32_t port, const char *command, const char *expected)
+bool kit_says(uint32_t port, const char *command, const char *expected)
 {
     valkeyContext *c = kit_connect(port);
     if (!c) return false;
@@ -87,10 +87,10 @@ static bool says(uint32_t port, const char *command, const char *expected)
     return found;
 }
 
-static void wait_for(uint32_t port, const char *command, const char *expected)
+void kit_wait_for(uint32_t port, const char *command, const char *expected)
 {
     for (int i = 0; i < 600; i++) {
-        if (says(port, command, expected)) return;
+        if (kit_says(port, command, expected)) return;
         usleep(50000);
     }
     fprintf(stderr, "port %u does not say %s to %s\n", port, expected, command);
@@ -195,7 +195,18 @@ static void expect_ok(char *reply)
     free(reply);
 }
 
+void kit_cluster_range(const kit_cluster *c, uint32_t i, uint32_t *first, uint32_t *last)
+{
+    *first = 16384 * i / c->n_masters;
+    *last = 16384 * (i + 1) / c->n_masters - 1;
+}
+
 void kit_cluster_start(kit_cluster *c)
+{
+    kit_cluster_start_with(c, KIT_MASTERS, KIT_NODES - KIT_MASTERS);
+}
+
+void kit_cluster_start_with(kit_cluster *c, uint32_t n_masters, uint32_t n_replicas)
 {
     const char *args[] = {"--cluster-enabled",
                           "yes",
@@ -208,28 +219,33 @@ void kit_cluster_start(kit_cluster *c)
                           "--repl-diskless-sync-delay",
                           "0",
                           NULL};
-    for (int i = 0; i < KIT_NODES; i++) kit_server_start(&c->node[i], args);
-    for (int i = 0; i < KIT_MASTERS; i++) {
-        int first = 16384 * i / KIT_MASTERS, last = 16384 * (i + 1) / KIT_MASTERS - 1;
-        expect_ok(kit_command(c->node[i].port, "CLUSTER ADDSLOTSRANGE %d %d", first, last));
-        expect_ok(kit_command(c->node[i].port, "CLUSTER SET-CONFIG-EPOCH %d", i + 1));
+    char known[40];
+    *c = (kit_cluster){.n_masters = n_masters, .n_nodes = n_masters + n_replicas};
+    (void)snprintf(known, sizeof known, "cluster_known_nodes:%u", c->n_nodes);
+    for (uint32_t i = 0; i < c->n_nodes; i++) kit_server_start(&c->node[i], args);
+    for (uint32_t i = 0; i < n_masters; i++) {
+        uint32_t first, last;
+        kit_cluster_range(c, i, &first, &last);
+        expect_ok(kit_command(c->node[i].port, "CLUSTER ADDSLOTSRANGE %d %d", (int)first, (int)last));
+        expect_ok(kit_command(c->node[i].port, "CLUSTER SET-CONFIG-EPOCH %d", (int)i + 1));
     }
-    for (int i = 1; i < KIT_NODES; i++)
+    for (uint32_t i = 1; i < c->n_nodes; i++)
         expect_ok(kit_command(c->node[0].port, "CLUSTER MEET 127.0.0.1 %d", (int)c->node[i].port));
-    for (int i = 0; i < KIT_NODES; i++) wait_for(c->node[i].port, "CLUSTER INFO", "cluster_known_nodes:6");
-    for (int i = 0; i < KIT_MASTERS; i++) {
+    for (uint32_t i = 0; i < c->n_nodes; i++) kit_wait_for(c->node[i].port, "CLUSTER INFO", known);
+    for (uint32_t i = 0; i < n_replicas; i++) {
         char *id = kit_command(c->node[i].port, "CLUSTER MYID");
-        expect_ok(kit_command(c->node[i + KIT_MASTERS].port, "CLUSTER REPLICATE %s", id));
+        expect_ok(kit_command(c->node[i + n_masters].port, "CLUSTER REPLICATE %s", id));
         free(id);
     }
-    for (int i = 0; i < KIT_NODES; i++) wait_for(c->node[i].port, "CLUSTER INFO", "cluster_state:ok");
-    for (int i = KIT_MASTERS; i < KIT_NODES; i++)
-        wait_for(c->node[i].port, "INFO replication", "master_link_status:up");
+    for (uint32_t i = 0; i < c->n_nodes; i++)
+        kit_wait_for(c->node[i].port, "CLUSTER INFO", "cluster_state:ok");
+    for (uint32_t i = n_masters; i < c->n_nodes; i++)
+        kit_wait_for(c->node[i].port, "INFO replication", "master_link_status:up");
 }
 
 void kit_cluster_end(kit_cluster *c)
 {
-    for (int i = 0; i < KIT_NODES; i++) kit_server_end(&c->node[i]);
+    for (uint32_t i = 0; i < c->n_nodes; i++) kit_server_end(&c->node[i]);
 }
 
 /* -------------------------------------------------------------------- sockets */

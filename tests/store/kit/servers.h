@@ -38,14 +38,22 @@ void kit_certificates(const char *directory);
 #define KIT_MASTERS 3
 #define KIT_NODES 6
 typedef struct kit_cluster {
-    kit_server node[KIT_NODES]; /* masters first; node i + 3 is the replica of i */
+    uint32_t n_masters, n_nodes;
+    kit_server node[KIT_NODES]; /* masters first; node i + n_masters is the replica of i */
 } kit_cluster;
-void kit_cluster_start(kit_cluster *c);
+void kit_cluster_start(kit_cluster *c); /* all of these */
+void kit_cluster_start_with(kit_cluster *c, uint32_t n_masters, uint32_t n_replicas);
+/* Slots of the cluster that the i-th master has at first. */
+void kit_cluster_range(const kit_cluster *c, uint32_t i, uint32_t *first, uint32_t *last);
+/* Until the node says so to the command, at most half a minute. */
+void kit_wait_for(uint32_t port, const char *command, const char *expected);
+bool kit_says(uint32_t port, const char *command, const char *expected);
 void kit_cluster_end(kit_cluster *c);
 
 /* What a proxy does to what the server sends. Set at any time; connections follow. */
 typedef struct kit_proxy {
-    uint32_t port, target;
+    uint32_t port;
+    _Atomic uint32_t target; /* port; of new connections */
     _Atomic uint32_t latency_ms;
     _Atomic uint32_t cut_after;  /* bytes after which a connection is reset; 0: never */
     _Atomic uint32_t trickle_ms; /* one byte, then so long nothing */

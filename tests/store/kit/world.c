@@ -12,7 +12,7 @@
 
 static uint64_t world_now(void *ctx)
 {
-    return ((world *)ctx)->clock;
+    return ((world *)ctx)->clock += 50; /* nothing takes no time */
 }
 
 void world_at(world *w, uint64_t time, void (*run)(world *w, int arg), int arg)
@@ -235,7 +235,7 @@ static void link_poll(void *ctx, quire_link_poll *p, uint32_t n, uint64_t ns)
         w->n_blind_sleeps += hidden;
         w->clock = until;
     }
-    w->clock += 1000; /* nothing takes no time */
+    w->clock += 1000;
     run_events(w);
     for (uint32_t i = 0; i < n; i++) {
         drain(p[i].link);
