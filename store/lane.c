@@ -317,7 +317,7 @@ static quire_conn *route(quire_lane *lane, quire_call *call, bool *is_replica, q
     *is_replica = false;
     if (call->is_pinned || (call->node != QUIRE_NO_NODE && quire_node_is_known(lane->remote, call->node)))
         return conn_to(lane, call->node, call->is_pinned, why);
-    uint32_t slot = quire_call_slot(call), which = quire_load32(call->object.byte + 24);
+    uint32_t slot = quire_call_slot(call), which = quire_load32(call->object.byte + 4);
     bool reads = is_read(call);
     uint32_t node = quire_node_for(lane->remote, slot, reads, which, call->avoid, is_replica);
     quire_conn *c = conn_to(lane, node, false, why);
@@ -347,11 +347,17 @@ static void dispatch(quire_lane *lane)
             finish(lane, call, why);
         } else if (has_room(lane, c, call) && quire_conn_send(c, call, is_replica)) {
             call->state = CALL_SENT;
-            quire_miss miss = quire_conn_write(c);
+            quire_miss miss = call->verb == QUIRE_SET ? quire_conn_write(c) : QUIRE_MISS_NONE;
             if (miss) lose_for(lane, c, miss);
         } else {
             again(lane, call);
         }
+    }
+    for (uint32_t i = 0; i < lane->n_conns; i++) { /* many small commands in one go */
+        quire_conn *c = lane->conn[lane->place[i]];
+        if (c->state != QUIRE_CONN_OPEN) continue;
+        quire_miss miss = quire_conn_write(c);
+        if (miss) lose_for(lane, c, miss);
     }
 }
 

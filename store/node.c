@@ -134,25 +134,24 @@ static bool is_in_trouble(const quire_node *n)
     return n->open_until || n->n_failures;
 }
 
-/* The `which`-th of the healthy replicas of a master, counted round; NULL: there is none. */
-static quire_node *replica_of(quire_remote *r, uint32_t master, uint32_t which, uint32_t avoid)
+static bool is_healthy_replica(const quire_node *n, uint32_t master, uint32_t avoid)
 {
-    quire_node *found = NULL;
-    for (uint32_t pass = 0, n = 0; pass < 2; pass++) {
-        uint32_t at = n ? which % n : 0;
-        if (pass && !n) break;
-        n = pass ? n : 0;
-        for (uint32_t i = 0, k = 0; i < r->n_places; i++) {
-            quire_node *node = &r->node[i];
-            if (node->name == QUIRE_NO_NODE || !node->in_topology || node->master != master ||
-                node->name == master || node->name == avoid || is_in_trouble(node))
-                continue;
-            if (pass && k == at) found = node;
-            k++;
-            if (!pass) n = k;
-        }
-    }
-    return found;
+    return n->name != QUIRE_NO_NODE && n->in_topology && n->master == master && n->name != master &&
+           n->name != avoid && !is_in_trouble(n);
+}
+
+/* The `which`-th of the healthy replicas of a master, counted round, with the master itself as the last if with_master is set.
+ * NULL: it is the master's turn, or there is no other. */
+static const quire_node *replica_of(const quire_remote *r, uint32_t master, uint32_t which, uint32_t avoid,
+                                    bool with_master)
+{
+    uint32_t n = with_master;
+    for (uint32_t i = 0; i < r->n_places; i++) n += is_healthy_replica(&r->node[i], master, avoid);
+    if (!n) return NULL;
+    which %= n;
+    for (uint32_t i = 0; i < r->n_places; i++)
+        if (is_healthy_replica(&r->node[i], master, avoid) && which-- == 0) return &r->node[i];
+    return NULL;
 }
 
 uint32_t quire_node_for(quire_remote *r, uint32_t slot, bool reads, uint32_t which, uint32_t avoid,
@@ -166,9 +165,8 @@ uint32_t quire_node_for(quire_remote *r, uint32_t slot, bool reads, uint32_t whi
     const quire_node *replica = NULL;
     *is_replica = false;
     if (reads && in_cluster) {
-        bool spread = r->options.read_replicas && which % 3; /* the master has its part too */
-        if (spread || name == avoid || is_in_trouble(&r->node[place]))
-            replica = replica_of(r, name, which, avoid);
+        bool no_master = name == avoid || is_in_trouble(&r->node[place]);
+        if (no_master || r->options.read_replicas) replica = replica_of(r, name, which, avoid, !no_master);
     }
     if (replica) {
         name = replica->name;

@@ -52,6 +52,7 @@ struct quire_remote {
     const quire_log *log;       /* of the store */
     quire_store_remote options; /* texts are copies; numbers have their defaults */
     quire_transport transport;
+    bool owns_transport;
     pthread_mutex_t lock;
     pthread_cond_t work; /* for the keeper */
     pthread_t keeper;

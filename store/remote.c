@@ -58,10 +58,12 @@ quire_status quire_remote_create(quire_remote **out, const quire_store_remote *o
     pthread_mutex_init(&r->lock, NULL);
     const char *wrong = NULL;
     quire_status status = quire_cond_init(&r->work) && copy_options(r, o) ? QUIRE_OK : QUIRE_ENOMEM;
-    if (!status && transport)
+    if (!status && transport) {
         r->transport = *transport;
-    else if (!status && !quire_sockets_create(&r->transport, &r->options, allocator, &wrong))
-        status = QUIRE_ENOMEM;
+    } else if (!status) {
+        r->owns_transport = quire_sockets_create(&r->transport, &r->options, allocator, &wrong);
+        if (!r->owns_transport) status = QUIRE_ENOMEM;
+    }
     if (wrong) status = complain(message, message_size, QUIRE_EINVAL, "%s", wrong);
     if (status) {
         quire_remote_destroy(r);
@@ -81,7 +83,7 @@ void quire_remote_destroy(quire_remote *r)
     quire_allocator a = r->allocator;
     const quire_store_remote *o = &r->options;
     const char *texts[] = {o->host, o->user, o->password, o->tls_ca, o->tls_cert, o->tls_key, o->tls_name};
-    quire_sockets_destroy(&r->transport);
+    if (r->owns_transport) quire_sockets_destroy(&r->transport);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         quire_mem_free_text(&a, (char *)(uintptr_t)texts[i]);
     pthread_cond_destroy(&r->work);

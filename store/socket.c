@@ -287,7 +287,7 @@ bool quire_sockets_create(quire_transport *out, const quire_store_remote *option
 void quire_sockets_destroy(quire_transport *t)
 {
     sockets *s = (sockets *)t->ctx;
-    if (!s || t->open != link_open) return;
+    if (!s) return;
     quire_allocator a = s->allocator;
     SSL_CTX_free(s->tls);
     quire_mem_free(&a, s, sizeof *s);

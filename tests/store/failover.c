@@ -61,7 +61,7 @@ static uint64_t next_text(scene *s)
     for (;;) {
         quire_key objects[PAGES];
         uint32_t n = 0;
-        kit_raw_objects(&s->raw, ++s->text, PAGES, objects);
+        kit_raw_objects(&s->raw, ++s->text, PAGES, NULL, objects);
         for (uint32_t i = 0; i < PAGES; i++) {
             quire_call call = {.object = objects[i]};
             uint32_t slot = quire_call_slot(&call);
@@ -211,7 +211,7 @@ static void all_addresses(int rounds)
             kit_wait_for(fresh->node[k].port, "CLUSTER INFO", "cluster_state:ok");
         begin(&filler, fresh->node[1].port, 0, 16383); /* the same texts */
         filler.stop = true;
-        end(&filler, NULL, i);
+        end(&filler, "", i);
         for (uint32_t k = 0; k < old->n_nodes; k++) kit_server_kill(&old->node[k]);
         usleep(200000);
         name.target = fresh->node[0].port;

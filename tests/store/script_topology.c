@@ -218,6 +218,130 @@ static void circles(void **state)
     end(lane);
 }
 
+/* A master that is gone and not replaced: its replicas are read. By option they are read anyway. */
+static void replicas(void **state)
+{
+    (void)state;
+    for (uint32_t always = 0; always < 2; always++) {
+        quire_store_remote o = {.size = sizeof o, .read_replicas = always};
+        world_begin(&w);
+        for (int i = 0; i < 2; i++) (void)world_add(&w, "10.0.0.1", 7000 + (uint32_t)i, -1);
+        for (int i = 0; i < 4; i++) (void)world_add(&w, "10.0.0.1", 7002 + (uint32_t)i, i % 2);
+        for (int i = 0; i < 6; i++)
+            if (i != 1) (void)world_add(&w, "10.0.0.2", 7000 + (uint32_t)i, 1); /* more of the second */
+        world_slots(&w, 0, QUIRE_SLOTS / 2 - 1, 0);
+        world_slots(&w, QUIRE_SLOTS / 2, ALL, 1);
+        put_all(0, ALL);
+        quire_lane *lane = NULL;
+        world_connect(&w, "10.0.0.1", 7000, &o);
+        lane = quire_lane_create(w.remote, &w.stop);
+        world_sleep(&w, QUIRE_SECOND);
+        for (int i = 0; i < 20; i++)
+            assert_int_equal(world_get(&w, lane, objects, N, BYTES, 300 * QUIRE_MS).n_whole, N);
+        uint32_t of_masters = w.peer[0].n_reads + w.peer[1].n_reads, of_replicas = 0;
+        for (uint32_t i = 2; i < w.n_peers; i++) of_replicas += w.peer[i].n_reads;
+        if (always)
+            assert_true(of_replicas > N * 20 / 3 && of_masters > N * 20 / 10);
+        else
+            assert_int_equal(of_replicas, 0);
+        die(&w, 0);
+        die(&w, 2); /* one of its replicas too */
+        uint32_t n_whole = 0;
+        for (int i = 0; i < 100; i++) {
+            n_whole += world_get(&w, lane, objects, N, BYTES, 300 * QUIRE_MS).n_whole == N;
+            world_sleep(&w, 50 * QUIRE_MS);
+        }
+        print_message("%u of 100 loads whole while a master is gone\n", n_whole);
+        assert_true(n_whole >= 97);
+        assert_true(world_set(&w, lane, objects, N, BYTES, 300 * QUIRE_MS).n_whole < N);
+        end(lane);
+    }
+}
+
+/* Objects are the same by their keys: what is there is not sent over it. */
+static void only_new(void **state)
+{
+    (void)state;
+    world_begin(&w);
+    w.is_single = true;
+    (void)world_add(&w, "10.0.0.1", 6379, -1);
+    quire_store_remote o = {.size = sizeof o, .ttl_seconds = 100};
+    world_connect(&w, "10.0.0.1", 6379, &o);
+    quire_lane *lane = quire_lane_create(w.remote, &w.stop);
+    uint8_t value[BYTES] = {1};
+    put_all(0, ALL);
+    world_find(&w, &objects[0])->on[0] = 0; /* the first is not there */
+    quire_call calls[2];
+    for (int i = 0; i < 2; i++)
+        calls[i] = (quire_call){
+            .verb = QUIRE_SET, .object = objects[i], .value = value, .bytes = BYTES, .only_new = true};
+    quire_lane_run(lane, calls, 2, w.clock + QUIRE_SECOND);
+    assert_true(!calls[0].miss && !calls[0].found && !calls[1].miss && calls[1].found);
+    assert_int_equal(world_find(&w, &objects[0])->bytes[0], 1);
+    assert_int_equal(world_find(&w, &objects[1])->n_sets, 0);
+    assert_true(world_find(&w, &objects[0])->expires > w.clock + 90 * QUIRE_SECOND);
+    quire_call renew = {.verb = QUIRE_EXPIRE, .object = objects[2]};
+    quire_lane_run(lane, &renew, 1, w.clock + QUIRE_SECOND);
+    assert_true(!renew.miss && renew.found);
+    assert_true(world_find(&w, &objects[2])->expires > w.clock + 90 * QUIRE_SECOND);
+    end(lane);
+}
+
+/* One sentence for each thing that happens. */
+static void sentences(void **state)
+{
+    (void)state;
+    world_begin(&w);
+    (void)world_add(&w, "10.0.0.1", 6379, -1);
+    (void)world_add(&w, "10.0.0.2", 6379, 0);
+    world_slots(&w, 0, ALL, 0);
+    put_all(0, ALL);
+    quire_lane *lane = begin_lane("10.0.0.1", NULL);
+    world_sleep(&w, QUIRE_SECOND);
+    assert_string_equal(w.last_log,
+                        "The remote cluster's slots are now shared by 1 masters; 1 replicas are known.");
+    assert_int_equal(w.n_logged, 1);
+    die(&w, 0);
+    for (int i = 0; i < 20; i++) {
+        (void)world_get(&w, lane, objects, N, BYTES, 300 * QUIRE_MS);
+        world_sleep(&w, 100 * QUIRE_MS);
+    }
+    assert_int_equal(w.n_logged, 2);
+    assert_string_equal(w.last_log, "The remote node 10.0.0.1:6379 does not answer and is considered down.");
+    w.peer[0].refuses = false;
+    world_sleep(&w, 4 * QUIRE_SECOND);
+    assert_int_equal(w.n_logged, 3);
+    assert_string_equal(w.last_log, "The remote node 10.0.0.1:6379 answers again.");
+    promote(&w, 1);
+    w.peer[0].master = 1;
+    world_sleep(&w, 10 * QUIRE_SECOND);
+    assert_int_equal(w.n_logged, 4);
+    uint32_t n, n_down;
+    quire_remote_nodes(w.remote, &n, &n_down);
+    assert_int_equal(n, 2);
+    assert_int_equal(n_down, 0);
+    end(lane);
+}
+
+/* A single server that is promoted away under its name: the old one refuses to be written to. */
+static void name_leads_elsewhere(void **state)
+{
+    (void)state;
+    world_begin(&w);
+    w.is_single = true;
+    for (int i = 0; i < 2; i++) (void)world_add(&w, "10.0.0.1", 7000 + (uint32_t)i, -1);
+    world_name(&w, "cache", 0);
+    put_all(0, ALL);
+    quire_lane *lane = begin_lane("cache", NULL);
+    assert_int_equal(world_set(&w, lane, objects, N, BYTES, QUIRE_SECOND).n_whole, N);
+    w.peer[0].refuses_writes = true;
+    world_name(&w, "cache", 1);
+    (void)world_set(&w, lane, objects, N, BYTES, QUIRE_SECOND);
+    assert_int_equal(world_set(&w, lane, objects, N, BYTES, QUIRE_SECOND).n_whole, N);
+    assert_true(w.peer[1].n_commands > 0);
+    end(lane);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -226,6 +350,10 @@ int main(void)
         cmocka_unit_test(every_address_changes),
         cmocka_unit_test(addresses_without_end),
         cmocka_unit_test(circles),
+        cmocka_unit_test(replicas),
+        cmocka_unit_test(only_new),
+        cmocka_unit_test(sentences),
+        cmocka_unit_test(name_leads_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

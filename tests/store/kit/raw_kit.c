@@ -82,10 +82,11 @@ uint32_t kit_raw_load(kit_raw *r, uint64_t text, uint32_t n_pages, uint32_t time
     return n / 64;
 }
 
-void kit_raw_objects(const kit_raw *r, uint64_t text, uint32_t n_pages, quire_key *objects)
+void kit_raw_objects(const kit_raw *r, uint64_t text, uint32_t n_pages, quire_key *keys, quire_key *objects)
 {
     uint32_t tokens[MAX_PAGES * 64];
-    quire_key root, keys[MAX_PAGES];
+    quire_key root, own[MAX_PAGES];
+    if (!keys) keys = own;
     fill_tokens(tokens, text, n_pages);
     quire_prompt p = {.size = sizeof(quire_prompt), .tokens = tokens, .n_tokens = n_pages * 64};
     quire_namespace_root(r->ns, root.byte);

@@ -21,8 +21,8 @@ void kit_raw_save(kit_raw *r, uint64_t text, uint32_t n_pages);
 /* Loads them; aborts if a byte is wrong. Returns how many came. */
 uint32_t kit_raw_load(kit_raw *r, uint64_t text, uint32_t n_pages, uint32_t timeout_ms);
 
-/* The keys of its objects. */
-void kit_raw_objects(const kit_raw *r, uint64_t text, uint32_t n_pages, quire_key *objects);
+/* The keys of its pages (NULL: not wanted) and objects. */
+void kit_raw_objects(const kit_raw *r, uint64_t text, uint32_t n_pages, quire_key *keys, quire_key *objects);
 
 /* Verifies all that is on disk; aborts at damage or if an object is there twice. Returns how many there are. */
 uint64_t kit_verify(quire_store *store);

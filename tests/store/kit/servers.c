@@ -234,7 +234,14 @@ void kit_cluster_start_with(kit_cluster *c, uint32_t n_masters, uint32_t n_repli
     for (uint32_t i = 0; i < c->n_nodes; i++) kit_wait_for(c->node[i].port, "CLUSTER INFO", known);
     for (uint32_t i = 0; i < n_replicas; i++) {
         char *id = kit_command(c->node[i].port, "CLUSTER MYID");
-        expect_ok(kit_command(c->node[i + n_masters].port, "CLUSTER REPLICATE %s", id));
+        char *reply = NULL;
+        for (int k = 0; k < 100 && (!reply || strcmp(reply, "OK"));
+             k++) { /* a node is known before its name is */
+            free(reply);
+            if (k) usleep(50000);
+            reply = kit_command(c->node[i + n_masters].port, "CLUSTER REPLICATE %s", id);
+        }
+        expect_ok(reply);
         free(id);
     }
     for (uint32_t i = 0; i < c->n_nodes; i++)

@@ -26,10 +26,11 @@ typedef struct world_value {
 typedef struct world_peer {
     char host[64];
     uint32_t port;
-    int master;       /* index of its master; -1: it is one */
-    bool refuses;     /* connections are refused and lost */
-    bool swallows;    /* connecting gets no answer */
-    bool is_silent;   /* commands get none */
+    int master;     /* index of its master; -1: it is one */
+    bool refuses;   /* connections are refused and lost */
+    bool swallows;  /* connecting gets no answer */
+    bool is_silent; /* commands get none */
+    bool refuses_writes;
     bool fails_slots; /* CLUSTER SLOTS is an error */
     uint64_t latency; /* ns until a reply begins */
     uint64_t rate;    /* bytes per second that it sends; 0: any */

@@ -196,7 +196,9 @@ static void do_key(quire_link *l, const command *c)
     if (c->argc < 2 || !is_ours(l, c->arg[1], c->n[1], reads)) return;
     w->peer[l->peer].n_reads += reads;
     world_value *v = find(w, l->peer, c->arg[1], c->n[1]);
-    if (is(c, 0, "SET")) {
+    if (!reads && w->peer[l->peer].refuses_writes) {
+        say(l, "-READONLY You can't write against a read only replica.\r\n");
+    } else if (is(c, 0, "SET")) {
         do_set(l, c);
     } else if (is(c, 0, "EXISTS")) {
         say(l, v ? ":1\r\n" : ":0\r\n");
