@@ -185,29 +185,49 @@ static void begin_flight(quire_loader *l, fetch *f)
     *at = f;
 }
 
-/* false: nobody fetches it. */
-static bool follow(quire_loader *l, quire_load *load, quire_slot *slot, const quire_key *object)
+static void add_follower(fetch *f, quire_load *load, quire_slot *slot)
 {
-    fetch *f = *flights_of(l, object);
-    while (f && !quire_key_equal(&f->id.object, object)) f = f->next_flight;
-    if (!f || f->load == load || atomic_load(&f->load->ended)) return false;
     slot->follower = load;
     slot->next_follower = f->followers;
     f->followers = slot;
     slot->state = QUIRE_SLOT_UNDER_WAY;
     load->n_under_way++;
     load->refs++;
+}
+
+/* false: nobody fetches it. */
+static bool follow(quire_loader *l, quire_load *load, quire_slot *slot, const quire_key *object)
+{
+    fetch *f = *flights_of(l, object);
+    while (f && !quire_key_equal(&f->id.object, object)) f = f->next_flight;
+    if (!f || f->load == load || atomic_load(&f->load->ended)) return false;
+    add_follower(f, load, slot);
     return true;
+}
+
+/* Loads for which no thread had time yet get the page that has come, too. */
+static void add_waiting(quire_loader *l, fetch *f)
+{
+    for (quire_load *load = l->loads; load; load = load->next) {
+        if (load == f->load || load->stage != QUIRE_STAGE_FETCH || f->group >= load->ns->n_groups ||
+            f->page_index >= load->n_chosen)
+            continue;
+        quire_slot *slot = quire_load_slot(load, f->group, f->page_index);
+        const quire_key *object = &load->objects[(size_t)f->group * load->n_pages + f->page_index];
+        if (slot->wanted && slot->state == QUIRE_SLOT_ON_REMOTE && quire_key_equal(object, &f->id.object))
+            add_follower(f, load, slot);
+    }
 }
 
 static quire_slot *end_flight(quire_loader *l, fetch *f)
 {
-    quire_slot *followers = f->followers;
     if (!f->is_flight) return NULL;
     fetch **at = flights_of(l, &f->id.object);
     while (*at != f) at = &(*at)->next_flight;
     *at = f->next_flight;
     f->is_flight = false;
+    if (f->miss == QUIRE_MISS_NONE) add_waiting(l, f);
+    quire_slot *followers = f->followers;
     f->followers = NULL;
     return followers;
 }
