@@ -65,8 +65,8 @@ typedef struct quire_store_options {
     size_t queue_bytes;               /* limit of pages that wait to be saved, per tier; 0: 256 MiB */
     const quire_store_remote *remote; /* NULL: no remote tier */
     const quire_allocator *allocator; /* copied */
-    const quire_log *log;             /* copied; told of nodes that are lost or back, and of damaged pages */
-    char *message;                    /* receives one sentence if opening fails, else ""; may be NULL */
+    const quire_log *log; /* copied; told of nodes that are lost or back, changes of the cluster, damaged pages */
+    char *message;        /* receives one sentence if opening fails, else ""; may be NULL */
     size_t message_size;
 } quire_store_options;
 

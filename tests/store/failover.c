@@ -139,11 +139,12 @@ static void end(scene *s, const char *what, int rounds)
         n_loads += s->clients[i].n_loads;
         n_whole += s->clients[i].n_whole;
     }
-    printf(
-        "%s: %d rounds, %d threads, %u loads of which %u whole; after the cluster is well all are whole within %u ms and "
-        "saving works within %u ms\n",
-        what, rounds, THREADS, n_loads, n_whole, (unsigned)(s->slowest / QUIRE_MS),
-        (unsigned)(s->saved_slowest / QUIRE_MS));
+    if (*what)
+        printf(
+            "%s: %d rounds, %d threads, %u loads of which %u whole; after the cluster is well all are whole within %u ms and "
+            "saving works within %u ms\n",
+            what, rounds, THREADS, n_loads, n_whole, (unsigned)(s->slowest / QUIRE_MS),
+            (unsigned)(s->saved_slowest / QUIRE_MS));
     kit_raw_end(&s->raw);
     quire_store_close(s->store);
 }
