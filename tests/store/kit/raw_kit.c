@@ -87,7 +87,7 @@ void kit_raw_objects(const kit_raw *r, uint64_t text, uint32_t n_pages, quire_ke
     uint32_t tokens[MAX_PAGES * 64];
     quire_key root, own[MAX_PAGES];
     if (!keys) keys = own;
-    fill_tokens(tokens, text, n_pages);
+    kit_raw_tokens(tokens, text, n_pages);
     quire_prompt p = {.size = sizeof(quire_prompt), .tokens = tokens, .n_tokens = n_pages * 64};
     quire_namespace_root(r->ns, root.byte);
     KIT_REQUIRE(!quire_chain_keys(keys, &root, &p, n_pages));
