@@ -92,7 +92,8 @@ uint32_t quire_queue_take(quire_queue *q, quire_item **taken, uint32_t cap, size
     uint32_t n = 0;
     size_t bytes = 0;
     pthread_mutex_lock(&q->lock);
-    while (!q->first && !q->closed && !q->flushing)
+    /* A flush wants what the taker holds back. If that is nothing, it must not come back at once, again and again. */
+    while (!q->first && !q->closed && !(q->flushing && q->n_out < q->n_in))
         if (!quire_cond_wait_until(&q->arrived, &q->lock, deadline)) break;
     while (q->first && n < cap) {
         const quire_item *next = q->first;
