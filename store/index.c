@@ -276,6 +276,28 @@ static quire_index_rc check_places(quire_index *ix)
     return found ? found : quire_index_judge(rc);
 }
 
+/* Damage in the schema can leave statements that are understood and do something else. */
+static quire_index_rc check_schema(quire_index *ix)
+{
+    sqlite3_stmt *s = NULL;
+    const char *rest = schema;
+    int rc = sqlite3_prepare_v2(ix->db, "SELECT sql FROM sqlite_schema WHERE sql NOT NULL ORDER BY rowid", -1,
+                                &s, NULL);
+    quire_index_rc found = quire_index_judge(rc);
+    while (!rc && !found && (rc = sqlite3_step(s)) == SQLITE_ROW) {
+        const char *sql = (const char *)sqlite3_column_text(s, 0);
+        size_t n = sql ? strlen(sql) : 0;
+        if (!n || strncmp(sql, rest, n) != 0 || rest[n] != ';')
+            found = QUIRE_INDEX_DAMAGED;
+        else
+            rest += n + 1;
+        rc = SQLITE_OK;
+    }
+    (void)sqlite3_finalize(s);
+    if (!found) found = quire_index_judge(rc);
+    return found || !*rest ? found : QUIRE_INDEX_DAMAGED;
+}
+
 quire_index_rc quire_index_check(quire_index *ix)
 {
     sqlite3_stmt *s = NULL;
@@ -288,5 +310,7 @@ quire_index_rc quire_index_check(quire_index *ix)
         found = quire_index_judge(sqlite3_errcode(ix->db));
     }
     (void)sqlite3_finalize(s);
+    if (!found) found = check_schema(ix);
+    if (!found) found = quire_index_check_rows(ix);
     return found ? found : check_places(ix);
 }

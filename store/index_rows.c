@@ -293,15 +293,21 @@ static int64_t place_sum(const quire_place *p)
     return (int64_t)XXH3_64bits(b, sizeof b);
 }
 
+static quire_index_rc read_place(sqlite3_stmt *s, quire_place *out)
+{
+    *out = (quire_place){(uint32_t)sqlite3_column_int64(s, 0), (uint64_t)sqlite3_column_int64(s, 1),
+                         (uint64_t)sqlite3_column_int64(s, 2)};
+    return sqlite3_column_int64(s, 3) == place_sum(out) ? QUIRE_INDEX_OK : QUIRE_INDEX_DAMAGED;
+}
+
 static quire_index_rc one_place(quire_index *ix, quire_sql which, const int64_t *values, int n,
                                 quire_place *out)
 {
     quire_index_rc rc;
+    *out = (quire_place){0};
     sqlite3_stmt *s = row_of(ix, which, values, n, &rc);
     if (!s) return rc;
-    *out = (quire_place){(uint32_t)sqlite3_column_int64(s, 0), (uint64_t)sqlite3_column_int64(s, 1),
-                         (uint64_t)sqlite3_column_int64(s, 2)};
-    if (sqlite3_column_int64(s, 3) != place_sum(out)) rc = QUIRE_INDEX_DAMAGED;
+    if (read_place(s, out)) rc = QUIRE_INDEX_DAMAGED;
     done(s);
     return rc;
 }
@@ -373,4 +379,38 @@ quire_index_rc quire_index_add_foreign(quire_index *ix, const quire_place *p)
 {
     const int64_t values[] = {p->slab, (int64_t)p->at, (int64_t)p->bytes};
     return run_numbers(ix, QUIRE_SQL_FOREIGN_ADD, values, 3);
+}
+
+/* -------------------------------------------------------------------- check */
+
+static quire_index_rc check_entry(sqlite3_stmt *s)
+{
+    quire_entry e;
+    quire_index_rc rc = read_entry(s, &e);
+    return rc || sqlite3_column_int64(s, 10) == short_key(&e.object) ? rc : QUIRE_INDEX_DAMAGED;
+}
+
+static quire_index_rc check_free(sqlite3_stmt *s)
+{
+    quire_place p;
+    return read_place(s, &p);
+}
+
+static quire_index_rc check_table(quire_index *ix, const char *sql, quire_index_rc (*check)(sqlite3_stmt *))
+{
+    sqlite3_stmt *s = NULL;
+    quire_index_rc found = QUIRE_INDEX_OK;
+    int rc = sqlite3_prepare_v2(ix->db, sql, -1, &s, NULL);
+    while (!rc && !found && (rc = sqlite3_step(s)) == SQLITE_ROW) {
+        found = check(s);
+        rc = SQLITE_OK;
+    }
+    (void)sqlite3_finalize(s);
+    return found ? found : quire_index_judge(rc);
+}
+
+quire_index_rc quire_index_check_rows(quire_index *ix)
+{
+    quire_index_rc rc = check_table(ix, "SELECT " QUIRE_ENTRY_COLUMNS ", k FROM objects", check_entry);
+    return rc ? rc : check_table(ix, "SELECT slab, at, bytes, sum FROM free", check_free);
 }

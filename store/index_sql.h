@@ -54,5 +54,7 @@ typedef enum quire_sql {
 quire_index_rc quire_index_judge(int sqlite_rc);
 /* A statement without values. */
 quire_index_rc quire_index_run(quire_index *ix, quire_sql which);
+/* Whether every row has its right sum. */
+quire_index_rc quire_index_check_rows(quire_index *ix);
 
 #endif
