@@ -186,13 +186,16 @@ void quire_node_set_slot(quire_remote *r, uint32_t slot, uint32_t node)
 
 /* ----------------------------------------------------------------- breaker */
 
-bool quire_node_may_try(quire_remote *r, uint32_t node)
+quire_miss quire_node_may_try(quire_remote *r, uint32_t node)
 {
     pthread_mutex_lock(&r->lock);
     const quire_node *n = find(r, node);
-    bool may = n && !n->open_until;
+    quire_miss why = !n                 ? QUIRE_MISS_DOWN
+                     : !n->open_until   ? QUIRE_MISS_NONE
+                     : n->refuses_login ? QUIRE_MISS_AUTH
+                                        : QUIRE_MISS_DOWN;
     pthread_mutex_unlock(&r->lock);
-    return may;
+    return why;
 }
 
 void quire_node_succeeded(quire_remote *r, uint32_t node, bool with_values)
@@ -246,6 +249,7 @@ void quire_node_failed(quire_remote *r, uint32_t node, quire_trouble trouble, co
     quire_node *n = find(r, node);
     if (n) {
         n->failed = quire_remote_now(r);
+        n->refuses_login = trouble == QUIRE_TROUBLE_REFUSED;
         if (is_slow)
             n->n_slow++;
         else
@@ -255,7 +259,7 @@ void quire_node_failed(quire_remote *r, uint32_t node, quire_trouble trouble, co
             n->probe_bytes = call->bytes;
         }
         if (n->n_failures >= FAILURES || n->n_slow >= FAILURES || trouble == QUIRE_TROUBLE_HOPELESS ||
-            trouble == QUIRE_TROUBLE_TOO_SLOW || n->open_until) {
+            trouble == QUIRE_TROUBLE_REFUSED || trouble == QUIRE_TROUBLE_TOO_SLOW || n->open_until) {
             is_lost = !n->open_until;
             if (is_lost) quire_count(&r->counters->breaks, 1);
             n->open_until = n->failed + n->backoff;
@@ -269,7 +273,9 @@ void quire_node_failed(quire_remote *r, uint32_t node, quire_trouble trouble, co
     pthread_mutex_unlock(&r->lock);
     if (is_lost)
         say(r, host, port, QUIRE_LOG_WARNING,
-            is_slow ? "answers too slowly and is considered down" : "does not answer and is considered down");
+            is_slow                            ? "answers too slowly and is considered down"
+            : trouble == QUIRE_TROUBLE_REFUSED ? "refuses the user or password and is considered down"
+                                               : "does not answer and is considered down");
 }
 
 /* ---------------------------------------------------------------- topology */
