@@ -433,13 +433,12 @@ void *quire_load_from_disk(void *arg)
         quire_slot *slot;
         uint32_t group, page;
         quire_load *load = find_work(l, QUIRE_DISK, &slot, &group, &page);
-        if (!load) {
+        if (!load)
             pthread_cond_wait(&l->disk_work, &l->lock);
-        } else if (!slot) {
+        else if (!slot)
             survey_disk(l, load);
-        } else {
+        else
             fetch_disk(l, load);
-        }
     }
     pthread_mutex_unlock(&l->lock);
     return NULL;
@@ -496,7 +495,6 @@ static void fetch_remote(quire_loader *l, quire_load *load, quire_lane *lane, qu
     fetch f[MAX_BATCH];
     quire_call calls[MAX_BATCH];
     uint32_t n = 0, n_calls = 0, share = share_of(load, QUIRE_SLOT_ON_REMOTE, l->n_remote), group, page;
-    uint64_t deadline = load->deadline;
     quire_slot *slot;
     while (n < share && (slot = next_slot(load, QUIRE_REMOTE, &group, &page))) {
         if (follow(l, load, slot, &load->objects[(size_t)group * load->n_pages + page])) continue;
@@ -518,7 +516,7 @@ static void fetch_remote(quire_loader *l, quire_load *load, quire_lane *lane, qu
                                         .on_value = on_value,
                                         .ctx = &f[i]};
     }
-    quire_lane_run(lane, calls, n_calls, deadline);
+    quire_lane_run(lane, calls, n_calls, load->deadline);
     for (uint32_t i = 0; i < n_calls; i++) {
         fetch *one = (fetch *)calls[i].ctx;
         if (!one->done) one->miss = calls[i].miss ? calls[i].miss : QUIRE_MISS_ABSENT;
