@@ -20,13 +20,16 @@ enum {
     DAMAGE_LOAD_ALL = 'L', /* pages */
     DAMAGE_SAVE = 's',     /* one text */
     DAMAGE_SAVE_ALL = 'S',
-    DAMAGE_PLACES = 'p',  /* of a text's pages: slab and offset of each */
-    DAMAGE_REREAD = 'D',  /* drops every connection to the index, with all that is cached of it; then loads all */
-    DAMAGE_CHECK = 'X',   /* saves a page that nobody has; then has every byte of the index read that means something */
-    DAMAGE_TRIM = 'T',    /* evicts pages that were saved so */
-    DAMAGE_WHOLE = 'W',   /* waits until the index is whole and knows of everything; 0: it did not come to that */
-    DAMAGE_REOPEN = 'O',  /* closes and opens the store */
-    DAMAGE_MISSES = 'M'   /* the number of misses for each reason; the end */
+    DAMAGE_PLACES = 'p', /* of a text's pages: slab and offset of each */
+    DAMAGE_REREAD =
+        'D', /* drops every connection to the index, with all that is cached of it; then loads all */
+    DAMAGE_CHECK =
+        'X', /* saves a page that nobody has; then has every byte of the index read that means something */
+    DAMAGE_TRIM = 'T', /* evicts pages that were saved so */
+    DAMAGE_WHOLE =
+        'W', /* waits until the index is whole and knows of everything; 0: it did not come to that */
+    DAMAGE_REOPEN = 'O', /* closes and opens the store */
+    DAMAGE_MISSES = 'M'  /* the number of misses for each reason; the end */
 };
 #define DAMAGE_REASON 1000
 
