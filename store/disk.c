@@ -120,7 +120,10 @@ static quire_status read_head(quire_disk *d, complaint c)
     struct stat st;
     ssize_t n = pread(d->head_fd, head, sizeof head, 0);
     if (n < 0) return complain(c, QUIRE_EIO, "%s/" HEAD_FILE ": %s", d->directory, strerror(errno));
-    bool is_ours = n < (ssize_t)sizeof magic || !memcmp(head, magic, sizeof magic);
+    /* Zeros: made, and never written before the machine failed. */
+    static const uint8_t zeros[HEAD_BYTES];
+    bool is_ours =
+        n < (ssize_t)sizeof magic || !memcmp(head, magic, sizeof magic) || !memcmp(head, zeros, sizeof head);
     bool is_whole = n > AT_CAP && is_ours && quire_version_is_whole(head + AT_VERSION);
     if (fstatat(d->directory_fd, "segment-00", &st, 0) == 0 && !is_whole)
         return complain(
