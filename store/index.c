@@ -150,11 +150,21 @@ static bool file_id(const char *path, uint64_t *dev, uint64_t *ino, uint64_t *by
     return true;
 }
 
+/* SQLite does not open what is no plain file, and would fail for good. */
+static void drop_odd_journal(const char *path)
+{
+    char journal[4200];
+    struct stat st;
+    (void)snprintf(journal, sizeof journal, "%s-journal", path);
+    if (lstat(journal, &st) == 0 && !S_ISREG(st.st_mode)) (void)unlink(journal);
+}
+
 /* The file may be replaced while we open it: the same one must be there before and after. */
 static quire_index_rc open_once(quire_index *ix)
 {
     uint64_t dev, ino, bytes;
     int moved = 1;
+    drop_odd_journal(ix->path);
     if (!file_id(ix->path, &ix->dev, &ix->ino, &bytes)) return QUIRE_INDEX_LOST;
     if (!bytes) return QUIRE_INDEX_DAMAGED; /* to SQLite this would be a new database */
     int rc = sqlite3_open_v2(ix->path, &ix->db,
