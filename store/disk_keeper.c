@@ -288,7 +288,7 @@ static void remove_if_empty(void *ctx, uint32_t id, uint64_t disk_bytes)
     e->rc = quire_index_drop_free(&e->disk->writer, id, &free_bytes);
     if (e->rc) return;
     e->head->free_bytes -= free_bytes < e->head->free_bytes ? free_bytes : e->head->free_bytes;
-    quire_slab_remove(&e->disk->slabs, id);
+    (void)quire_slab_remove(&e->disk->slabs, id);
 }
 
 static void remove_empty_slabs(quire_disk *d)

@@ -65,8 +65,7 @@ static bool begin_slab(quire_disk *d, quire_index_head *h)
         /* Left by a writer that died: no committed transaction knows of it. Another version's is left alone. */
         uint8_t key[QUIRE_DIRECTORY_KEY];
         if (quire_slab_read_head(&d->slabs, id, key) == QUIRE_MISS_VERSION) continue;
-        quire_slab_remove(&d->slabs, id);
-        h->next_slab--;
+        if (quire_slab_remove(&d->slabs, id)) h->next_slab--;
     }
     return false;
 }

@@ -134,12 +134,13 @@ void quire_slab_forget(quire_slabs *s, uint32_t id)
     pthread_mutex_unlock(&s->lock);
 }
 
-void quire_slab_remove(quire_slabs *s, uint32_t id)
+bool quire_slab_remove(quire_slabs *s, uint32_t id)
 {
     char name[24];
     name_of(id, name);
-    (void)unlinkat(s->directory_fd, name, 0);
+    bool gone = unlinkat(s->directory_fd, name, 0) == 0 || errno == ENOENT;
     quire_slab_forget(s, id);
+    return gone;
 }
 
 bool quire_slab_is_current(const quire_slabs *s, const quire_slab *slab)
@@ -194,7 +195,7 @@ quire_slab *quire_slab_create(quire_slabs *s, uint32_t id, const uint8_t key[QUI
     pthread_mutex_unlock(&s->lock);
     if (slab && !quire_slab_write(slab, block.bytes, QUIRE_BLOCK, 0)) {
         int why = errno;
-        quire_slab_remove(s, id);
+        (void)quire_slab_remove(s, id);
         quire_slab_give(s, slab);
         slab = NULL;
         errno = why;
@@ -210,7 +211,8 @@ quire_miss quire_slab_read_head(const quire_slabs *s, uint32_t id, uint8_t key[Q
     uint8_t head[HEAD_END];
     char name[24];
     name_of(id, name);
-    int fd = openat(s->directory_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd =
+        openat(s->directory_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* a FIFO would wait */
     ssize_t n = fd < 0 ? -1 : pread(fd, head, sizeof head, 0);
     if (fd >= 0) close(fd);
     if (n < 0) return QUIRE_MISS_DISK;

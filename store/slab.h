@@ -50,7 +50,7 @@ quire_slab *quire_slab_create(quire_slabs *s, uint32_t id, const uint8_t key[QUI
 bool quire_slab_is_current(const quire_slabs *s, const quire_slab *slab);
 /* The next one who takes it opens the file anew. */
 void quire_slab_forget(quire_slabs *s, uint32_t id);
-void quire_slab_remove(quire_slabs *s, uint32_t id); /* the file */
+bool quire_slab_remove(quire_slabs *s, uint32_t id); /* the file; false: something has the name still */
 /* Calls fn for every slab file. */
 void quire_slab_each(const quire_slabs *s, void (*fn)(void *ctx, uint32_t id, uint64_t disk_bytes),
                      void *ctx);
