@@ -221,6 +221,7 @@ static quire_status open_all(quire_disk *d, uint64_t cap_asked, complaint c)
     quire_status status = claim_directory(d, c);
     if (status) return status;
     quire_slabs_init(&d->slabs, &d->allocator, d->directory, d->directory_fd);
+    quire_warm_init(&d->warm, &d->slabs, quire_warm_default());
     if (!quire_disk_lock(d, QUIRE_LOCK_INDEX, true, 10000))
         return complain(c, QUIRE_EIO, "%s is locked by another process", d->directory);
     status = read_head(d, c);
@@ -246,6 +247,7 @@ static void destroy(quire_disk *d)
     quire_index_close(&d->writer);
     for (uint32_t i = 0; i < d->n_spare; i++) quire_buffer_destroy(&d->spare[i], &a);
     quire_buffer_destroy(&d->write_buffer, &a);
+    if (d->warm.slabs) quire_warm_fini(&d->warm);
     if (d->slabs.directory) quire_slabs_fini(&d->slabs);
     quire_mac_destroy(d->mac);
     if (d->head_fd >= 0) close(d->head_fd);
@@ -322,6 +324,11 @@ void quire_disk_close(quire_disk *d)
     if (*at) *at = d->next_open;
     destroy(d);
     pthread_mutex_unlock(&open_lock);
+}
+
+void quire_disk_set_warm(quire_disk *d, uint64_t bytes)
+{
+    d->warm.bound = bytes;
 }
 
 /* -------------------------------------------------------------------- usage */

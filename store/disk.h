@@ -16,6 +16,8 @@ quire_status quire_disk_open(quire_disk **out, const char *directory, uint64_t c
                              const quire_allocator *allocator, quire_counters *counters, char *message,
                              size_t message_size);
 void quire_disk_close(quire_disk *disk);
+/* How much of what is loaded again and again may stay in the page cache. Before anything is loaded. */
+void quire_disk_set_warm(quire_disk *disk, uint64_t bytes);
 
 typedef struct quire_disk_usage {
     uint64_t file_bytes, cap_bytes, n_objects, n_pinned;

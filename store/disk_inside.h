@@ -6,6 +6,7 @@
 #include "store/disk.h"
 #include "store/index.h"
 #include "store/slab.h"
+#include "store/warm.h"
 
 #define QUIRE_READERS 3u
 #define QUIRE_SPARE_BUFFERS 8u
@@ -23,6 +24,7 @@ struct quire_disk {
     uint8_t key[QUIRE_DIRECTORY_KEY];
     quire_mac *mac;
     quire_slabs slabs;
+    quire_warm warm;
     _Atomic uint64_t cap_bytes; /* as last seen in the index */
 
     pthread_mutex_t reader_lock[QUIRE_READERS];

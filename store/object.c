@@ -2,6 +2,11 @@
 /* store: the page object. Lengths are compared with what the caller expects, never trusted. */
 #include "store/object.h"
 
+#ifdef QUIRE_STORE_XXH_DISPATCH
+#define XXH_DISPATCH_DISABLE_REPLACE
+#include <xxh_x86dispatch.h>
+#endif
+
 #define OBJECT_VERSION 1u
 static const uint8_t magic[8] = {'Q', 'U', 'I', 'R', 'E', 'P', 'G', 0};
 
@@ -29,7 +34,11 @@ void quire_payload_begin(quire_payload_hash *h)
 
 void quire_payload_add(quire_payload_hash *h, const void *bytes, size_t n)
 {
+#ifdef QUIRE_STORE_XXH_DISPATCH
+    (void)XXH3_128bits_update_dispatch(&h->state, bytes, n);
+#else
     (void)XXH3_128bits_update(&h->state, bytes, n);
+#endif
 }
 
 void quire_payload_copy(quire_payload_hash *h, void *to, const void *from, size_t n)

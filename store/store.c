@@ -19,6 +19,7 @@ static quire_status open_tiers(quire_store *s, const quire_store_options *o)
     if (o->directory)
         status = quire_disk_open(&s->disk, o->directory, o->disk_bytes, &s->allocator, &s->counters,
                                  o->message, o->message_size);
+    if (!status && o->directory && o->disk_cache_bytes) quire_disk_set_warm(s->disk, o->disk_cache_bytes);
     if (!status && o->remote)
         status = quire_remote_create(&s->remote, o->remote, &s->allocator, &s->counters, &s->log, NULL,
                                      o->message, o->message_size);

@@ -69,6 +69,9 @@ typedef struct quire_store_options {
         *log;      /* copied; told of nodes that are lost or back, changes of the cluster, damaged pages */
     char *message; /* receives one sentence if opening fails, else ""; may be NULL */
     size_t message_size;
+    uint64_t
+        disk_cache_bytes; /* of pages that are loaded again and again, as much stays in the operating system's page cache;
+                                  0: 1 GiB, at most a sixteenth of the memory; 1: none */
 } quire_store_options;
 
 /* Opens a store. disk_bytes 0 keeps the limit of an existing directory; a new directory needs a limit. A remote that does
