@@ -21,29 +21,32 @@
 /* As a user_version, which is signed: version and complement. */
 #define MARK(version) ((int)((version) << 16 | (~(version)&0xffffu)))
 
-static const char settings[] = "PRAGMA journal_mode=PERSIST;" /* freeing blocks is slow on some file systems, and readers wait */
-                               "PRAGMA synchronous=OFF;"
-                               "PRAGMA mmap_size=0;"
-                               "PRAGMA cell_size_check=ON;"
-                               "PRAGMA trusted_schema=OFF;"
-                               "PRAGMA temp_store=MEMORY;"
-                               "PRAGMA automatic_index=OFF;"
-                               "PRAGMA cache_size=-4096;"
-                               "PRAGMA cache_spill=OFF;"; /* it would lock readers out */
+static const char settings[] =
+    "PRAGMA journal_mode=PERSIST;" /* freeing blocks is slow on some file systems, and readers wait */
+    "PRAGMA synchronous=OFF;"
+    "PRAGMA mmap_size=0;"
+    "PRAGMA cell_size_check=ON;"
+    "PRAGMA trusted_schema=OFF;"
+    "PRAGMA temp_store=MEMORY;"
+    "PRAGMA automatic_index=OFF;"
+    "PRAGMA cache_size=-4096;"
+    "PRAGMA cache_spill=OFF;"; /* it would lock readers out */
 
 /* Rows have their numbers in the order of saving: a chain's rows are neighbours. What lies in a row is covered by its sum, but for
  * recency and pins, which change. */
 static const char schema[] =
     "CREATE TABLE head(id INTEGER PRIMARY KEY, value BLOB NOT NULL);"
-    "CREATE TABLE namespaces(id INTEGER PRIMARY KEY, root BLOB NOT NULL, tenant BLOB NOT NULL, n INTEGER NOT NULL,"
-    " bytes INTEGER NOT NULL, UNIQUE(root, tenant));"
+    "CREATE TABLE namespaces(id INTEGER PRIMARY KEY, root BLOB NOT NULL, tenant BLOB NOT NULL, tenant_name TEXT NOT NULL,"
+    " model_name TEXT NOT NULL, named INTEGER NOT NULL, sum INTEGER NOT NULL, n INTEGER NOT NULL, bytes INTEGER NOT NULL,"
+    " pinned INTEGER NOT NULL, UNIQUE(root, tenant));"
+    "CREATE INDEX by_tenant ON namespaces(tenant);"
     "CREATE TABLE objects(id INTEGER PRIMARY KEY, k INTEGER NOT NULL, object BLOB NOT NULL, ns INTEGER NOT NULL,"
     " slab INTEGER NOT NULL, at INTEGER NOT NULL, bytes INTEGER NOT NULL, version INTEGER NOT NULL, sum INTEGER NOT NULL,"
     " tick INTEGER NOT NULL, pinned INTEGER NOT NULL);"
     "CREATE INDEX by_key ON objects(k);"
     "CREATE INDEX by_use ON objects(version, tick) WHERE pinned = 0;"
     "CREATE INDEX by_place ON objects(slab, at);"
-    "CREATE INDEX by_namespace ON objects(ns);"
+    "CREATE INDEX by_namespace ON objects(ns, pinned, tick);"
     "CREATE TABLE free(slab INTEGER NOT NULL, at INTEGER NOT NULL, bytes INTEGER NOT NULL, sum INTEGER NOT NULL,"
     " PRIMARY KEY(slab, at)) WITHOUT ROWID;"
     "CREATE INDEX free_by_size ON free(bytes);"
