@@ -4,6 +4,7 @@
 #include "store/kit/tenant_kit.h"
 
 #include "store/identity.h"
+#include "store/kit/file_kit.h"
 #include "store/disk_inside.h"
 #include "store/store.h"
 
@@ -32,9 +33,26 @@ void kit_tenant_end(kit_tenant *t)
     quire_namespace_destroy(t->raw.ns);
 }
 
+bool kit_is_in_files(const char *directory, const kit_tenant *t, uint64_t text, uint32_t page)
+{
+    kit_files f;
+    size_t n = t->raw.page_bytes, at[] = {0, n / 2, n - 40};
+    uint8_t *bytes = (uint8_t *)malloc(n);
+    bool found = false;
+    KIT_REQUIRE(bytes);
+    kit_raw_page(&t->raw, text, page, bytes);
+    kit_files_list(&f, directory);
+    for (uint32_t i = 0; i < f.n && !found; i++)
+        for (int k = 0; k < 3 && !found; k++)
+            found = kit_find_bytes(f.path[i], 0, bytes + at[k], 32) != UINT64_MAX;
+    kit_files_free(&f);
+    free(bytes);
+    return found;
+}
+
 void kit_tenants_flush(quire_store *store)
 {
-    KIT_REQUIRE(!quire_store_flush(store, 30000));
+    KIT_REQUIRE(!quire_store_flush(store, 120000));
 }
 
 void kit_wait_for_scan(quire_store *store)

@@ -16,6 +16,9 @@ void kit_tenant_begin(kit_tenant *t, quire_store *store, uint8_t number, const c
 void kit_tenant_end(kit_tenant *t);
 void kit_tenant_id(uint8_t number, uint8_t tenant[16]);
 
+/* Whether any file of the directory holds bytes of this page. Not while this process has the directory open. */
+bool kit_is_in_files(const char *directory, const kit_tenant *t, uint64_t text, uint32_t page);
+
 void kit_tenants_flush(quire_store *store);
 /* Until an index that is made anew is whole. */
 void kit_wait_for_scan(quire_store *store);
