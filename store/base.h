@@ -74,6 +74,15 @@ static inline void quire_count(_Atomic uint64_t *counter, uint64_t n)
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
+/* Of the whole store and of one namespace, which may be NULL. */
+#define QUIRE_COUNT(all, own, member, n)          \
+    do {                                          \
+        uint64_t n_ = (n);                        \
+        quire_counters *own_ = (own);             \
+        quire_count(&(all)->member, n_);          \
+        if (own_) quire_count(&own_->member, n_); \
+    } while (0)
+
 static inline uint64_t quire_counted(const _Atomic uint64_t *counter)
 {
     return atomic_load_explicit(counter, memory_order_relaxed);

@@ -2,6 +2,7 @@
 /* store: the disk tier: directory, head file, usage. */
 #define _GNU_SOURCE
 #include "store/disk_inside.h"
+#include "store/seal.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -248,6 +249,8 @@ static void destroy(quire_disk *d)
     for (uint32_t i = 0; i < d->n_spare; i++) quire_buffer_destroy(&d->spare[i], &a);
     quire_buffer_destroy(&d->write_buffer, &a);
     if (d->warm.slabs) quire_warm_fini(&d->warm);
+    quire_sealer_destroy(d->sealer);
+    quire_disk_end_quotas(d);
     if (d->slabs.directory) quire_slabs_fini(&d->slabs);
     quire_mac_destroy(d->mac);
     if (d->head_fd >= 0) close(d->head_fd);
@@ -275,6 +278,7 @@ static quire_disk *create(const char *directory, const quire_allocator *a)
     pthread_mutex_init(&d->write_lock, NULL);
     pthread_mutex_init(&d->spare_lock, NULL);
     pthread_mutex_init(&d->keeper_lock, NULL);
+    quire_disk_begin_quotas(d);
     (void)snprintf(path, sizeof path, "%s/" QUIRE_INDEX_FILE, directory);
     d->directory = quire_mem_text(a, directory);
     d->index_path = quire_mem_text(a, path);
@@ -312,6 +316,11 @@ quire_status quire_disk_open(quire_disk **out, const char *directory, uint64_t c
     pthread_mutex_unlock(&open_lock);
     if (!status) *out = d;
     return status;
+}
+
+void quire_disk_set_log(quire_disk *d, const quire_log *log)
+{
+    d->log = *log;
 }
 
 void quire_disk_close(quire_disk *d)

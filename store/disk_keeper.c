@@ -158,7 +158,11 @@ static quire_index_rc add_record(quire_disk *d, quire_index_head *h, const quire
         h->free_bytes += r->place.bytes;
         return quire_index_add_free(&d->writer, &r->place);
     }
-    if (rc == QUIRE_INDEX_NONE) rc = quire_index_namespace(&d->writer, &r->root, r->tenant, &e.ns);
+    quire_namespace_row row = {.root = r->root, .named_us = r->written_us};
+    memcpy(row.tenant, r->tenant, QUIRE_TENANT);
+    memcpy(row.tenant_name, r->tenant_name, QUIRE_NAME);
+    memcpy(row.model_name, r->model_name, QUIRE_NAME);
+    if (rc == QUIRE_INDEX_NONE) rc = quire_index_namespace(&d->writer, &row, &e.ns);
     if (!rc) rc = quire_index_insert(&d->writer, &e);
     if (rc) return rc;
     h->live_bytes += e.place.bytes;
@@ -205,6 +209,7 @@ static quire_index_rc adopt_found(quire_disk *d, const found *f, uint64_t from)
     quire_slab_each(&d->slabs, count_rest, &r);
     h.unscanned_bytes = r.bytes;
     d->is_scanning = h.scan_slab < h.scan_end;
+    if (!d->is_scanning) d->is_quota_due = true; /* what was evicted earlier may have been found again */
     return quire_disk_end_write(d, &h, rc);
 }
 
@@ -312,6 +317,12 @@ static void check_index(quire_disk *d)
     (void)quire_disk_end_read(d, ix, rc);
 }
 
+static void check_quotas(quire_disk *d)
+{
+    d->is_quota_due = false;
+    if (!quire_disk_enforce_quotas(d, NULL)) d->is_quota_due = true; /* tried again later */
+}
+
 static bool is_stopping(quire_disk *d)
 {
     pthread_mutex_lock(&d->keeper_lock);
@@ -340,7 +351,7 @@ static void *keep(void *arg)
     quire_disk *d = (quire_disk *)arg;
     pthread_mutex_lock(&d->keeper_lock);
     while (!d->stop) {
-        bool busy = d->is_damaged || d->is_scanning || d->is_over_cap || d->is_check_due;
+        bool busy = d->is_damaged || d->is_scanning || d->is_over_cap || d->is_check_due || d->is_quota_due;
         if (!d->wake && busy) {
             (void)quire_cond_wait_until(
                 &d->keeper_cond, &d->keeper_lock,
@@ -355,6 +366,7 @@ static void *keep(void *arg)
         if (d->is_damaged) replace_index(d);
         if (d->is_scanning && !d->is_damaged) scan_all(d);
         if (d->is_check_due && !d->is_damaged) check_index(d);
+        if (d->is_quota_due && !d->is_scanning && !d->is_damaged) check_quotas(d);
         while (d->is_over_cap && !d->is_damaged && !is_stopping(d) && shrink_some(d)) {
         }
         if (woken && !d->is_scanning && !d->is_damaged) remove_empty_slabs(d);

@@ -2,6 +2,7 @@
 /* store: the disk tier, reading. What the index says is a hint: the record itself decides. */
 #define _GNU_SOURCE
 #include "store/disk_inside.h"
+#include "store/seal.h"
 
 #include <errno.h>
 #include <sys/uio.h>
@@ -107,7 +108,11 @@ static quire_miss read_record(quire_disk *d, const quire_place *place, const qui
         }
         at += part;
     } while (!miss && at < bytes);
-    if (!miss) miss = quire_object_check_payload(r.block + QUIRE_RECORD_OBJECT, &hash);
+    const uint8_t *header = r.block + QUIRE_RECORD_OBJECT;
+    if (!miss) miss = quire_object_check_payload(header, &hash);
+    if (!miss && id && quire_object_is_sealed(header))
+        miss = id->owner ? quire_unseal_payload(payload, &id->owner->seal_key, id, header, stop)
+                         : QUIRE_MISS_SEAL;
     quire_disk_give_buffer(d, &buffer);
     quire_slab_give(&d->slabs, r.slab);
     return miss;

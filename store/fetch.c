@@ -267,7 +267,7 @@ static void serve_followers(quire_loader *l, const fetch *f, quire_slot *followe
         load->cursor[QUIRE_REMOTE] = 0;
         load->n_under_way--;
         if (has) {
-            quire_count(&l->store->counters.loaded[QUIRE_REMOTE], 1);
+            QUIRE_COUNT(&l->store->counters, &load->ns->owner.counters, loaded[QUIRE_REMOTE], 1);
             quire_count(&l->store->counters.shared, 1);
         }
         quire_load_advance(l, load);
@@ -295,8 +295,8 @@ static void end_fetch(fetch *f, int tier)
     bool keep = f->miss == QUIRE_MISS_NONE;
     f->done = true;
     if (keep) {
-        quire_count(&count->loaded[tier], 1);
-        quire_count(&count->loaded_bytes[tier], f->id.bytes);
+        QUIRE_COUNT(count, &f->id.owner->counters, loaded[tier], 1);
+        QUIRE_COUNT(count, &f->id.owner->counters, loaded_bytes[tier], f->id.bytes);
     } else if (is_damage(f->miss)) {
         quire_namespace_forget(load->ns, &f->id.object); /* a new one is to be saved */
         quire_store_discard(l->store, &f->id, &load->ns->seal_key, tier);
@@ -329,7 +329,7 @@ static void end_fetch(fetch *f, int tier)
             other ? QUIRE_SLOT_ON_REMOTE : QUIRE_SLOT_ABSENT; /* what the disk lost the remote may have */
         slot->from_remote = other;
         if (f->miss != QUIRE_MISS_ABSENT) {
-            quire_count(&count->misses[f->miss], 1);
+            QUIRE_COUNT(count, &f->id.owner->counters, misses[f->miss], 1);
             load->n_failed += !other;
         }
     }
@@ -472,7 +472,7 @@ static void survey_remote(quire_loader *l, quire_load *load, quire_lane *lane)
             c++;
         }
         if (why) { /* one miss for the page at which the prefix ends because of it */
-            quire_count(&count->misses[why], 1);
+            QUIRE_COUNT(count, &load->ns->owner.counters, misses[why], 1);
             load->n_failed++;
         }
     }

@@ -104,7 +104,7 @@ static quire_status create(quire_load **out, quire_namespace *ns, const quire_pr
 static void submit(quire_loader *l, quire_load *load)
 {
     pthread_mutex_lock(&l->lock);
-    quire_count(&l->store->counters.loads, 1);
+    QUIRE_COUNT(&l->store->counters, &load->ns->owner.counters, loads, 1);
     load->stage = l->store->disk ? QUIRE_STAGE_DISK : QUIRE_STAGE_REMOTE;
     if (load->n_pages == load->first_page) {
         load->stage = QUIRE_STAGE_DONE;
@@ -132,8 +132,8 @@ static uint32_t wait_and_leave(quire_loader *l, quire_load *load)
     uint32_t n = quire_load_choose(load, states);
     uint32_t n_missing = load->n_pages - n;
     if (n_missing > load->n_failed && !load->survey_only)
-        quire_count(&l->store->counters.misses[late ? QUIRE_MISS_DEADLINE : QUIRE_MISS_ABSENT],
-                    n_missing - load->n_failed);
+        QUIRE_COUNT(&l->store->counters, &load->ns->owner.counters,
+                    misses[late ? QUIRE_MISS_DEADLINE : QUIRE_MISS_ABSENT], n_missing - load->n_failed);
     pthread_mutex_unlock(&l->lock);
     return n;
 }

@@ -53,13 +53,15 @@ static void write_items(disk_saver *s, quire_item **items, uint32_t n)
     quire_store *store = s->store;
     quire_disk_put puts[MAX_ITEMS];
     if (!is_within_day(s, items[0]->id.bytes * n)) {
-        quire_count(&store->counters.dropped[QUIRE_DISK], n);
+        for (uint32_t i = 0; i < n; i++)
+            QUIRE_COUNT(&store->counters, &items[i]->id.owner->counters, dropped[QUIRE_DISK], 1);
         return;
     }
     /* What goes is decided by recency: that must be known by then. */
-    if (s->n_touches && !quire_disk_has_room(store->disk, items[0]->id.bytes, n)) write_touches(s);
+    if (s->n_touches && !quire_disk_has_room(store->disk, &items[0]->id, n)) write_touches(s);
     for (uint32_t i = 0; i < n; i++)
-        puts[i] = (quire_disk_put){.id = items[i]->id, .payload = items[i]->blob->bytes};
+        puts[i] =
+            (quire_disk_put){.id = items[i]->id, .payload = items[i]->blob->bytes, .seal = store->seal_disk};
     (void)quire_disk_write(store->disk, puts, n);
 }
 
@@ -119,10 +121,11 @@ static uint32_t ask_unknown(remote_saver *s, quire_item **items, uint32_t n, qui
         calls[i] = (quire_call){.verb = QUIRE_EXISTS, .object = items[i]->id.object};
     run(s, calls, n, 0);
     for (uint32_t i = 0; i < n; i++) {
+        quire_counters *own = &items[i]->id.owner->counters;
         if (calls[i].miss)
-            quire_count(&count->failed[QUIRE_REMOTE], 1);
+            QUIRE_COUNT(count, own, failed[QUIRE_REMOTE], 1);
         else if (calls[i].found)
-            quire_count(&count->known[QUIRE_REMOTE], 1);
+            QUIRE_COUNT(count, own, known[QUIRE_REMOTE], 1);
         else
             unknown[n_unknown++] = items[i];
     }
@@ -151,11 +154,11 @@ static void send_items(remote_saver *s, quire_item **items, uint32_t n)
     if (good) run(s, calls, n, bytes * n);
     for (uint32_t i = 0; i < n; i++) {
         bool saved = good && !calls[i].miss && !calls[i].found;
-        quire_count(saved                    ? &count->saved[QUIRE_REMOTE]
-                    : good && !calls[i].miss ? &count->known[QUIRE_REMOTE]
-                                             : &count->failed[QUIRE_REMOTE],
-                    1);
-        if (saved) quire_count(&count->saved_bytes[QUIRE_REMOTE], unknown[i]->id.bytes);
+        quire_counters *own = &unknown[i]->id.owner->counters;
+        QUIRE_COUNT(count, own, saved[QUIRE_REMOTE], saved);
+        QUIRE_COUNT(count, own, known[QUIRE_REMOTE], good && !calls[i].miss && !saved);
+        QUIRE_COUNT(count, own, failed[QUIRE_REMOTE], !good || calls[i].miss);
+        if (saved) QUIRE_COUNT(count, own, saved_bytes[QUIRE_REMOTE], unknown[i]->id.bytes);
     }
 }
 
@@ -232,7 +235,8 @@ void *quire_save_to_remote(void *arg)
         if (!n && quire_queue_is_closed(q)) break;
         if (!n) continue;
         if (!s.lane || !s.sealer || atomic_load(&store->stop))
-            quire_count(&store->counters.failed[QUIRE_REMOTE], items[0]->errand == QUIRE_SAVE ? n : 0);
+            for (uint32_t i = 0; i < n && items[0]->errand == QUIRE_SAVE; i++)
+                QUIRE_COUNT(&store->counters, &items[i]->id.owner->counters, failed[QUIRE_REMOTE], 1);
         else if (items[0]->errand == QUIRE_SAVE)
             send_items(&s, items, n);
         else if (items[0]->errand == QUIRE_TOUCH)

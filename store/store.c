@@ -20,6 +20,9 @@ static quire_status open_tiers(quire_store *s, const quire_store_options *o)
         status = quire_disk_open(&s->disk, o->directory, o->disk_bytes, &s->allocator, &s->counters,
                                  o->message, o->message_size);
     if (!status && o->directory && o->disk_cache_bytes) quire_disk_set_warm(s->disk, o->disk_cache_bytes);
+    if (!status && s->disk) quire_disk_set_log(s->disk, &s->log);
+    /* If it cannot be kept, it holds for this process; the log was told. */
+    if (!status && s->disk && o->tenant_bytes) (void)quire_disk_set_quota(s->disk, NULL, o->tenant_bytes);
     if (!status && o->remote)
         status = quire_remote_create(&s->remote, o->remote, &s->allocator, &s->counters, &s->log, NULL,
                                      o->message, o->message_size);
@@ -56,7 +59,7 @@ static quire_status read_options(quire_store_options *o, quire_store_remote *rem
     if (status) return status;
     o->remote = o->remote && remote->host ? remote : NULL;
     if ((!o->directory && !o->remote) || o->disk_threads > MAX_THREADS ||
-        (o->remote && o->remote->connections > MAX_THREADS))
+        (o->remote && o->remote->connections > MAX_THREADS) || o->seal_disk > 1 || o->reserved)
         return QUIRE_EINVAL;
     return QUIRE_OK;
 }
@@ -77,6 +80,7 @@ quire_status quire_store_open(quire_store **out, const quire_store_options *opti
     s->allocator = a;
     s->log = log;
     s->promote = !o.no_promote;
+    s->seal_disk = o.seal_disk != 0;
     s->disk_bytes_per_day = o.disk_bytes_per_day;
     status = open_tiers(s, &o);
     if (!status) status = start_threads(s, &o);
@@ -132,7 +136,7 @@ bool quire_store_offer(quire_store *s, const quire_object_id *id, quire_blob *bl
         if (item && quire_queue_put(&s->queue[t], item))
             taken = true;
         else
-            quire_count(&s->counters.dropped[t], 1);
+            QUIRE_COUNT(&s->counters, &blob->ns->owner.counters, dropped[t], 1);
     }
     quire_blob_drop(blob);
     return taken;
@@ -143,6 +147,7 @@ void quire_store_discard(quire_store *s, const quire_object_id *id, const quire_
     quire_item *item = quire_item_create(&s->allocator, QUIRE_REMOVE);
     if (!item) return;
     item->id = *id;
+    item->id.owner = NULL; /* its namespace may be gone by then */
     item->seal_key = *seal_key;
     (void)quire_queue_put(&s->queue[tier], item);
 }
@@ -242,4 +247,35 @@ quire_status quire_store_gc(quire_store *s, uint64_t max_age_s, uint64_t max_byt
     quire_status status = quire_disk_trim(s->disk, before, max_bytes, &trimmed);
     if (n_removed) *n_removed = n + trimmed;
     return status;
+}
+
+/* -------------------------------------------------------------------- tenants */
+
+#define REMOVE_FLUSH_MS 60000u
+
+quire_status quire_store_usage_each(quire_store *s, quire_usage_fn fn, void *ctx)
+{
+    if (!s || !s->disk || !fn) return QUIRE_EINVAL;
+    return quire_disk_usage_each(s->disk, fn, ctx);
+}
+
+quire_status quire_store_remove(quire_store *s, const quire_store_selection *selection, uint64_t *n_removed)
+{
+    quire_store_selection own;
+    uint64_t n = 0;
+    if (!s || !s->disk) return QUIRE_EINVAL;
+    quire_status status = quire_read_sized(&own, sizeof own, selection);
+    if (status) return status;
+    if (!own.root && !own.tenant && !own.tenant_name && !own.model_name) return QUIRE_EINVAL;
+    if (!quire_queue_flush(&s->queue[QUIRE_DISK], quire_deadline(REMOVE_FLUSH_MS))) return QUIRE_EIO;
+    status = quire_disk_remove_selected(s->disk, &own, &n);
+    quire_count(&s->n_removals, 1);
+    if (n_removed) *n_removed = n;
+    return status;
+}
+
+quire_status quire_store_set_quota(quire_store *s, const uint8_t tenant[16], uint64_t bytes)
+{
+    if (!s || !s->disk || !tenant) return QUIRE_EINVAL;
+    return quire_disk_set_quota(s->disk, tenant, bytes);
 }

@@ -17,8 +17,9 @@ struct quire_store {
     quire_queue queue[2]; /* of the tiers that are there */
     quire_loader loader;
     uint64_t disk_bytes_per_day;
-    bool promote;
-    atomic_bool stop; /* of the remote's threads */
+    bool promote, seal_disk;
+    _Atomic uint64_t n_removals; /* begun and ended: namespaces then forget what they handed in lately */
+    atomic_bool stop;            /* of the remote's threads */
     bool has_saver[2];
     pthread_t saver[2];
 };
