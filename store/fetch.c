@@ -301,6 +301,9 @@ static void end_fetch(fetch *f, int tier)
         quire_namespace_forget(load->ns, &f->id.object); /* a new one is to be saved */
         quire_store_discard(l->store, &f->id, &load->ns->seal_key, tier);
         say_damaged(l->store, f->miss, tier);
+    } else if (f->miss == QUIRE_MISS_VERSION && tier == QUIRE_DISK) {
+        quire_store_discard(l->store, &f->id, &load->ns->seal_key,
+                            tier); /* stays, and is no longer counted as ours */
     }
     pthread_mutex_lock(&l->lock);
     quire_slot *followers = end_flight(l, f);

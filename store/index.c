@@ -21,15 +21,16 @@
 /* As a user_version, which is signed: version and complement. */
 #define MARK(version) ((int)((version) << 16 | (~(version)&0xffffu)))
 
-static const char settings[] = "PRAGMA journal_mode=PERSIST;" /* freeing blocks is slow on some file systems, and readers wait */
-                               "PRAGMA synchronous=OFF;"
-                               "PRAGMA mmap_size=0;"
-                               "PRAGMA cell_size_check=ON;"
-                               "PRAGMA trusted_schema=OFF;"
-                               "PRAGMA temp_store=MEMORY;"
-                               "PRAGMA automatic_index=OFF;"
-                               "PRAGMA cache_size=-4096;"
-                               "PRAGMA cache_spill=OFF;"; /* it would lock readers out */
+static const char settings[] =
+    "PRAGMA journal_mode=PERSIST;" /* freeing blocks is slow on some file systems, and readers wait */
+    "PRAGMA synchronous=OFF;"
+    "PRAGMA mmap_size=0;"
+    "PRAGMA cell_size_check=ON;"
+    "PRAGMA trusted_schema=OFF;"
+    "PRAGMA temp_store=MEMORY;"
+    "PRAGMA automatic_index=OFF;"
+    "PRAGMA cache_size=-4096;"
+    "PRAGMA cache_spill=OFF;"; /* it would lock readers out */
 
 /* Rows have their numbers in the order of saving: a chain's rows are neighbours. What lies in a row is covered by its sum, but for
  * recency and pins, which change. */

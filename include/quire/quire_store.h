@@ -56,17 +56,18 @@ typedef struct quire_store_remote {
 
 typedef struct quire_store_options {
     size_t size;
-    const char *directory;            /* disk tier; created if missing; NULL: none */
-    uint64_t disk_bytes;              /* limit of all its files together, at least 16 MiB; 0: as before. Holds at
+    const char *directory;       /* disk tier; created if missing; NULL: none */
+    uint64_t disk_bytes;         /* limit of all its files together, at least 16 MiB; 0: as before. Holds at
                                          once for all processes that have the directory open */
-    uint64_t disk_bytes_per_day;      /* saves beyond this are dropped, to spare the SSD; 0: no limit */
-    uint32_t disk_threads;            /* threads that load; 0: 2 */
-    uint32_t no_promote;              /* 1: pages loaded from the remote tier are not saved to disk */
-    size_t queue_bytes;               /* limit of pages that wait to be saved, per tier; 0: 256 MiB */
+    uint64_t disk_bytes_per_day; /* saves beyond this are dropped, to spare the SSD; 0: no limit */
+    uint32_t disk_threads;       /* threads that load; 0: 2 */
+    uint32_t no_promote;         /* 1: pages loaded from the remote tier are not saved to disk */
+    size_t queue_bytes;          /* limit of pages that wait to be saved, per tier; 0: 256 MiB */
     const quire_store_remote *remote; /* NULL: no remote tier */
     const quire_allocator *allocator; /* copied */
-    const quire_log *log; /* copied; told of nodes that are lost or back, changes of the cluster, damaged pages */
-    char *message;        /* receives one sentence if opening fails, else ""; may be NULL */
+    const quire_log
+        *log;      /* copied; told of nodes that are lost or back, changes of the cluster, damaged pages */
+    char *message; /* receives one sentence if opening fails, else ""; may be NULL */
     size_t message_size;
 } quire_store_options;
 

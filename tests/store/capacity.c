@@ -109,8 +109,9 @@ static void change_cap(quire_disk *d, const char *dir, uint64_t n, uint64_t cap)
     } while (u.cap_bytes != cap || u.record_bytes > cap);
     int status;
     KIT_REQUIRE(waitpid(pid, &status, 0) == pid && status == 0);
-    printf("cap %.0f GB: %llu objects, reached in %.1f s; a chain of %u looked up meanwhile in at most %.1f ms\n",
-           (double)cap / 1e9, (unsigned long long)u.n_objects, (double)(quire_now() - begin) / 1e9, CHAIN, most);
+    printf(
+        "cap %.0f GB: %llu objects, reached in %.1f s; a chain of %u looked up meanwhile in at most %.1f ms\n",
+        (double)cap / 1e9, (unsigned long long)u.n_objects, (double)(quire_now() - begin) / 1e9, CHAIN, most);
 }
 
 static void large(uint64_t n, const char *parent)
@@ -125,14 +126,16 @@ static void large(uint64_t n, const char *parent)
     for (uint64_t i = 0; i < n; i += 64) put(d, i, (uint32_t)(n - i < 64 ? n - i : 64), PAGE_BYTES, "");
     quire_disk_usage u;
     quire_disk_usage_get(d, &u);
-    printf("%llu objects, %.2f TB of records, written in %.0f s; %.2f GB on disk\n", (unsigned long long)u.n_objects,
-           (double)u.record_bytes / 1e12, (double)(quire_now() - begin) / 1e9, (double)u.file_bytes / 1e9);
+    printf("%llu objects, %.2f TB of records, written in %.0f s; %.2f GB on disk\n",
+           (unsigned long long)u.n_objects, (double)u.record_bytes / 1e12,
+           (double)(quire_now() - begin) / 1e9, (double)u.file_bytes / 1e9);
     KIT_REQUIRE(u.n_objects == n && quire_counted(&counters.evicted) == 0);
     quire_disk_close(d);
     d = open_disk(dir, 0, &seconds);
     double first = look_up(d, n - 2 * CHAIN, CHAIN, &found), again = look_up(d, n / 2, CHAIN, &found);
     KIT_REQUIRE(found == CHAIN);
-    printf("opened in %.3f s; a chain of %u looked up in %.1f ms, another in %.1f ms\n", seconds, CHAIN, first, again);
+    printf("opened in %.3f s; a chain of %u looked up in %.1f ms, another in %.1f ms\n", seconds, CHAIN,
+           first, again);
     KIT_REQUIRE(seconds < 2);
     change_cap(d, dir, n, cap / 2);
     change_cap(d, dir, n, cap);
@@ -206,8 +209,9 @@ static void many_sizes(const char *parent, uint32_t times)
         }
     }
     uint64_t refused = quire_counted(&counters.dropped[0]) + quire_counted(&counters.failed[0]) - before;
-    printf("%u capacities of %u sizes, the mix reversed halfway: at least %.1f %% of the cap is page data, %llu objects refused\n",
-           times, SIZES, 100.0 * (double)least / (double)MIXED_CAP, (unsigned long long)refused);
+    printf(
+        "%u capacities of %u sizes, the mix reversed halfway: at least %.1f %% of the cap is page data, %llu objects refused\n",
+        times, SIZES, 100.0 * (double)least / (double)MIXED_CAP, (unsigned long long)refused);
     KIT_REQUIRE(refused == 0 && (double)least >= 0.85 * (double)MIXED_CAP);
     free(payload);
     free(sizes);

@@ -18,7 +18,7 @@ static void damage(const char *dir)
 {
     static char bytes[8 << 20];
     char path[600];
-    snprintf(path, sizeof path, "%s/segment-00", dir);
+    snprintf(path, sizeof path, "%s/slab-00000001", dir);
     FILE *f = fopen(path, "r+b");
     assert_non_null(f);
     size_t n = fread(bytes, 1, sizeof bytes, f);
@@ -54,7 +54,7 @@ static void administration(void **state)
     assert_int_equal(kit_quire(out, "stat --dir %s/new --json", second), 0);
     assert_non_null(strstr(out, "\"objects\":20,"));
     assert_int_equal(kit_quire(out, "gc --dir %s/new --max-bytes 600K --json", second), 0);
-    assert_non_null(strstr(out, "\"removed\":10"));
+    assert_non_null(strstr(out, "\"removed\":11"));
     damage(dir);
     assert_int_equal(kit_quire(out, "verify --dir %s --json", dir), 1);
     assert_non_null(strstr(out, "\"damaged\":1"));

@@ -294,7 +294,8 @@ static void flip_record(child *c, const char *dir, rng *r, tally *t)
     t->seen[RECORD] += left < (long)ALL;
     if (left < (long)(ALL - PAGES)) {
         snprintf(path, sizeof path, "%s/index", dir);
-        fprintf(stderr, "index %lu before, %lu now; again %ld", (unsigned long)before, (unsigned long)inode_of(path), ask_both(c, 'L'));
+        fprintf(stderr, "index %lu before, %lu now; again %ld", (unsigned long)before,
+                (unsigned long)inode_of(path), ask_both(c, 'L'));
         fprintf(stderr, ", %ld\n", ask_both(c, 'L'));
         fail("one record was damaged, more than its chain is gone", left);
     }

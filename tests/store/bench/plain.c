@@ -198,7 +198,8 @@ static void plain_end(void *state)
 
 const bench_way bench_plain_ways[] = {
     {"read()", "load", "a file, page cache warm, into fresh memory", file_prepare, file_measure, file_end},
-    {"direct", "load", "a file, past the page cache, into fresh memory", direct_prepare, file_measure, file_end},
+    {"direct", "load", "a file, past the page cache, into fresh memory", direct_prepare, file_measure,
+     file_end},
     {"libvalkey", "remote-load", "GET, pipelined, one connection per thread", valkey_prepare, valkey_measure,
      valkey_end},
     {"libvalkey+copy", "remote-load", "the same, and copied into fresh memory", valkey_prepare,

@@ -147,8 +147,7 @@ static double save_measure(void *state)
 }
 
 const bench_way bench_quire_ways[] = {
-    {"quire", "load", "from disk, verified, into a fresh pool", disk_prepare, load_measure,
-     end},
+    {"quire", "load", "from disk, verified, into a fresh pool", disk_prepare, load_measure, end},
     {"quire", "remote-load", "sealed, verified, into a fresh pool", remote_prepare, load_measure, end},
     {"quire", "save", "hashed, until flushed", save_prepare, save_measure, end},
 };
