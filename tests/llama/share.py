@@ -5,6 +5,7 @@ different versions of slot files. The rows that come back are those that were st
 re-used are refused."""
 import importlib.machinery
 import importlib.util
+import struct
 import subprocess
 import tempfile
 
@@ -51,6 +52,43 @@ def case(name, types, policy, hosts=(None, None)):
     expect(r["shared_ms"] < 0.7 * r["alone_ms"], f"{name}: the first token comes sooner",
            f"{r['alone_ms']:.0f} ms alone, {r['shared_ms']:.0f} ms shared")
     kit.note(f"first token after {r['alone_ms']:.0f} ms alone, {r['shared_ms']:.0f} ms shared; slot of {r['slot_mb']:.1f} MB")
+
+
+def make_adapter(width):
+    """Path of a LoRA adapter of rank 4 for the queries of the first layer of a llama model."""
+    def string(text):
+        return struct.pack("<Q", len(text)) + text.encode()
+    words = {"general.type": "adapter", "general.architecture": "llama", "adapter.type": "lora"}
+    head = b"".join(string(k) + struct.pack("<I", 8) + string(v) for k, v in words.items())
+    head += string("adapter.lora.alpha") + struct.pack("<If", 6, 4.0)
+    one = struct.pack(f"<{4 * width}f", *(0.02 * ((7 * i) % 13 - 6) for i in range(4 * width)))
+    for i, (side, shape) in enumerate((("a", (width, 4)), ("b", (4, width)))):
+        head += string(f"blk.0.attn_q.weight.lora_{side}") + struct.pack("<IQQIQ", 2, *shape, 0, i * len(one))
+    data = b"GGUF" + struct.pack("<IQQ", 3, 2, len(words) + 1) + head
+    path = kit.folder() / "adapter.gguf"
+    path.write_bytes(data + bytes(-len(data) % 32) + one + one)
+    return path
+
+
+def adapters():
+    """The server tells which adapters it has and which ones the last request chose."""
+    model = kit.model("smollm2-135m")
+    store = share_slots.Store(new_place(), model)
+    with kit.Server(model, "-c", 256, "-np", 1, "--lora", make_adapter(576), plugin=False) as s:
+        url = ["--server", f"http://127.0.0.1:{s.port}"]
+        tokens = s.tokens(kit.text(0, 1000))[:100]
+        s.completion(tokens, 1, slot=0)
+        slot = s.save(0, "with")
+        said = refused(store, slot, *url)
+        expect(said and "LoRA" in said, "an adapter of the server, not given to put-slot: refused", f"{said}")
+        said = refused(store, slot, "--pid", s.process.pid)
+        expect(said and "--lora" in said, "an adapter in the flags of the server, not given to put-slot: refused", f"{said}")
+        given = ["--adapter", "a", "--adapter-scale", "1"]
+        said = refused(store, slot, *url, *given)
+        expect(said is None, "an adapter of the server, given: taken", f"{said}")
+        s.completion(tokens, 1, slot=0, cache=False, lora=[{"id": 0, "scale": 0.5}])
+        said = refused(store, s.save(0, "own"), *url, *given)
+        expect(said and "of its own" in said, "an adapter scale of one request: refused", f"{said}")
 
 
 def debian():
@@ -131,6 +169,7 @@ def run():
         kit.part(case, *one)
     for how in ("context shift", "cache re-use", "re-use of one request"):
         kit.part(changed, how)
+    kit.part(adapters)
     other = debian()
     if other:
         kit.part(builds, other)
