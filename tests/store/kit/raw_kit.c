@@ -28,7 +28,7 @@ void kit_raw_tokens(uint32_t *tokens, uint64_t text, uint32_t n_pages)
     for (uint32_t i = 0; i < n_pages * 64; i++) tokens[i] = (uint32_t)rng_bits(&r);
 }
 
-static void fill_page(uint64_t text, uint32_t page, uint8_t *bytes, size_t n)
+void kit_raw_page(uint64_t text, uint32_t page, uint8_t *bytes, size_t n)
 {
     rng r = {text * 1000003 + page};
     for (size_t i = 0; i + 8 <= n; i += 8) {
@@ -46,7 +46,7 @@ void kit_raw_save(kit_raw *r, uint64_t text, uint32_t n_pages)
     kit_raw_tokens(tokens, text, n_pages);
     quire_prompt p = {.size = sizeof(quire_prompt), .tokens = tokens, .n_tokens = n_pages * 64};
     for (uint32_t i = 0; i < n_pages; i++) {
-        fill_page(text, i, bytes, r->page_bytes);
+        kit_raw_page(text, i, bytes, r->page_bytes);
         quire_status status = quire_namespace_save_raw(r->ns, &p, i, bytes);
         KIT_REQUIRE(status == QUIRE_OK || status == QUIRE_ENOMEM);
     }
@@ -64,7 +64,7 @@ static void compare(void *ctx, uint32_t page_index, const void *bytes)
 {
     expected *e = (expected *)ctx;
     KIT_REQUIRE(page_index == e->next++);
-    fill_page(e->text, page_index, e->bytes, e->n);
+    kit_raw_page(e->text, page_index, e->bytes, e->n);
     KIT_REQUIRE(memcmp(bytes, e->bytes, e->n) == 0);
 }
 
