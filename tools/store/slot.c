@@ -27,18 +27,27 @@ static int open_namespace(store_options *o, quire_store *store, const slot_layou
 
 /* ----------------------------------------------------------------- put-slot */
 
-/* One page after the other, in order. A command may wait where an engine must not: the queue never fills up. */
+#define BETWEEN_FLUSHES (64u << 20) /* bytes; the queue takes 256 MiB */
+
+/* One page after the other. A command may wait where an engine must not, so that the queue never fills up. */
 static quire_status save_pages(store_options *o, quire_store *store, quire_namespace *ns,
                                const slot_file *slot, uint32_t n_pages, uint8_t *page)
 {
-    quire_prompt prompt = {
-        .size = sizeof(quire_prompt), .tokens = slot->tokens, .n_tokens = n_pages * QUIRE_PAGE_TOKENS};
-    quire_status status = QUIRE_OK;
+    const void *pages[1] = {page};
+    quire_chain *chain = NULL;
+    size_t waiting = 0;
+    quire_status status = quire_chain_create(&chain, ns);
+    if (!status) status = quire_chain_append(chain, slot->tokens, n_pages * QUIRE_PAGE_TOKENS, NULL, 0, 0);
     for (uint32_t i = 0; i < n_pages && !status; i++) {
         slot_get_page(slot, i, page);
-        status = quire_namespace_save_raw(ns, &prompt, i, page);
-        if (!status && i % 32 == 31) status = quire_store_flush(store, (uint32_t)o->timeout_ms);
+        status = quire_chain_save_raw(chain, i, 1, pages, NULL);
+        waiting += slot->layout.page_bytes;
+        if (!status && (i % 32 == 31 || waiting >= BETWEEN_FLUSHES)) {
+            status = quire_store_flush(store, (uint32_t)o->timeout_ms);
+            waiting = 0;
+        }
     }
+    quire_chain_destroy(chain);
     return status;
 }
 
