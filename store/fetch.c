@@ -85,15 +85,10 @@ void quire_load_advance(quire_loader *l, quire_load *load)
     }
 }
 
-static void end_survey(quire_loader *l, quire_load *load, bool ask_remote)
+void quire_load_begin_fetch(quire_loader *l, quire_load *load)
 {
-    if (load->stage != QUIRE_STAGE_SURVEYING) return; /* the engine has left */
-    if (ask_remote && quire_load_choose(load, STATE(ON_DISK)) < load->n_pages) {
-        load->stage = QUIRE_STAGE_REMOTE;
-    } else {
-        choose(load);
-        load->stage = load->survey_only ? QUIRE_STAGE_DONE : QUIRE_STAGE_FETCH;
-    }
+    choose(load);
+    load->stage = QUIRE_STAGE_FETCH;
     quire_load_advance(l, load);
 }
 
@@ -109,7 +104,7 @@ typedef struct quire_fetch {
     quire_miss miss;
     quire_sealer *sealer;
     quire_loader *loader;
-    bool done, is_resident, is_flight;
+    bool done, is_resident, is_flight, is_in_room;
     struct quire_fetch *lot; /* those that are taken together */
     uint32_t n_lot;
     struct quire_fetch *next_flight;
@@ -148,9 +143,31 @@ static void make_resident(fetch *f)
     quire_pool_populate(f->load->pool, pages, n);
 }
 
+/* The caller's rooms may be used until they are left; NULL: the caller does not wait any more. */
+static void *enter_room(quire_loader *l, quire_load *load, uint32_t page_index)
+{
+    pthread_mutex_lock(&l->lock);
+    bool may = !atomic_load(&load->ended);
+    load->n_in_rooms += may;
+    pthread_mutex_unlock(&l->lock);
+    return may ? load->rooms[page_index - load->first_page] : NULL;
+}
+
+/* Under the lock. */
+static void leave_room(quire_loader *l, quire_load *load)
+{
+    if (--load->n_in_rooms == 0 && atomic_load(&load->ended)) pthread_cond_broadcast(&l->progress);
+}
+
 static bool take_room(fetch *f)
 {
     quire_load *load = f->load;
+    if (load->rooms) {
+        f->room = enter_room(f->loader, load, f->page_index);
+        f->is_in_room = f->room != NULL;
+        f->miss = f->room ? QUIRE_MISS_ABSENT : QUIRE_MISS_DEADLINE;
+        return f->is_in_room;
+    }
     if (load->pool) {
         if (!f->is_resident) make_resident(f);
         f->room = f->page ? quire_page_room(f->page) : NULL;
@@ -244,6 +261,11 @@ static bool hand_over(const fetch *f, quire_slot *slot)
     } else if (load->pool) {
         if (quire_pool_take_page(&slot->page, load->pool, ns->plan, f->group, f->page_index)) return false;
         memcpy(quire_page_room(slot->page), f->room, bytes);
+    } else if (load->rooms) {
+        void *room = enter_room(f->loader, load, f->page_index);
+        if (!room) return false;
+        memcpy(room, f->room, bytes);
+        return true;
     } else {
         slot->raw = quire_mem_take(quire_namespace_allocator(ns), bytes);
         if (slot->raw) memcpy(slot->raw, f->room, bytes);
@@ -263,6 +285,7 @@ static void serve_followers(quire_loader *l, const fetch *f, quire_slot *followe
         slot->next_follower = NULL;
         slot->follower = NULL;
         slot->from_remote = true;
+        if (has && load->rooms) leave_room(l, load);
         slot->state = has ? QUIRE_SLOT_LOADED : QUIRE_SLOT_ON_REMOTE;
         load->cursor[QUIRE_REMOTE] = 0;
         load->n_under_way--;
@@ -294,6 +317,11 @@ static void end_fetch(fetch *f, int tier)
     quire_counters *count = &l->store->counters;
     bool keep = f->miss == QUIRE_MISS_NONE;
     f->done = true;
+    if (f->is_in_room && !keep) { /* before the log is told: the engine may wait for its rooms in there */
+        pthread_mutex_lock(&l->lock);
+        leave_room(l, load);
+        pthread_mutex_unlock(&l->lock);
+    }
     if (keep) {
         QUIRE_COUNT(count, &f->id.owner->counters, loaded[tier], 1);
         QUIRE_COUNT(count, &f->id.owner->counters, loaded_bytes[tier], f->id.bytes);
@@ -314,6 +342,7 @@ static void end_fetch(fetch *f, int tier)
     }
     quire_slot *slot = quire_load_slot(load, f->group, f->page_index);
     bool ended = atomic_load(&load->ended);
+    if (f->is_in_room && keep) leave_room(l, load); /* followers have copied from it */
     load->n_under_way--;
     if (keep && !ended) {
         slot->page = f->page;
@@ -358,44 +387,6 @@ static quire_load *find_work(quire_loader *l, int tier, quire_slot **slot, uint3
 
 /* -------------------------------------------------------------------- disk */
 
-static void apply_disk(quire_store *store, quire_load *load, const bool *has)
-{
-    size_t n = (size_t)load->n_pages * load->ns->n_groups;
-    for (size_t i = 0; i < n; i++)
-        load->slots[i].state = has && has[i]   ? QUIRE_SLOT_ON_DISK
-                               : store->remote ? QUIRE_SLOT_UNKNOWN
-                                               : QUIRE_SLOT_ABSENT;
-}
-
-static bool *ask_disk(quire_store *store, const quire_load *load)
-{
-    size_t n = (size_t)load->n_pages * load->ns->n_groups;
-    bool *has = (bool *)quire_mem_take(&store->allocator, n);
-    if (has && store->disk) quire_disk_has(store->disk, load->objects, (uint32_t)n, has);
-    return has;
-}
-
-void quire_load_survey_disk(quire_store *store, quire_load *load)
-{
-    bool *has = ask_disk(store, load);
-    apply_disk(store, load, has);
-    quire_mem_free(&store->allocator, has, (size_t)load->n_pages * load->ns->n_groups);
-}
-
-static void survey_disk(quire_loader *l, quire_load *load)
-{
-    load->stage = QUIRE_STAGE_SURVEYING;
-    load->refs++;
-    pthread_mutex_unlock(&l->lock);
-    bool *has = ask_disk(l->store, load);
-    pthread_mutex_lock(&l->lock);
-    if (load->stage == QUIRE_STAGE_SURVEYING) apply_disk(l->store, load, has);
-    end_survey(l, load, l->store->remote != NULL);
-    size_t n = (size_t)load->n_pages * load->ns->n_groups;
-    quire_load_unref(l, load);
-    quire_mem_free(&l->store->allocator, has, n);
-}
-
 /* A thread's share of the slots of a load that are still to be fetched. */
 static uint32_t share_of(const quire_load *load, quire_slot_state state, uint32_t n_threads)
 {
@@ -436,7 +427,7 @@ void *quire_load_from_disk(void *arg)
         if (!load)
             pthread_cond_wait(&l->disk_work, &l->lock);
         else if (!slot)
-            survey_disk(l, load);
+            quire_survey_disk(l, load);
         else
             fetch_disk(l, load);
     }
@@ -445,41 +436,6 @@ void *quire_load_from_disk(void *arg)
 }
 
 /* ------------------------------------------------------------------ remote */
-
-static void survey_remote(quire_loader *l, quire_load *load, quire_lane *lane)
-{
-    quire_counters *count = &l->store->counters;
-    const quire_allocator *a = &l->store->allocator;
-    size_t n = (size_t)load->n_pages * load->ns->n_groups;
-    load->stage = QUIRE_STAGE_SURVEYING;
-    load->refs++;
-    pthread_mutex_unlock(&l->lock);
-    quire_call *calls = (quire_call *)quire_mem_take(a, sizeof *calls * n);
-    uint32_t n_calls = 0;
-    for (size_t i = 0; i < n && calls; i++) /* nobody else touches slots during a survey */
-        if (load->slots[i].state == QUIRE_SLOT_UNKNOWN)
-            calls[n_calls++] = (quire_call){.verb = QUIRE_EXISTS, .object = load->objects[i]};
-    if (calls) quire_lane_run(lane, calls, n_calls, load->deadline);
-    pthread_mutex_lock(&l->lock);
-    if (load->stage == QUIRE_STAGE_SURVEYING) {
-        quire_miss why = QUIRE_MISS_NONE;
-        for (size_t i = 0, c = 0; i < n; i++) {
-            if (load->slots[i].state != QUIRE_SLOT_UNKNOWN) continue;
-            bool found = calls && calls[c].found && !calls[c].miss;
-            if (calls && calls[c].miss && !why) why = calls[c].miss;
-            load->slots[i].state = found ? QUIRE_SLOT_ON_REMOTE : QUIRE_SLOT_ABSENT;
-            load->slots[i].from_remote = found;
-            c++;
-        }
-        if (why) { /* one miss for the page at which the prefix ends because of it */
-            QUIRE_COUNT(count, &load->ns->owner.counters, misses[why], 1);
-            load->n_failed++;
-        }
-    }
-    end_survey(l, load, false);
-    quire_load_unref(l, load);
-    quire_mem_free(a, calls, sizeof *calls * n);
-}
 
 static void on_value(void *ctx, const uint8_t *bytes, size_t n)
 {
@@ -539,7 +495,7 @@ void *quire_load_from_remote(void *arg)
         if (!load)
             pthread_cond_wait(&l->remote_work, &l->lock);
         else if (!slot)
-            survey_remote(l, load, lane);
+            quire_survey_remote(l, load, lane);
         else
             fetch_remote(l, load, lane, sealer);
     }

@@ -24,8 +24,9 @@ struct quire_namespace {
     uint64_t raw_fingerprint;
     pthread_mutex_t lock;
     pthread_cond_t idle;
-    uint64_t n_under_way; /* blobs and loads */
-    uint64_t n_removals;  /* of the store, as far as `recent` knows */
+    uint64_t n_under_way;         /* blobs and loads */
+    _Atomic uint32_t n_forgotten; /* how often an object was to be handed in again */
+    uint64_t n_removals;          /* of the store, as far as `recent` knows */
     uint64_t recent[QUIRE_RECENT];
     uint32_t recent_time[QUIRE_RECENT];
 };
@@ -49,5 +50,7 @@ struct quire_blob *quire_namespace_copy(quire_namespace *ns, const void *bytes);
 void quire_namespace_forget(quire_namespace *ns, const quire_key *object);
 /* Tell the tiers that these objects of a chain were used. */
 void quire_namespace_touch(quire_namespace *ns, const quire_key *objects, uint32_t n);
+/* Tell them of pages that a chain has saved: now, or only if that was not done a short while ago. */
+void quire_chain_touch(quire_chain *chain, bool now);
 
 #endif

@@ -30,8 +30,22 @@ static void write_touches(disk_saver *s)
     s->n_touches = 0;
 }
 
+/* Whether one chain is the beginning of the other: equal keys have equal prefixes. */
+static bool begins(const quire_item *part, const quire_item *whole)
+{
+    uint32_t n = part->n_objects;
+    return n && n <= whole->n_objects && quire_key_equal(&part->objects[n - 1], &whole->objects[n - 1]);
+}
+
 static void add_touch(disk_saver *s, quire_item *item)
 {
+    for (uint32_t i = 0; i < s->n_touches; i++) { /* a prompt that grows page by page is written once */
+        if (!begins(s->touches[i], item)) continue;
+        quire_queue_done(&s->store->queue[QUIRE_DISK], &s->touches[i], 1);
+        memmove(&s->touches[i], &s->touches[i + 1], sizeof *s->touches * (s->n_touches - i - 1));
+        s->touches[s->n_touches - 1] = item; /* the last one is the most recent */
+        return;
+    }
     if (!s->n_touches) s->touch_deadline = quire_now() + TOUCH_DELAY;
     s->touches[s->n_touches++] = item;
     if (s->n_touches == MAX_TOUCHES) write_touches(s);

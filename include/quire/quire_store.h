@@ -16,8 +16,8 @@
  *  - SQLite, OpenSSL and libvalkey allocate their own memory with malloc.
  *
  * Threads. The store creates its own threads; loads and saves never wait for each other. Any thread may call any
- * function, with two exceptions: destroy a namespace or close a store from one thread after all other calls have
- * returned, and do not use a sequence that is being loaded until the load has ended.
+ * function, with three exceptions: destroy a namespace or close a store from one thread after all other calls have
+ * returned, do not use a sequence that is being loaded until the load has ended, and use a chain in one thread at a time.
  */
 #ifndef QUIRE_QUIRE_STORE_H
 #define QUIRE_QUIRE_STORE_H
@@ -226,7 +226,8 @@ typedef struct quire_prompt {
  */
 QUIRE_API quire_status quire_namespace_save(quire_namespace *ns, const quire_prompt *prompt,
                                             const quire_seq *seq);
-/* Saves one page of a raw namespace; the bytes are copied. */
+/* Saves one page of a raw namespace; the bytes are copied. Hashes the prompt up to this page: to save many pages, use a
+ * chain. */
 QUIRE_API quire_status quire_namespace_save_raw(quire_namespace *ns, const quire_prompt *prompt,
                                                 uint32_t page_index, const void *bytes);
 
@@ -234,6 +235,11 @@ QUIRE_API quire_status quire_namespace_save_raw(quire_namespace *ns, const quire
  * also asks the remote and waits at most that long. */
 QUIRE_API quire_status quire_namespace_lookup(quire_namespace *ns, const quire_prompt *prompt,
                                               uint32_t timeout_ms, uint32_t *n_tokens);
+/* The same for n prompts at once: one question to the disk, and one round trip to each node of the remote. n_tokens[i]
+ * belongs to the prompt at prompts + i * prompt_stride bytes. */
+QUIRE_API quire_status quire_namespace_lookup_many(quire_namespace *ns, const quire_prompt *prompts,
+                                                   size_t prompt_stride, uint32_t n, uint32_t timeout_ms,
+                                                   uint32_t *n_tokens);
 
 /*
  * Pins (pinned 1) or unpins (0) the pages of the prompt that are on disk. Pinned pages are not evicted until they are
@@ -242,6 +248,44 @@ QUIRE_API quire_status quire_namespace_lookup(quire_namespace *ns, const quire_p
  */
 QUIRE_API quire_status quire_namespace_pin(quire_namespace *ns, const quire_prompt *prompt, uint32_t pinned,
                                            uint32_t timeout_ms, uint32_t *n_tokens /* may be NULL */);
+
+/* ------------------------------------------------------------------- chain */
+
+/*
+ * A prompt that grows, with the keys of its pages in one namespace. Each key is computed once, when its page is complete,
+ * so that saving or loading costs only what is new. The keys are those that the functions with a quire_prompt use. A chain
+ * keeps a copy of the tokens. Use it in one thread at a time, and destroy it before its namespace.
+ */
+typedef struct quire_chain quire_chain;
+
+QUIRE_API quire_status quire_chain_create(quire_chain **out, quire_namespace *ns); /* of length 0 */
+QUIRE_API void quire_chain_destroy(quire_chain *chain); /* loads that were begun with it go on */
+/* Appends tokens. media: those among them, in ascending order; positions count from the beginning of the whole prompt.
+ * EINVAL: a position is not among the appended tokens. After a failure the chain is as before. */
+QUIRE_API quire_status quire_chain_append(quire_chain *chain, const uint32_t *tokens, uint32_t n_tokens,
+                                          const quire_media *media, size_t media_stride, uint32_t n_media);
+/* Shortens the prompt to its first n_tokens tokens. EINVAL: it is not that long. */
+QUIRE_API quire_status quire_chain_truncate(quire_chain *chain, uint32_t n_tokens);
+QUIRE_API uint32_t quire_chain_length(const quire_chain *chain); /* tokens */
+
+/*
+ * Saves as quire_namespace_save() does; the chain must match the sequence's tokens, at least up to its last finished page.
+ * Pages that this chain handed in during the last 30 seconds cost nothing. *n_dropped (may be NULL) receives the number of
+ * pages, of all groups, that no tier has taken, because its queue is full or memory ran out. They are tried again with
+ * the next call.
+ */
+QUIRE_API quire_status quire_chain_save(quire_chain *chain, const quire_seq *seq, uint32_t *n_dropped);
+/*
+ * Saves n_pages pages of a raw namespace, from first_page on; pages[i] points to the bytes of page first_page + i, which are
+ * copied. Never waits. Stops at the first page that no tier takes: the last *n_dropped pages (may be NULL) were not taken. A
+ * caller that may wait calls quire_store_flush() and then hands these in again. EINVAL: the chain is too short.
+ */
+QUIRE_API quire_status quire_chain_save_raw(quire_chain *chain, uint32_t first_page, uint32_t n_pages,
+                                            const void *const *pages, uint32_t *n_dropped);
+
+/* As quire_namespace_lookup_many(); the chains can belong to different namespaces of one store. */
+QUIRE_API quire_status quire_chain_lookup_many(const quire_chain *const *chains, uint32_t n,
+                                               uint32_t timeout_ms, uint32_t *n_tokens);
 
 /* -------------------------------------------------------------------- load */
 
@@ -255,15 +299,29 @@ typedef struct quire_load quire_load;
  */
 QUIRE_API quire_status quire_load_begin(quire_load **out, quire_namespace *ns, const quire_prompt *prompt,
                                         quire_seq *seq, uint32_t timeout_ms);
+/*
+ * Begins to load pages first_page to first_page + n_pages - 1 of a chain in a raw namespace. Page first_page + i is written
+ * to the page_bytes bytes at rooms[i]. The pages before first_page count as already present. The arrays are copied; the
+ * chain can be changed or destroyed meanwhile. The rooms are the store's until quire_load_end() has returned; after that,
+ * nothing reads or writes them any more. EINVAL: the chain is too short.
+ */
+QUIRE_API quire_status quire_load_begin_raw(quire_load **out, const quire_chain *chain, uint32_t first_page,
+                                            uint32_t n_pages, void *const *rooms, uint32_t timeout_ms);
 QUIRE_API int quire_load_is_done(const quire_load *load);
+/* The time limit is reached now: pages that have not arrived will not, and quire_load_end() returns soon. Does not wait. */
+QUIRE_API void quire_load_cancel(quire_load *load);
 /*
  * Waits until everything is loaded or the time limit is reached, and ends the load in any case. *n_tokens receives the new
  * length of the sequence: the longest prefix whose pages all arrived in time. ENOMEM, or EBUSY if the sequence is in an
  * open step: nothing was added.
+ * For a raw load *n_tokens is the length of the prompt up to the first page that did not arrive. It counts the pages before
+ * first_page. The rooms of this page and of all pages behind it have undefined contents; compute these pages again. If a
+ * page is being read from the disk or opened at that moment, the call also waits for a part of it (at most 1 MiB), because
+ * the rooms are the caller's again after it.
  */
 QUIRE_API quire_status quire_load_end(quire_load *load, uint32_t *n_tokens);
 
-/* Loads pages of a raw namespace, from the first on. Calls take(ctx, page_index, bytes) in order of the index. */
+/* Loads pages of a raw namespace, from the first on, and waits for them. Calls take(ctx, page_index, bytes) in order of the index. */
 typedef void (*quire_take_page_fn)(void *ctx, uint32_t page_index, const void *bytes);
 QUIRE_API quire_status quire_namespace_load_raw(quire_namespace *ns, const quire_prompt *prompt,
                                                 uint32_t timeout_ms, quire_take_page_fn take, void *ctx,

@@ -20,9 +20,9 @@ typedef struct store_options {
     uint8_t secret[32];
     char weights_digest[80];
     /* Of single commands. */
-    const char *file, *tokens, *layout, *like;
-    uint64_t max_bytes, max_age_s, timeout_ms, n_streams;
-    bool yes;
+    const char *file, *tokens, *layout, *like, *server;
+    uint64_t max_bytes, max_age_s, timeout_ms, n_streams, pid;
+    bool yes, computed_from_zero;
 } store_options;
 
 /* The largest size that an option takes. */
