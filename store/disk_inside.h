@@ -16,6 +16,7 @@
 struct quire_disk {
     quire_allocator allocator;
     quire_counters *counters;
+    quire_store_log *log; /* of the store, or NULL */
     char *directory, *index_path;
     int directory_fd, head_fd; /* parts of the head file are locked: QUIRE_LOCK_... */
     uint64_t dev, ino;         /* of the directory */
@@ -47,6 +48,9 @@ struct quire_disk {
     atomic_bool is_damaged; /* the index, whose identity was: */
     _Atomic uint64_t damaged_ino;
     atomic_bool is_scanning, is_over_cap, is_check_due;
+    uint64_t remake_began;   /* of an index that is not whole yet, in this process; 0: none */
+    bool is_remake_told;     /* the log knows of it */
+    uint64_t n_unknown_told; /* records of unknown versions */
 };
 
 /* Parts of the head file that a process locks: to replace the index; to look for records that it lacks; shared, to write to the index:

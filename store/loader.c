@@ -79,7 +79,8 @@ static quire_status create(quire_load **out, quire_namespace *ns, const quire_pr
     quire_namespace_enter(ns);
     load->ns = ns;
     load->ring = *ring;
-    load->deadline = quire_deadline(timeout_ms);
+    load->began = quire_now();
+    load->deadline = load->began + timeout_ms * QUIRE_MS;
     load->refs = 1;
     load->first_page = first_page;
     load->n_pages = prompt->n_tokens / QUIRE_PAGE_TOKENS;
