@@ -19,6 +19,7 @@ static const uint8_t magic[8] = {'Q', 'U', 'I', 'R', 'E', 'S', 'T', 0};
 enum { AT_VERSION = 8, AT_CAP = 16, AT_KEY = 24, AT_CHECK = 56, HEAD_BYTES = 64 };
 
 #define MIN_CAP (16ull << 20)
+#define TICK_MAX (1ull << 62) /* later ones are damage */
 
 /* SQLite's locks belong to the process: nobody else in it may open and close the index. */
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -159,6 +160,10 @@ static quire_index_rc adopt(quire_disk *d, uint64_t cap_asked)
     quire_index_head h;
     quire_index_rc rc = quire_disk_begin_write(d, &h);
     if (rc) return rc;
+    /* The clock may have been ahead when pages were used: they must not be younger than all that is saved from now on. */
+    uint64_t newest = 0;
+    rc = quire_index_newest(&d->writer, &newest);
+    if (!rc && newest > d->last_tick && newest < TICK_MAX) d->last_tick = newest;
     uint64_t boot = this_boot();
     bool rebooted = h.boot != boot;
     if (cap_asked) h.cap_bytes = cap_asked;
@@ -166,7 +171,7 @@ static quire_index_rc adopt(quire_disk *d, uint64_t cap_asked)
     h.boot = boot;
     d->is_over_cap = quire_disk_taken(&h) + h.free_bytes > quire_disk_budget(d, &h);
     d->is_scanning = h.scan_slab < h.scan_end;
-    rc = quire_disk_end_write(d, &h, QUIRE_INDEX_OK);
+    rc = quire_disk_end_write(d, &h, rc == QUIRE_INDEX_NONE ? QUIRE_INDEX_OK : rc);
     if (!rc && rebooted) d->is_check_due = true;
     return rc;
 }

@@ -181,6 +181,17 @@ quire_index_rc quire_index_oldest(quire_index *ix, quire_entry *out)
     return one_entry(ix, QUIRE_SQL_OLDEST, &version, 1, out);
 }
 
+quire_index_rc quire_index_newest(quire_index *ix, uint64_t *tick)
+{
+    const int64_t version = QUIRE_RECORD_VERSION;
+    quire_index_rc rc;
+    sqlite3_stmt *s = row_of(ix, QUIRE_SQL_NEWEST, &version, 1, &rc);
+    if (!s) return rc;
+    *tick = (uint64_t)sqlite3_column_int64(s, 0);
+    done(s);
+    return QUIRE_INDEX_OK;
+}
+
 quire_index_rc quire_index_next(quire_index *ix, int64_t after, quire_entry *out, uint32_t cap, uint32_t *n)
 {
     const int64_t values[] = {after, cap};
