@@ -266,7 +266,7 @@ static void destroy(quire_disk *d)
 
 static quire_disk *create(const char *directory, const quire_allocator *a)
 {
-    char path[4200];
+    char whole[8300], path[8320];
     quire_disk *d = (quire_disk *)quire_mem_take(a, sizeof *d);
     if (!d) return NULL;
     d->allocator = *a;
@@ -278,8 +278,11 @@ static quire_disk *create(const char *directory, const quire_allocator *a)
     pthread_mutex_init(&d->write_lock, NULL);
     pthread_mutex_init(&d->spare_lock, NULL);
     pthread_mutex_init(&d->keeper_lock, NULL);
-    (void)snprintf(path, sizeof path, "%s/" QUIRE_INDEX_FILE, directory);
-    d->directory = quire_mem_text(a, directory);
+    /* The process may change its own directory. */
+    char *here = *directory == '/' ? NULL : getcwd(path, 4200);
+    (void)snprintf(whole, sizeof whole, "%s%s%s", here ? here : "", here ? "/" : "", directory);
+    (void)snprintf(path, sizeof path, "%s/" QUIRE_INDEX_FILE, whole);
+    d->directory = quire_mem_text(a, whole);
     d->index_path = quire_mem_text(a, path);
     for (uint32_t i = 0; i < QUIRE_READERS; i++) {
         pthread_mutex_init(&d->reader_lock[i], NULL);
