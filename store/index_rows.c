@@ -381,7 +381,8 @@ quire_index_rc quire_index_drop_free(quire_index *ix, uint32_t slab, uint64_t *b
     quire_index_rc rc;
     sqlite3_stmt *s = row_of(ix, QUIRE_SQL_FREE_IN_SLAB, &value, 1, &rc);
     if (!s) return rc;
-    *bytes = (uint64_t)sqlite3_column_double(s, 0);
+    int64_t sum = sqlite3_column_int64(s, 0); /* of rows whose sums nobody has looked at */
+    *bytes = sum > 0 ? (uint64_t)sum : 0;
     done(s);
     return run_numbers(ix, QUIRE_SQL_FREE_DROP_SLAB, &value, 1);
 }
