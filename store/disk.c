@@ -21,6 +21,7 @@ static const uint8_t magic[8] = {'Q', 'U', 'I', 'R', 'E', 'S', 'T', 0};
 enum { AT_VERSION = 8, AT_CAP = 16, AT_KEY = 24, AT_CHECK = 56, HEAD_BYTES = 64 };
 
 #define MIN_CAP (16ull << 20)
+#define TICK_MAX (1ull << 62) /* later ones are damage */
 
 /* SQLite's locks belong to the process: nobody else in it may open and close the index. */
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -161,6 +162,10 @@ static quire_index_rc adopt(quire_disk *d, uint64_t cap_asked)
     quire_index_head h;
     quire_index_rc rc = quire_disk_begin_write(d, &h);
     if (rc) return rc;
+    /* The clock may have been ahead when pages were used: they must not be younger than all that is saved from now on. */
+    uint64_t newest = 0;
+    rc = quire_index_newest(&d->writer, &newest);
+    if (!rc && newest > d->last_tick && newest < TICK_MAX) d->last_tick = newest;
     uint64_t boot = this_boot();
     bool rebooted = h.boot != boot;
     if (cap_asked) h.cap_bytes = cap_asked;
@@ -168,7 +173,7 @@ static quire_index_rc adopt(quire_disk *d, uint64_t cap_asked)
     h.boot = boot;
     d->is_over_cap = quire_disk_taken(&h) + h.free_bytes > quire_disk_budget(d, &h);
     d->is_scanning = h.scan_slab < h.scan_end;
-    rc = quire_disk_end_write(d, &h, QUIRE_INDEX_OK);
+    rc = quire_disk_end_write(d, &h, rc == QUIRE_INDEX_NONE ? QUIRE_INDEX_OK : rc);
     if (!rc && rebooted) d->is_check_due = true;
     return rc;
 }
@@ -267,7 +272,7 @@ static void destroy(quire_disk *d)
 
 static quire_disk *create(const char *directory, const quire_allocator *a)
 {
-    char path[4200];
+    char whole[8300], path[8320];
     quire_disk *d = (quire_disk *)quire_mem_take(a, sizeof *d);
     if (!d) return NULL;
     d->allocator = *a;
@@ -280,8 +285,11 @@ static quire_disk *create(const char *directory, const quire_allocator *a)
     pthread_mutex_init(&d->spare_lock, NULL);
     pthread_mutex_init(&d->keeper_lock, NULL);
     quire_disk_begin_quotas(d);
-    (void)snprintf(path, sizeof path, "%s/" QUIRE_INDEX_FILE, directory);
-    d->directory = quire_mem_text(a, directory);
+    /* The process may change its own directory. */
+    char *here = *directory == '/' ? NULL : getcwd(path, 4200);
+    (void)snprintf(whole, sizeof whole, "%s%s%s", here ? here : "", here ? "/" : "", directory);
+    (void)snprintf(path, sizeof path, "%s/" QUIRE_INDEX_FILE, whole);
+    d->directory = quire_mem_text(a, whole);
     d->index_path = quire_mem_text(a, path);
     for (uint32_t i = 0; i < QUIRE_READERS; i++) {
         pthread_mutex_init(&d->reader_lock[i], NULL);

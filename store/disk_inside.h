@@ -82,6 +82,8 @@ void quire_disk_unlock(quire_disk *d, int part);
 
 /* ------------------------------------------------------------- transactions */
 
+/* false: the directory was moved away or removed. Everything is a miss until it is back. */
+bool quire_disk_is_in_place(const quire_disk *d);
 /* A connection with a transaction that reads; NULL: *rc. Ended with its outcome. */
 quire_index *quire_disk_begin_read(quire_disk *d, quire_index_rc *rc);
 quire_index_rc quire_disk_end_read(quire_disk *d, quire_index *ix, quire_index_rc rc);

@@ -57,7 +57,7 @@ quire_index_rc quire_disk_make_index(quire_disk *d, uint64_t cap_bytes)
 static void replace_index(quire_disk *d)
 {
     struct stat st;
-    if (!quire_disk_lock(d, QUIRE_LOCK_INDEX, true, 5000)) return;
+    if (!quire_disk_is_in_place(d) || !quire_disk_lock(d, QUIRE_LOCK_INDEX, true, 5000)) return;
     bool is_there = lstat(d->index_path, &st) == 0;
     if (!is_there || (uint64_t)st.st_ino == d->damaged_ino) {
         if (quire_disk_make_index(d, d->cap_bytes) == QUIRE_INDEX_OK) {

@@ -16,6 +16,13 @@ static void note(quire_disk *d, const quire_index *ix, quire_index_rc rc)
     quire_disk_wake_keeper(d);
 }
 
+/* Slabs and locks belong to the directory that was opened, the index is found by its name: both must be of one directory. */
+bool quire_disk_is_in_place(const quire_disk *d)
+{
+    struct stat st;
+    return stat(d->directory, &st) == 0 && st.st_dev == d->dev && st.st_ino == d->ino;
+}
+
 quire_index *quire_disk_begin_read(quire_disk *d, quire_index_rc *rc)
 {
     uint32_t first = atomic_fetch_add_explicit(&d->next_reader, 1, memory_order_relaxed), i = 0;
@@ -25,7 +32,8 @@ quire_index *quire_disk_begin_read(quire_disk *d, quire_index_rc *rc)
         pthread_mutex_lock(&d->reader_lock[first % QUIRE_READERS]);
     }
     quire_index *ix = &d->reader[(first + i) % QUIRE_READERS];
-    *rc = quire_index_begin(ix, false, QUIRE_LOCK_TIMEOUT_MS);
+    *rc =
+        quire_disk_is_in_place(d) ? quire_index_begin(ix, false, QUIRE_LOCK_TIMEOUT_MS) : QUIRE_INDEX_FAILED;
     if (!*rc) return ix;
     (void)quire_disk_end_read(d, ix, *rc);
     return NULL;
@@ -51,8 +59,8 @@ static void end_writing(quire_disk *d, quire_index_rc rc)
 quire_index_rc quire_disk_begin_write(quire_disk *d, quire_index_head *h)
 {
     pthread_mutex_lock(&d->write_lock);
-    quire_index_rc rc = QUIRE_INDEX_BUSY;
-    if (quire_disk_lock(d, QUIRE_LOCK_WRITERS, false, QUIRE_LOCK_TIMEOUT_MS))
+    quire_index_rc rc = quire_disk_is_in_place(d) ? QUIRE_INDEX_BUSY : QUIRE_INDEX_FAILED;
+    if (rc == QUIRE_INDEX_BUSY && quire_disk_lock(d, QUIRE_LOCK_WRITERS, false, QUIRE_LOCK_TIMEOUT_MS))
         rc = quire_index_begin(&d->writer, true, QUIRE_LOCK_TIMEOUT_MS);
     if (!rc) {
         rc = quire_index_read_head(&d->writer, h);

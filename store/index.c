@@ -288,26 +288,37 @@ static quire_index_rc check_places(quire_index *ix)
     return found ? found : quire_index_judge(rc);
 }
 
+/* Both end, or have the same row. */
+static bool same_step(sqlite3_stmt *ours, sqlite3_stmt *right, int *rc)
+{
+    *rc = sqlite3_step(ours);
+    if (sqlite3_step(right) != *rc) return false;
+    for (int i = 0; *rc == SQLITE_ROW && i < sqlite3_column_count(right); i++) {
+        const char *a = (const char *)sqlite3_column_text(ours, i);
+        const char *b = (const char *)sqlite3_column_text(right, i);
+        if (!a != !b || (a && strcmp(a, b) != 0)) return false;
+    }
+    return true;
+}
+
 /* Damage in the schema can leave statements that are understood and do something else. */
 static quire_index_rc check_schema(quire_index *ix)
 {
-    sqlite3_stmt *s = NULL;
-    const char *rest = schema;
-    int rc = sqlite3_prepare_v2(ix->db, "SELECT sql FROM sqlite_schema WHERE sql NOT NULL ORDER BY rowid", -1,
-                                &s, NULL);
-    quire_index_rc found = quire_index_judge(rc);
-    while (!rc && !found && (rc = sqlite3_step(s)) == SQLITE_ROW) {
-        const char *sql = (const char *)sqlite3_column_text(s, 0);
-        size_t n = sql ? strlen(sql) : 0;
-        if (!n || strncmp(sql, rest, n) != 0 || rest[n] != ';')
-            found = QUIRE_INDEX_DAMAGED;
-        else
-            rest += n + 1;
-        rc = SQLITE_OK;
-    }
-    (void)sqlite3_finalize(s);
-    if (!found) found = quire_index_judge(rc);
-    return found || !*rest ? found : QUIRE_INDEX_DAMAGED;
+    static const char sql[] = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY rowid";
+    sqlite3 *db = NULL;
+    sqlite3_stmt *ours = NULL, *right = NULL;
+    quire_index_rc found = QUIRE_INDEX_OK;
+    int rc = sqlite3_open_v2(":memory:", &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
+    if (!rc) rc = sqlite3_exec(db, schema, NULL, NULL, NULL);
+    if (!rc) rc = sqlite3_prepare_v2(db, sql, -1, &right, NULL);
+    if (rc) found = QUIRE_INDEX_FAILED;
+    if (!rc) found = quire_index_judge(rc = sqlite3_prepare_v2(ix->db, sql, -1, &ours, NULL));
+    for (rc = SQLITE_ROW; rc == SQLITE_ROW && !found;)
+        if (!same_step(ours, right, &rc)) found = QUIRE_INDEX_DAMAGED;
+    (void)sqlite3_finalize(ours);
+    (void)sqlite3_finalize(right);
+    (void)sqlite3_close_v2(db);
+    return found;
 }
 
 quire_index_rc quire_index_check(quire_index *ix)

@@ -96,6 +96,8 @@ quire_index_rc quire_index_pin(quire_index *ix, const quire_entry *e, bool pinne
 quire_index_rc quire_index_set_version(quire_index *ix, const quire_entry *e, uint32_t version);
 /* The least recently used one that may go. */
 quire_index_rc quire_index_oldest(quire_index *ix, quire_entry *out);
+/* When the most recently used one was used. */
+quire_index_rc quire_index_newest(quire_index *ix, uint64_t *tick);
 /* Those after an id, in order. NONE: no more. */
 quire_index_rc quire_index_next(quire_index *ix, int64_t after, quire_entry *out, uint32_t cap, uint32_t *n);
 /* The one that begins at or before a place and the one after, to see whether a region is taken. NONE: not. */

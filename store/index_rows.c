@@ -191,6 +191,17 @@ quire_index_rc quire_index_entries(quire_index *ix, quire_sql which, const int64
     return rc ? rc : quire_index_judge(end);
 }
 
+quire_index_rc quire_index_newest(quire_index *ix, uint64_t *tick)
+{
+    const int64_t version = QUIRE_RECORD_VERSION;
+    quire_index_rc rc;
+    sqlite3_stmt *s = row_of(ix, QUIRE_SQL_NEWEST, &version, 1, &rc);
+    if (!s) return rc;
+    *tick = (uint64_t)sqlite3_column_int64(s, 0);
+    done(s);
+    return QUIRE_INDEX_OK;
+}
+
 quire_index_rc quire_index_next(quire_index *ix, int64_t after, quire_entry *out, uint32_t cap, uint32_t *n)
 {
     const int64_t values[] = {after, cap};
@@ -360,7 +371,8 @@ quire_index_rc quire_index_drop_free(quire_index *ix, uint32_t slab, uint64_t *b
     quire_index_rc rc;
     sqlite3_stmt *s = quire_index_row(ix, QUIRE_SQL_FREE_IN_SLAB, &value, 1, &rc);
     if (!s) return rc;
-    *bytes = (uint64_t)sqlite3_column_double(s, 0);
+    int64_t sum = sqlite3_column_int64(s, 0); /* of rows whose sums nobody has looked at */
+    *bytes = sum > 0 ? (uint64_t)sum : 0;
     done(s);
     return quire_index_run_numbers(ix, QUIRE_SQL_FREE_DROP_SLAB, &value, 1);
 }

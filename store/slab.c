@@ -103,6 +103,22 @@ static quire_slab *enlist(quire_slabs *s, uint32_t id, int fd, bool direct)
     return slab;
 }
 
+/* Files that another process has removed: nobody asks for their numbers again. Under the lock. */
+static void close_removed(quire_slabs *s)
+{
+    for (quire_slab **at = &s->first; *at;) {
+        quire_slab *slab = *at;
+        struct stat st;
+        if (slab->refs || fstat(slab->fd, &st) || st.st_nlink) {
+            at = &slab->next;
+            continue;
+        }
+        *at = slab->next;
+        close(slab->fd);
+        quire_mem_free(&s->allocator, slab, sizeof *slab);
+    }
+}
+
 quire_slab *quire_slab_take(quire_slabs *s, uint32_t id)
 {
     bool direct;
@@ -112,6 +128,7 @@ quire_slab *quire_slab_take(quire_slabs *s, uint32_t id)
     if (slab) {
         slab->refs++;
     } else {
+        close_removed(s);
         int fd = open_file(s, id, 0, &direct);
         if (fd >= 0) slab = enlist(s, id, fd, direct);
     }

@@ -36,6 +36,7 @@ typedef struct tally {
     uint64_t parts[KIT_PARTS], parts_seen[KIT_PARTS];
     uint64_t n_rebuilt, n_changed;
     uint64_t unverified; /* of records */
+    uint64_t n_again;    /* had to be saved more than once */
 } tally;
 
 static void fail(const char *what, long n)
@@ -55,6 +56,13 @@ static void expect_whole(damage_child *c, bool save)
         n = damage_ask_both(c, DAMAGE_LOAD_ALL, 0);
     }
     if (n != (long)DAMAGE_ALL) fail("pages are missing", n);
+}
+
+/* Nobody has anything of the index in memory any more; then both read it. */
+static long reread(damage_child *c)
+{
+    (void)damage_ask_both(c, DAMAGE_FORGET, 0);
+    return damage_ask_both(c, DAMAGE_LOAD_ALL, 0);
 }
 
 static ino_t inode_of(const char *path)
@@ -105,8 +113,14 @@ static bool flip_record(damage_child *c, const char *dir, rng *r, tally *t)
     if (n[0] != expected || n[1] != expected) fail("another number of pages came", n[0] * 100 + n[1]);
     if (!unverified && !reason[0] && !reason[1]) fail("nobody says why the page is missing", 0);
     if (unverified) return true;
-    (void)damage_ask(&c[rng_bits(r) % 2], DAMAGE_SAVE, text);
-    long again = damage_ask_both(c, DAMAGE_LOAD, text);
+    /* A removal that waited too long for a lock is made up for when the page is met again. */
+    long again = 0;
+    for (int i = 0; i < 4 && again != (long)DAMAGE_PAGES; i++) {
+        (void)damage_ask(&c[rng_bits(r) % 2], DAMAGE_SAVE, text);
+        long a = damage_ask(&c[0], DAMAGE_LOAD, text), b = damage_ask(&c[1], DAMAGE_LOAD, text);
+        again = a % DAMAGE_REASON < b % DAMAGE_REASON ? a : b;
+        t->n_again += i > 0;
+    }
     if (again != (long)DAMAGE_PAGES) fail("what was saved again is not there", again);
     return true;
 }
@@ -128,13 +142,14 @@ static bool flip_index(damage_child *c, const char *dir, rng *r, tally *t)
     char path[600];
     size_t n;
     snprintf(path, sizeof path, "%s/index", dir);
+    (void)damage_ask_both(c, DAMAGE_FLUSH, 0); /* or a page that is cached is written over it */
     ino_t before = inode_of(path);
     uint8_t *parts = kit_sqlite_parts(path, &n);
     uint64_t byte = choose_byte(r, parts, n);
     kit_part part = (kit_part)parts[byte];
     free(parts);
     flip(path, byte, (uint32_t)(rng_bits(r) % 8));
-    long left = damage_ask_both(c, DAMAGE_REREAD, 0);
+    long left = reread(c);
     (void)damage_ask_both(c, DAMAGE_CHECK, 0);
     expect_whole(c, false); /* nothing was wrong with the records: all come back without being saved again */
     bool rebuilt = inode_of(path) != before, seen = rebuilt || left < (long)DAMAGE_ALL;
@@ -159,7 +174,7 @@ static bool flip_journal(damage_child *c, const char *dir, rng *r, tally *t)
     bool is_there = fd >= 0 && pread(fd, &first, 1, 0) == 1 && !first;
     if (is_there) {
         flip(path, 0, (uint32_t)(rng_bits(r) % 8));
-        (void)damage_ask_both(c, DAMAGE_REREAD, 0);
+        (void)reread(c);
         (void)damage_ask_both(c, DAMAGE_CHECK, 0);
         expect_whole(c, false);
         struct stat st;
@@ -212,7 +227,7 @@ static bool flip_slab_head(damage_child *c, const char *dir, rng *r, tally *t)
     ino_t before = inode_of(index);
     flip(path, byte, bit);
     KIT_REQUIRE(unlink(index) == 0);
-    (void)damage_ask_both(c, DAMAGE_REREAD, 0);
+    (void)reread(c);
     expect_whole(c, false);
     if (inode_of(index) == before) fail("the index was not made anew", 0);
     t->flips[SLAB_HEAD]++;
@@ -251,7 +266,7 @@ static void change_files(damage_child *c, const char *dir, tally *t)
             KIT_REQUIRE(n > 0 && n < (int)sizeof command);
             snprintf(damage_last, sizeof damage_last, "%.690s", command);
             if (system(command)) continue; /* not to be done to this one */
-            (void)damage_ask_both(c, DAMAGE_REREAD, 0);
+            (void)reread(c);
             (void)damage_ask_both(c, DAMAGE_CHECK, 0);
             (void)damage_ask_both(c, DAMAGE_LOAD_ALL, 0);
             (void)damage_ask(&c[0], DAMAGE_REOPEN, 0); /* opened by one while the other goes on */
@@ -276,7 +291,7 @@ static void lose_index(damage_child *c, const char *dir)
         snprintf(command, sizeof command, "cd '%s' && rm -f %s", dir, names[i]);
         snprintf(damage_last, sizeof damage_last, "%.690s", command);
         KIT_REQUIRE(system(command) == 0);
-        (void)damage_ask_both(c, DAMAGE_REREAD, 0);
+        (void)reread(c);
         expect_whole(c, false);
         (void)damage_ask(&c[0], DAMAGE_REOPEN, 0);
         (void)damage_ask(&c[1], DAMAGE_REOPEN, 0);
@@ -289,9 +304,10 @@ static void print(const tally *t)
     static const char *const names[] = {"unused room", "the file's first 100 bytes",
                                         "heads of pages and pointers", "rows and index entries"};
     printf(
-        "%llu bits of records: %llu made their page a miss, %llu are in the two places that are not verified\n",
+        "%llu bits of records: %llu made their page a miss, %llu are in the two places that are not verified; %llu had "
+        "to be saved again more than once\n",
         (unsigned long long)t->flips[RECORD], (unsigned long long)t->seen[RECORD],
-        (unsigned long long)t->unverified);
+        (unsigned long long)t->unverified, (unsigned long long)t->n_again);
     printf("%llu bits of the index, of which %llu were noticed; it was made anew %llu times:",
            (unsigned long long)t->flips[INDEX], (unsigned long long)t->seen[INDEX],
            (unsigned long long)t->n_rebuilt);

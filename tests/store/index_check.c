@@ -73,6 +73,18 @@ int main(void)
             return 1;
         }
     }
+    /* Free space that cannot be is no space. */
+    sqlite3 *db;
+    quire_index ix;
+    uint64_t bytes = 1;
+    make(path);
+    KIT_REQUIRE(sqlite3_open(path, &db) == SQLITE_OK);
+    KIT_REQUIRE(!sqlite3_exec(db, "UPDATE free SET bytes = -9000000000000000000", NULL, NULL, NULL));
+    sqlite3_close(db);
+    quire_index_init(&ix, path);
+    KIT_REQUIRE(!quire_index_begin(&ix, true, 1000) && !quire_index_drop_free(&ix, 1, &bytes) && !bytes);
+    KIT_REQUIRE(!quire_index_end(&ix, QUIRE_INDEX_OK));
+    quire_index_close(&ix);
     /* A flipped bit in the schema, which SQLite still understands. */
     static const char *const words[] = {"sum INTEGER", "tick INTEGER", "foreign_records", "pinned = 0"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {

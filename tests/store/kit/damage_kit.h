@@ -21,8 +21,8 @@ enum {
     DAMAGE_SAVE = 's',     /* one text */
     DAMAGE_SAVE_ALL = 'S',
     DAMAGE_PLACES = 'p', /* of a text's pages: slab and offset of each */
-    DAMAGE_REREAD =
-        'D', /* drops every connection to the index, with all that is cached of it; then loads all */
+    DAMAGE_FLUSH = 'F',  /* nothing is left to be written */
+    DAMAGE_FORGET = 'D', /* drops every connection to the index, with all that is cached of it */
     DAMAGE_CHECK =
         'X', /* saves a page that nobody has; then has every byte of the index read that means something */
     DAMAGE_TRIM = 'T', /* evicts pages that were saved so */
