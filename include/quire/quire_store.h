@@ -65,13 +65,12 @@ typedef struct quire_store_options {
     size_t queue_bytes;          /* limit of pages that wait to be saved, per tier; 0: 256 MiB */
     const quire_store_remote *remote; /* NULL: no remote tier */
     const quire_allocator *allocator; /* copied */
-    const quire_log
-        *log;      /* copied; told of nodes that are lost or back, changes of the cluster, damaged pages */
-    char *message; /* receives one sentence if opening fails, else ""; may be NULL */
+    const quire_log *log; /* copied; told of nodes that are lost or back, changes of the cluster, damaged pages */
+    char *message;        /* receives one sentence if opening fails, else ""; may be NULL */
     size_t message_size;
-    uint64_t
-        disk_cache_bytes; /* of pages that are loaded again and again, as much stays in the operating system's page cache;
-                                  0: 1 GiB, at most a sixteenth of the memory; 1: none */
+    /* Of pages that are loaded again and again so many bytes may stay in the operating system's page cache; all else is read past it.
+     * 0: 1 GiB, at most a sixteenth of the memory; 1: none. */
+    uint64_t disk_cache_bytes;
 } quire_store_options;
 
 /* Opens a store. disk_bytes 0 keeps the limit of an existing directory; a new directory needs a limit. A remote that does
