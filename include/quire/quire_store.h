@@ -65,16 +65,16 @@ typedef struct quire_store_options {
     size_t queue_bytes;          /* limit of pages that wait to be saved, per tier; 0: 256 MiB */
     const quire_store_remote *remote; /* NULL: no remote tier */
     const quire_allocator *allocator; /* copied */
-    const quire_log
-        *log; /* copied; told of what operators should know (docs/store.md), some lines a minute at most */
+    /* Copied; told of what operators should know (docs/store.md), some lines a minute at most. */
+    const quire_log *log;
     char *message; /* receives one sentence if opening fails, else ""; may be NULL */
     size_t message_size;
-    uint64_t
-        disk_cache_bytes; /* of pages that are loaded again and again, as much stays in the operating system's page cache;
-                                  0: 1 GiB, at most a sixteenth of the memory; 1: none */
-    uint64_t
-        tenant_bytes; /* limit of each tenant's records on disk; 0: as before, none in a new directory; UINT64_MAX:
-                              none. Holds for all processes that have the directory open */
+    /* Of pages that are loaded again and again so many bytes may stay in the operating system's page cache; all else is read past it.
+     * 0: 1 GiB, at most a sixteenth of the memory; 1: none. */
+    uint64_t disk_cache_bytes;
+    /* Limit of each tenant's records on disk; holds for all processes that have the directory open. 0: as before, none in a new
+     * directory; UINT64_MAX: none. */
+    uint64_t tenant_bytes;
     uint32_t seal_disk; /* 1: pages are encrypted on disk with a key made from the tenant's secret */
     uint32_t reserved;  /* 0 */
 } quire_store_options;

@@ -34,7 +34,7 @@ class _Remote(n.Sized):
 class _Options(n.Sized):
     _fields_ = [("directory", c_char_p), ("disk_bytes", c_uint64), ("disk_bytes_per_day", c_uint64), ("disk_threads", c_uint32),
                 ("no_promote", c_uint32), ("queue_bytes", c_size_t), ("remote", POINTER(_Remote)), ("allocator", c_void_p),
-                ("log", c_void_p), ("message", c_char_p), ("message_size", c_size_t)]
+                ("log", c_void_p), ("message", c_char_p), ("message_size", c_size_t), ("disk_cache_bytes", c_uint64)]
 
 
 class _Stats(n.Sized):
@@ -151,18 +151,21 @@ class Store(Shared):
     """A store with a directory, a remote, or both. A process can open a directory only once; any number of processes can share it.
 
     Closing the store, or the end of the process, saves the pages queued for the disk and closes its namespaces. disk_bytes limits the
-    size of all its files; a new directory needs it, and 0 keeps the limit of an existing one.
+    size of all its files; a new directory needs it, and 0 keeps the limit of an existing one. disk_cache_bytes: of pages that are loaded
+    again and again so much may stay in the operating system's page cache (0: 1 GiB, at most a sixteenth of the memory; 1: none).
     """
 
     def __init__(self, directory: "Union[str, PathLike[str], None]" = None, *, disk_bytes: int = 0, disk_bytes_per_day: int = 0,
-                 disk_threads: int = 0, promote: bool = True, queue_bytes: int = 0, remote: Optional[Remote] = None) -> None:
+                 disk_threads: int = 0, promote: bool = True, queue_bytes: int = 0, remote: Optional[Remote] = None,
+                 disk_cache_bytes: int = 0) -> None:
         message = ctypes.create_string_buffer(512)
         options = _Options(directory=None if directory is None else fsencode(directory),
                            disk_bytes=n.u64(disk_bytes, "disk_bytes"),
                            disk_bytes_per_day=n.u64(disk_bytes_per_day, "disk_bytes_per_day"),
                            disk_threads=n.u32(disk_threads, "disk_threads"), no_promote=int(not promote),
                            queue_bytes=n.u64(queue_bytes, "queue_bytes"),
-                           message=ctypes.cast(message, c_char_p), message_size=len(message))
+                           message=ctypes.cast(message, c_char_p), message_size=len(message),
+                           disk_cache_bytes=n.u64(disk_cache_bytes, "disk_cache_bytes"))
         if remote is not None:
             options.remote = ctypes.pointer(_Remote(
                 _text(remote.host), _text(remote.user), _text(remote.password), n.u32(remote.port, "port"), int(remote.tls),
