@@ -31,16 +31,18 @@ static int put_pages(store_options *o, quire_store *store, quire_namespace *ns, 
 {
     uint32_t n_held = slot->n_tokens < slot->n_cells ? slot->n_tokens : slot->n_cells,
              n_pages = n_held / QUIRE_PAGE_TOKENS;
-    quire_prompt prompt = {
-        .size = sizeof(quire_prompt), .tokens = slot->tokens, .n_tokens = n_pages * QUIRE_PAGE_TOKENS};
     uint8_t *page = (uint8_t *)malloc(slot->layout.page_bytes);
-    quire_status status = page ? QUIRE_OK : QUIRE_ENOMEM;
+    const void *bytes = page;
+    quire_chain *chain = NULL;
+    quire_status status = page ? quire_chain_create(&chain, ns) : QUIRE_ENOMEM;
+    if (!status) status = quire_chain_append(chain, slot->tokens, n_pages * QUIRE_PAGE_TOKENS, NULL, 0, 0);
     for (uint32_t i = 0; i < n_pages && !status; i++) {
         slot_get_page(slot, i, page);
-        status = quire_namespace_save_raw(ns, &prompt, i, page);
+        status = quire_chain_save_raw(chain, i, 1, &bytes, NULL);
         /* A command may wait where an engine must not: the queue never fills up. */
         if (!status && i % 32 == 31) status = quire_store_flush(store, (uint32_t)o->timeout_ms);
     }
+    quire_chain_destroy(chain);
     free(page);
     if (!status) status = quire_store_flush(store, (uint32_t)o->timeout_ms);
     return status ? tool_failed(o->command, "%s", quire_status_text(status)) : TOOL_OK;
