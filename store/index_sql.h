@@ -19,8 +19,8 @@
     X(FIND, "SELECT " QUIRE_ENTRY_COLUMNS " FROM objects INDEXED BY by_key WHERE k = ?1")                    \
     X(OLDEST, "SELECT " QUIRE_ENTRY_COLUMNS " FROM objects INDEXED BY by_use"                                \
               " WHERE pinned = 0 AND version = ?1 ORDER BY tick LIMIT 1")                                    \
-    X(NEWEST, "SELECT tick FROM objects INDEXED BY by_use" \
- " WHERE pinned = 0 AND version = ?1 ORDER BY tick DESC LIMIT 1") \
+    X(NEWEST, "SELECT tick FROM objects INDEXED BY by_use"                                                   \
+              " WHERE pinned = 0 AND version = ?1 ORDER BY tick DESC LIMIT 1")                               \
     X(NEXT, "SELECT " QUIRE_ENTRY_COLUMNS " FROM objects WHERE id > ?1 ORDER BY id LIMIT ?2")                \
     X(BEFORE, "SELECT " QUIRE_ENTRY_COLUMNS " FROM objects INDEXED BY by_place"                              \
               " WHERE slab = ?1 AND at < ?2 ORDER BY at DESC LIMIT 1")                                       \
