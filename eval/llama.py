@@ -198,17 +198,18 @@ class Answer:
 
 
 class Server:
-    """llama-server on a free port of the loopback device. `slots` is the directory of slot files."""
+    """llama-server on a free port of the loopback device. `slots` is the directory of slot files; `host` that of the
+    programs, if it is not programs()."""
 
     patience = 900  # seconds for an answer
 
-    def __init__(self, path, *args, plugin=True, env=None, slots=None):
+    def __init__(self, path, *args, plugin=True, env=None, slots=None, host=None):
         self.slots = Path(slots or tempfile.mkdtemp(dir=folder(), prefix="slots-"))
         self.with_plugin, self.env = plugin, env
         self.process = None
         for attempt in range(3):  # the port may have been taken in between
             self.port = free_port()
-            self.command = [str(programs() / "llama-server"), "-m", str(path), "--host", "127.0.0.1",
+            self.command = [str(Path(host or programs()) / "llama-server"), "-m", str(path), "--host", "127.0.0.1",
                             "--port", str(self.port), "-t", threads, "--slots", "--slot-save-path",
                             f"{self.slots}/", "-lv", "4", *map(str, args)]
             fd, self.log_path = tempfile.mkstemp(dir=folder(), prefix="server-", suffix=".log")

@@ -2,6 +2,7 @@
 /* store: the disk tier: directory, head file, usage. */
 #define _GNU_SOURCE
 #include "store/disk_inside.h"
+#include "store/seal.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,6 +12,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define HEAD_FILE "quire-store"
@@ -226,6 +228,7 @@ static quire_status open_all(quire_disk *d, uint64_t cap_asked, complaint c)
     quire_status status = claim_directory(d, c);
     if (status) return status;
     quire_slabs_init(&d->slabs, &d->allocator, d->directory, d->directory_fd);
+    quire_warm_init(&d->warm, &d->slabs, quire_warm_default());
     if (!quire_disk_lock(d, QUIRE_LOCK_INDEX, true, 10000))
         return complain(c, QUIRE_EIO, "%s is locked by another process", d->directory);
     status = read_head(d, c);
@@ -251,6 +254,9 @@ static void destroy(quire_disk *d)
     quire_index_close(&d->writer);
     for (uint32_t i = 0; i < d->n_spare; i++) quire_buffer_destroy(&d->spare[i], &a);
     quire_buffer_destroy(&d->write_buffer, &a);
+    if (d->warm.slabs) quire_warm_fini(&d->warm);
+    quire_sealer_destroy(d->sealer);
+    quire_disk_end_quotas(d);
     if (d->slabs.directory) quire_slabs_fini(&d->slabs);
     quire_mac_destroy(d->mac);
     if (d->head_fd >= 0) close(d->head_fd);
@@ -278,6 +284,7 @@ static quire_disk *create(const char *directory, const quire_allocator *a)
     pthread_mutex_init(&d->write_lock, NULL);
     pthread_mutex_init(&d->spare_lock, NULL);
     pthread_mutex_init(&d->keeper_lock, NULL);
+    quire_disk_begin_quotas(d);
     /* The process may change its own directory. */
     char *here = *directory == '/' ? NULL : getcwd(path, 4200);
     (void)snprintf(whole, sizeof whole, "%s%s%s", here ? here : "", here ? "/" : "", directory);
@@ -295,8 +302,8 @@ static quire_disk *create(const char *directory, const quire_allocator *a)
 }
 
 quire_status quire_disk_open(quire_disk **out, const char *directory, uint64_t cap_bytes,
-                             const quire_allocator *allocator, quire_counters *counters, char *message,
-                             size_t message_size)
+                             const quire_allocator *allocator, quire_counters *counters, quire_store_log *log,
+                             char *message, size_t message_size)
 {
     complaint c = {message, message_size};
     if (cap_bytes && cap_bytes < MIN_CAP)
@@ -306,6 +313,7 @@ quire_status quire_disk_open(quire_disk **out, const char *directory, uint64_t c
     quire_disk *d = create(directory, allocator);
     if (!d) return QUIRE_ENOMEM;
     d->counters = counters;
+    d->log = log;
     d->cap_bytes = cap_bytes;
     pthread_mutex_lock(&open_lock);
     quire_status status = open_all(d, cap_bytes, c);
@@ -330,6 +338,11 @@ void quire_disk_close(quire_disk *d)
     if (*at) *at = d->next_open;
     destroy(d);
     pthread_mutex_unlock(&open_lock);
+}
+
+void quire_disk_set_warm(quire_disk *d, uint64_t bytes)
+{
+    d->warm.bound = bytes;
 }
 
 /* -------------------------------------------------------------------- usage */
@@ -362,11 +375,34 @@ void quire_disk_usage_get(quire_disk *d, quire_disk_usage *out)
         rc = quire_index_read_head(ix, &h);
         rc = quire_disk_end_read(d, ix, rc);
     }
-    *out = (quire_disk_usage){.cap_bytes = rc ? d->cap_bytes : h.cap_bytes, .file_bytes = directory_bytes(d)};
+    *out = (quire_disk_usage){.cap_bytes = rc ? d->cap_bytes : h.cap_bytes,
+                              .file_bytes = directory_bytes(d),
+                              .is_scanning = d->is_damaged};
     if (rc) return;
     out->n_objects = h.n_objects;
     out->n_pinned = h.n_pinned;
     out->n_unknown = h.n_foreign;
     out->record_bytes = h.live_bytes;
-    out->is_scanning = h.scan_slab < h.scan_end;
+    out->is_scanning = h.scan_slab < h.scan_end || d->is_damaged;
+}
+
+const char *quire_disk_directory(const quire_disk *d)
+{
+    return d->directory;
+}
+
+const char *quire_disk_explain(const quire_disk *d)
+{
+    struct stat st;
+    struct statvfs space;
+    if (stat(d->directory, &st)) return "the directory is gone";
+    if ((uint64_t)st.st_dev != d->dev || (uint64_t)st.st_ino != d->ino)
+        return "another directory has taken its place";
+    if (fstatvfs(d->directory_fd, &space) == 0) {
+        if (space.f_flag & ST_RDONLY) return "the file system is read-only";
+        if ((uint64_t)space.f_bavail * space.f_frsize < QUIRE_WRITE_BUFFER) return "the file system is full";
+        if (space.f_files && !space.f_favail) return "the file system has no room for more files";
+    }
+    if (faccessat(d->directory_fd, ".", W_OK | X_OK, AT_EACCESS)) return "the directory may not be written";
+    return "writing failed";
 }

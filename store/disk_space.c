@@ -104,7 +104,8 @@ uint64_t quire_disk_budget(const quire_disk *d, const quire_index_head *h)
 {
     struct stat st;
     uint64_t index = stat(d->index_path, &st) ? 0 : (uint64_t)st.st_size;
-    uint64_t rest = 2 * index + SMALL_FILES + TREE_BYTES * h->n_objects;
+    uint64_t quotas = sizeof(quire_quota) * (uint64_t)d->quotas.n; /* written anew beside the old file */
+    uint64_t rest = 2 * (index + quotas) + SMALL_FILES + TREE_BYTES * h->n_objects;
     return h->cap_bytes > rest ? h->cap_bytes - rest : 0;
 }
 
@@ -139,6 +140,26 @@ quire_index_rc quire_disk_evict(quire_disk *d, quire_index_head *h, uint64_t abo
         quire_count(&d->counters->evicted, 1);
     }
     return QUIRE_INDEX_OK;
+}
+
+quire_index_rc quire_disk_evict_tenant(quire_disk *d, quire_index_head *h, const uint8_t tenant[QUIRE_TENANT],
+                                       uint64_t above, uint64_t newest_tick, uint32_t max)
+{
+    uint64_t bytes, until = 0;
+    quire_entry e = {0};
+    quire_index_rc rc = quire_index_tenant_bytes(&d->writer, tenant, &bytes);
+    for (uint32_t i = 0; i < max && !rc && bytes > above; i++) {
+        /* The same namespace again while its next one is the oldest of all. */
+        rc = i ? quire_index_oldest_in(&d->writer, e.ns, &e) : QUIRE_INDEX_NONE;
+        if (rc == QUIRE_INDEX_NONE || (!rc && e.tick > until))
+            rc = quire_index_oldest_of(&d->writer, tenant, &e, &until);
+        if (!rc && e.tick >= newest_tick) rc = QUIRE_INDEX_NONE;
+        if (!rc) rc = quire_disk_delete(d, h, &e);
+        if (rc) break;
+        bytes -= e.place.bytes < bytes ? e.place.bytes : bytes;
+        quire_count(&d->counters->evicted, 1);
+    }
+    return rc;
 }
 
 quire_index_rc quire_disk_give_back(quire_disk *d, quire_index_head *h, uint64_t bytes)

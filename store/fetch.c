@@ -3,8 +3,6 @@
 #include "store/seal.h"
 #include "store/store.h"
 
-#include <stdio.h>
-
 #define STATE(s) (1u << QUIRE_SLOT_##s)
 #define HAD (STATE(ON_DISK) | STATE(ON_REMOTE) | STATE(UNDER_WAY) | STATE(LOADED))
 #define MAX_BATCH 64u
@@ -80,20 +78,17 @@ void quire_load_advance(quire_loader *l, quire_load *load)
     } else if (load->stage == QUIRE_STAGE_REMOTE) {
         pthread_cond_broadcast(&l->remote_work);
     } else if (load->stage == QUIRE_STAGE_DONE) {
+        if (load->listed && !load->survey_only)
+            quire_time_since(&l->store->counters.times[QUIRE_TIMED_LOAD], load->began);
         unlist(l, load);
         pthread_cond_broadcast(&l->progress);
     }
 }
 
-static void end_survey(quire_loader *l, quire_load *load, bool ask_remote)
+void quire_load_begin_fetch(quire_loader *l, quire_load *load)
 {
-    if (load->stage != QUIRE_STAGE_SURVEYING) return; /* the engine has left */
-    if (ask_remote && quire_load_choose(load, STATE(ON_DISK)) < load->n_pages) {
-        load->stage = QUIRE_STAGE_REMOTE;
-    } else {
-        choose(load);
-        load->stage = load->survey_only ? QUIRE_STAGE_DONE : QUIRE_STAGE_FETCH;
-    }
+    choose(load);
+    load->stage = QUIRE_STAGE_FETCH;
     quire_load_advance(l, load);
 }
 
@@ -107,9 +102,10 @@ typedef struct quire_fetch {
     quire_page *page;
     void *raw, *room;
     quire_miss miss;
+    uint64_t asked; /* remote: when */
     quire_sealer *sealer;
     quire_loader *loader;
-    bool done, is_resident, is_flight;
+    bool done, is_resident, is_flight, is_in_room;
     struct quire_fetch *lot; /* those that are taken together */
     uint32_t n_lot;
     struct quire_fetch *next_flight;
@@ -148,9 +144,31 @@ static void make_resident(fetch *f)
     quire_pool_populate(f->load->pool, pages, n);
 }
 
+/* The caller's rooms may be used until they are left; NULL: the caller does not wait any more. */
+static void *enter_room(quire_loader *l, quire_load *load, uint32_t page_index)
+{
+    pthread_mutex_lock(&l->lock);
+    bool may = !atomic_load(&load->ended);
+    load->n_in_rooms += may;
+    pthread_mutex_unlock(&l->lock);
+    return may ? load->rooms[page_index - load->first_page] : NULL;
+}
+
+/* Under the lock. */
+static void leave_room(quire_loader *l, quire_load *load)
+{
+    if (--load->n_in_rooms == 0 && atomic_load(&load->ended)) pthread_cond_broadcast(&l->progress);
+}
+
 static bool take_room(fetch *f)
 {
     quire_load *load = f->load;
+    if (load->rooms) {
+        f->room = enter_room(f->loader, load, f->page_index);
+        f->is_in_room = f->room != NULL;
+        f->miss = f->room ? QUIRE_MISS_ABSENT : QUIRE_MISS_DEADLINE;
+        return f->is_in_room;
+    }
     if (load->pool) {
         if (!f->is_resident) make_resident(f);
         f->room = f->page ? quire_page_room(f->page) : NULL;
@@ -160,13 +178,6 @@ static bool take_room(fetch *f)
     }
     f->miss = f->room ? QUIRE_MISS_ABSENT : load->pool ? QUIRE_MISS_ROOM : QUIRE_MISS_MEMORY;
     return f->room != NULL;
-}
-
-/* The object itself is bad, wherever it came from: it shall not be found again. One of a version that is not known is another
- * server's, and good. */
-static bool is_damage(quire_miss miss)
-{
-    return miss >= QUIRE_MISS_MAGIC && miss <= QUIRE_MISS_SEAL && miss != QUIRE_MISS_VERSION;
 }
 
 /* ------------------------------------------------------- one fetch for many loads */
@@ -244,6 +255,11 @@ static bool hand_over(const fetch *f, quire_slot *slot)
     } else if (load->pool) {
         if (quire_pool_take_page(&slot->page, load->pool, ns->plan, f->group, f->page_index)) return false;
         memcpy(quire_page_room(slot->page), f->room, bytes);
+    } else if (load->rooms) {
+        void *room = enter_room(f->loader, load, f->page_index);
+        if (!room) return false;
+        memcpy(room, f->room, bytes);
+        return true;
     } else {
         slot->raw = quire_mem_take(quire_namespace_allocator(ns), bytes);
         if (slot->raw) memcpy(slot->raw, f->room, bytes);
@@ -263,27 +279,18 @@ static void serve_followers(quire_loader *l, const fetch *f, quire_slot *followe
         slot->next_follower = NULL;
         slot->follower = NULL;
         slot->from_remote = true;
+        if (has && load->rooms) leave_room(l, load);
         slot->state = has ? QUIRE_SLOT_LOADED : QUIRE_SLOT_ON_REMOTE;
         load->cursor[QUIRE_REMOTE] = 0;
         load->n_under_way--;
         if (has) {
-            quire_count(&l->store->counters.loaded[QUIRE_REMOTE], 1);
+            QUIRE_COUNT(&l->store->counters, &load->ns->owner.counters, loaded[QUIRE_REMOTE], 1);
             quire_count(&l->store->counters.shared, 1);
         }
         quire_load_advance(l, load);
         quire_load_unref(l, load);
         pthread_mutex_unlock(&l->lock);
     }
-}
-
-/* Not under a lock: the caller's function may take its time. */
-static void say_damaged(const quire_store *store, quire_miss miss, int tier)
-{
-    char sentence[192];
-    if (!store->log.write) return;
-    (void)snprintf(sentence, sizeof sentence, "A page of the %s tier is damaged and is removed: %s.",
-                   tier == QUIRE_DISK ? "disk" : "remote", quire_miss_text(miss));
-    store->log.write(store->log.ctx, QUIRE_LOG_WARNING, sentence);
 }
 
 /* Puts the outcome into the slot. Not under the lock. */
@@ -294,17 +301,22 @@ static void end_fetch(fetch *f, int tier)
     quire_counters *count = &l->store->counters;
     bool keep = f->miss == QUIRE_MISS_NONE;
     f->done = true;
+    if (f->is_in_room && !keep) { /* before the log is told: the engine may wait for its rooms in there */
+        pthread_mutex_lock(&l->lock);
+        leave_room(l, load);
+        pthread_mutex_unlock(&l->lock);
+    }
     if (keep) {
-        quire_count(&count->loaded[tier], 1);
-        quire_count(&count->loaded_bytes[tier], f->id.bytes);
-    } else if (is_damage(f->miss)) {
+        QUIRE_COUNT(count, &f->id.owner->counters, loaded[tier], 1);
+        QUIRE_COUNT(count, &f->id.owner->counters, loaded_bytes[tier], f->id.bytes);
+    } else if (quire_miss_is_damage(f->miss)) {
         quire_namespace_forget(load->ns, &f->id.object); /* a new one is to be saved */
         quire_store_discard(l->store, &f->id, &load->ns->seal_key, tier);
-        say_damaged(l->store, f->miss, tier);
     } else if (f->miss == QUIRE_MISS_VERSION && tier == QUIRE_DISK) {
         quire_store_discard(l->store, &f->id, &load->ns->seal_key,
                             tier); /* stays, and is no longer counted as ours */
     }
+    if (!keep) quire_store_tell_miss(l->store, f->miss, tier);
     pthread_mutex_lock(&l->lock);
     quire_slot *followers = end_flight(l, f);
     if (followers) {
@@ -314,6 +326,7 @@ static void end_fetch(fetch *f, int tier)
     }
     quire_slot *slot = quire_load_slot(load, f->group, f->page_index);
     bool ended = atomic_load(&load->ended);
+    if (f->is_in_room && keep) leave_room(l, load); /* followers have copied from it */
     load->n_under_way--;
     if (keep && !ended) {
         slot->page = f->page;
@@ -329,7 +342,7 @@ static void end_fetch(fetch *f, int tier)
             other ? QUIRE_SLOT_ON_REMOTE : QUIRE_SLOT_ABSENT; /* what the disk lost the remote may have */
         slot->from_remote = other;
         if (f->miss != QUIRE_MISS_ABSENT) {
-            quire_count(&count->misses[f->miss], 1);
+            QUIRE_COUNT(count, &f->id.owner->counters, misses[f->miss], 1);
             load->n_failed += !other;
         }
     }
@@ -358,44 +371,6 @@ static quire_load *find_work(quire_loader *l, int tier, quire_slot **slot, uint3
 
 /* -------------------------------------------------------------------- disk */
 
-static void apply_disk(quire_store *store, quire_load *load, const bool *has)
-{
-    size_t n = (size_t)load->n_pages * load->ns->n_groups;
-    for (size_t i = 0; i < n; i++)
-        load->slots[i].state = has && has[i]   ? QUIRE_SLOT_ON_DISK
-                               : store->remote ? QUIRE_SLOT_UNKNOWN
-                                               : QUIRE_SLOT_ABSENT;
-}
-
-static bool *ask_disk(quire_store *store, const quire_load *load)
-{
-    size_t n = (size_t)load->n_pages * load->ns->n_groups;
-    bool *has = (bool *)quire_mem_take(&store->allocator, n);
-    if (has && store->disk) quire_disk_has(store->disk, load->objects, (uint32_t)n, has);
-    return has;
-}
-
-void quire_load_survey_disk(quire_store *store, quire_load *load)
-{
-    bool *has = ask_disk(store, load);
-    apply_disk(store, load, has);
-    quire_mem_free(&store->allocator, has, (size_t)load->n_pages * load->ns->n_groups);
-}
-
-static void survey_disk(quire_loader *l, quire_load *load)
-{
-    load->stage = QUIRE_STAGE_SURVEYING;
-    load->refs++;
-    pthread_mutex_unlock(&l->lock);
-    bool *has = ask_disk(l->store, load);
-    pthread_mutex_lock(&l->lock);
-    if (load->stage == QUIRE_STAGE_SURVEYING) apply_disk(l->store, load, has);
-    end_survey(l, load, l->store->remote != NULL);
-    size_t n = (size_t)load->n_pages * load->ns->n_groups;
-    quire_load_unref(l, load);
-    quire_mem_free(&l->store->allocator, has, n);
-}
-
 /* A thread's share of the slots of a load that are still to be fetched. */
 static uint32_t share_of(const quire_load *load, quire_slot_state state, uint32_t n_threads)
 {
@@ -419,7 +394,11 @@ static void fetch_disk(quire_loader *l, quire_load *load)
     pthread_mutex_unlock(&l->lock);
     part_into_lots(f, n);
     for (uint32_t i = 0; i < n; i++) {
-        if (take_room(&f[i])) f[i].miss = quire_disk_read(l->store->disk, &f[i].id, f[i].room, &load->ended);
+        if (take_room(&f[i])) {
+            uint64_t before = quire_now();
+            f[i].miss = quire_disk_read(l->store->disk, &f[i].id, f[i].room, &load->ended);
+            if (!f[i].miss) quire_time_since(&l->store->counters.times[QUIRE_TIMED_DISK_READ], before);
+        }
         end_fetch(&f[i], QUIRE_DISK);
     }
     pthread_mutex_lock(&l->lock);
@@ -436,7 +415,7 @@ void *quire_load_from_disk(void *arg)
         if (!load)
             pthread_cond_wait(&l->disk_work, &l->lock);
         else if (!slot)
-            survey_disk(l, load);
+            quire_survey_disk(l, load);
         else
             fetch_disk(l, load);
     }
@@ -446,46 +425,12 @@ void *quire_load_from_disk(void *arg)
 
 /* ------------------------------------------------------------------ remote */
 
-static void survey_remote(quire_loader *l, quire_load *load, quire_lane *lane)
-{
-    quire_counters *count = &l->store->counters;
-    const quire_allocator *a = &l->store->allocator;
-    size_t n = (size_t)load->n_pages * load->ns->n_groups;
-    load->stage = QUIRE_STAGE_SURVEYING;
-    load->refs++;
-    pthread_mutex_unlock(&l->lock);
-    quire_call *calls = (quire_call *)quire_mem_take(a, sizeof *calls * n);
-    uint32_t n_calls = 0;
-    for (size_t i = 0; i < n && calls; i++) /* nobody else touches slots during a survey */
-        if (load->slots[i].state == QUIRE_SLOT_UNKNOWN)
-            calls[n_calls++] = (quire_call){.verb = QUIRE_EXISTS, .object = load->objects[i]};
-    if (calls) quire_lane_run(lane, calls, n_calls, load->deadline);
-    pthread_mutex_lock(&l->lock);
-    if (load->stage == QUIRE_STAGE_SURVEYING) {
-        quire_miss why = QUIRE_MISS_NONE;
-        for (size_t i = 0, c = 0; i < n; i++) {
-            if (load->slots[i].state != QUIRE_SLOT_UNKNOWN) continue;
-            bool found = calls && calls[c].found && !calls[c].miss;
-            if (calls && calls[c].miss && !why) why = calls[c].miss;
-            load->slots[i].state = found ? QUIRE_SLOT_ON_REMOTE : QUIRE_SLOT_ABSENT;
-            load->slots[i].from_remote = found;
-            c++;
-        }
-        if (why) { /* one miss for the page at which the prefix ends because of it */
-            quire_count(&count->misses[why], 1);
-            load->n_failed++;
-        }
-    }
-    end_survey(l, load, false);
-    quire_load_unref(l, load);
-    quire_mem_free(a, calls, sizeof *calls * n);
-}
-
 static void on_value(void *ctx, const uint8_t *bytes, size_t n)
 {
     fetch *f = (fetch *)ctx;
     if (take_room(f)) /* only now: the server sends on meanwhile */
         f->miss = quire_unseal(f->sealer, f->room, &f->load->ns->seal_key, &f->id, bytes, n, &f->load->ended);
+    if (!f->miss) quire_time_since(&f->loader->store->counters.times[QUIRE_TIMED_REMOTE_READ], f->asked);
     end_fetch(f, QUIRE_REMOTE);
 }
 
@@ -505,7 +450,9 @@ static void fetch_remote(quire_loader *l, quire_load *load, quire_lane *lane, qu
     if (!n) return; /* others fetch them all */
     pthread_mutex_unlock(&l->lock);
     part_into_lots(f, n);
+    uint64_t asked = quire_now();
     for (uint32_t i = 0; i < n; i++) {
+        f[i].asked = asked;
         if (load->pool && !f[i].page) {
             f[i].miss = QUIRE_MISS_ROOM;
             continue;
@@ -539,7 +486,7 @@ void *quire_load_from_remote(void *arg)
         if (!load)
             pthread_cond_wait(&l->remote_work, &l->lock);
         else if (!slot)
-            survey_remote(l, load, lane);
+            quire_survey_remote(l, load, lane);
         else
             fetch_remote(l, load, lane, sealer);
     }

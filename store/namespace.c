@@ -5,7 +5,10 @@
 #include "store/identity.h"
 #include "store/store.h"
 
+#include <assert.h>
 #include <openssl/crypto.h>
+
+#define TOUCH_SECONDS 2u
 
 /* ------------------------------------------------------------------ lifetime */
 
@@ -23,8 +26,13 @@ static quire_status create(quire_namespace **out, quire_store *store, const quir
     quire_status status = quire_identity_root(&ns->root, identity, plan, ring, raw);
     if (!status) status = quire_identity_seal_key(&ns->seal_key, &ns->root, identity->secret);
     if (!status) status = quire_identity_tenant(ns->tenant, identity->secret);
+    if (!status) status = quire_identity_name(ns->owner.tenant_name, identity->tenant_name);
+    if (!status) status = quire_identity_name(ns->owner.model_name, identity->model_name);
+    ns->owner.seal_key = ns->seal_key;
     if (!status && !quire_cond_init(&ns->idle)) status = QUIRE_ENOMEM;
     if (status) {
+        OPENSSL_cleanse(&ns->seal_key, sizeof ns->seal_key);
+        OPENSSL_cleanse(&ns->owner.seal_key, sizeof ns->owner.seal_key);
         quire_mem_free(&store->allocator, ns, sizeof *ns);
         return status;
     }
@@ -79,6 +87,7 @@ void quire_namespace_destroy(quire_namespace *ns)
     pthread_mutex_destroy(&ns->lock);
     quire_plan_destroy(ns->plan);
     OPENSSL_cleanse(&ns->seal_key, sizeof ns->seal_key);
+    OPENSSL_cleanse(&ns->owner.seal_key, sizeof ns->owner.seal_key);
     quire_mem_free(a, ns, sizeof *ns);
 }
 
@@ -118,8 +127,8 @@ void quire_namespace_range(const quire_namespace *ns, const quire_seq_options *r
     if (ns->plan) (void)quire_plan_page_range(ns->plan, ring, group, n_pages, kept, first);
 }
 
-quire_object_id quire_namespace_object(const quire_namespace *ns, const quire_key *keys,
-                                       const quire_key *object, uint32_t group, uint32_t page_index)
+quire_object_id quire_namespace_object(quire_namespace *ns, const quire_key *keys, const quire_key *object,
+                                       uint32_t group, uint32_t page_index)
 {
     quire_page_info info = quire_namespace_page(ns, group, page_index);
     quire_object_id id = {.root = ns->root,
@@ -129,7 +138,8 @@ quire_object_id quire_namespace_object(const quire_namespace *ns, const quire_ke
                           .group = group,
                           .page_index = page_index,
                           .bytes = info.bytes,
-                          .fingerprint = info.fingerprint};
+                          .fingerprint = info.fingerprint,
+                          .owner = &ns->owner};
     memcpy(id.tenant, ns->tenant, sizeof id.tenant);
     return id;
 }
@@ -189,6 +199,9 @@ static bool is_recent(quire_namespace *ns, const quire_key *object)
     uint64_t mark = quire_load64(object->byte) | 1;
     uint32_t at = (uint32_t)(mark >> 1) % QUIRE_RECENT, now = (uint32_t)(quire_now() / QUIRE_SECOND);
     pthread_mutex_lock(&ns->lock);
+    uint64_t n_removals = quire_counted(&ns->store->n_removals);
+    if (n_removals != ns->n_removals) memset(ns->recent, 0, sizeof ns->recent);
+    ns->n_removals = n_removals;
     bool recent = ns->recent[at] == mark && now - ns->recent_time[at] < QUIRE_RECENT_SECONDS;
     ns->recent[at] = mark;
     if (!recent) ns->recent_time[at] = now;
@@ -196,7 +209,7 @@ static bool is_recent(quire_namespace *ns, const quire_key *object)
     return recent;
 }
 
-void quire_namespace_forget(quire_namespace *ns, const quire_key *object)
+static void unmark(quire_namespace *ns, const quire_key *object)
 {
     uint64_t mark = quire_load64(object->byte) | 1;
     uint32_t at = (uint32_t)(mark >> 1) % QUIRE_RECENT;
@@ -205,37 +218,15 @@ void quire_namespace_forget(quire_namespace *ns, const quire_key *object)
     pthread_mutex_unlock(&ns->lock);
 }
 
+void quire_namespace_forget(quire_namespace *ns, const quire_key *object)
+{
+    unmark(ns, object);
+    atomic_fetch_add(&ns->n_forgotten, 1);
+}
+
 static uint32_t all_tiers(const quire_store *store)
 {
     return (store->disk ? 1u << QUIRE_DISK : 0) | (store->remote ? 1u << QUIRE_REMOTE : 0);
-}
-
-/* Keys of the first n pages of a prompt, and of their objects in one group after the other. */
-typedef struct chain {
-    quire_key *keys, *objects;
-    uint32_t n_pages, n_groups;
-} chain;
-
-static void chain_free(const quire_namespace *ns, chain *c)
-{
-    const quire_allocator *a = quire_namespace_allocator(ns);
-    quire_mem_free(a, c->keys, sizeof *c->keys * c->n_pages);
-    quire_mem_free(a, c->objects, sizeof *c->objects * c->n_pages * c->n_groups);
-}
-
-static quire_status chain_make(const quire_namespace *ns, const quire_prompt *prompt, uint32_t n_pages,
-                               chain *c)
-{
-    const quire_allocator *a = quire_namespace_allocator(ns);
-    *c = (chain){.n_pages = n_pages, .n_groups = ns->n_groups};
-    c->keys = (quire_key *)quire_mem_take(a, sizeof *c->keys * n_pages);
-    c->objects = (quire_key *)quire_mem_take(a, sizeof *c->objects * n_pages * ns->n_groups);
-    quire_status status = c->keys && c->objects ? QUIRE_OK : QUIRE_ENOMEM;
-    if (!status) status = quire_chain_keys(c->keys, &ns->root, prompt, n_pages);
-    for (uint32_t g = 0; g < ns->n_groups && !status; g++)
-        status = quire_chain_objects(c->objects + (size_t)g * n_pages, c->keys, n_pages, g);
-    if (status) chain_free(ns, c);
-    return status;
 }
 
 static void touch(quire_namespace *ns, const quire_key *objects, uint32_t n, int tier)
@@ -260,26 +251,105 @@ void quire_namespace_touch(quire_namespace *ns, const quire_key *objects, uint32
     if (store->remote && n && quire_remote_ttl(store->remote)) touch(ns, objects, n, QUIRE_REMOTE);
 }
 
-/* One page; false: it was handed in before, or could not be. */
-static bool save_page(quire_namespace *ns, const chain *c, uint32_t group, uint32_t i, const quire_seq *seq,
-                      const void *raw)
+void quire_chain_touch(quire_chain *c, bool now)
 {
-    const quire_key *object = &c->objects[(size_t)group * c->n_pages + i];
-    quire_page *page = NULL;
-    quire_blob *blob;
-    if (is_recent(ns, object)) return false;
-    if (seq) {
-        (void)quire_seq_hold_page(&page, seq, group, i);
-        blob = page ? quire_namespace_share(ns, quire_seq_pool(seq), page) : NULL;
-        if (page) quire_pool_drop_page(quire_seq_pool(seq), page); /* the blob owns it */
-    } else {
-        blob = quire_namespace_copy(ns, raw);
-    }
+    uint32_t n = c->n_untouched;
+    if (!n || (!now && quire_now() - c->touched < TOUCH_SECONDS * QUIRE_SECOND)) return;
+    for (uint32_t g = 0; g < c->n_groups; g++) quire_namespace_touch(c->ns, quire_chain_group(c, g), n);
+    c->n_untouched = 0;
+    c->touched = quire_now();
+}
+
+/* false: no memory, or all queues are full. */
+static bool offer(quire_chain *c, uint32_t group, uint32_t i, quire_blob *blob)
+{
+    quire_namespace *ns = c->ns;
+    const quire_key *object = &quire_chain_group(c, group)[i];
     quire_object_id id = quire_namespace_object(ns, c->keys, object, group, i);
     if (blob) blob->n = (size_t)id.bytes;
-    bool taken = blob && quire_store_offer(ns->store, &id, blob, all_tiers(ns->store));
-    if (!taken) quire_namespace_forget(ns, object);
+    if (blob && quire_store_offer(ns->store, &id, blob, all_tiers(ns->store))) {
+        if (c->n_untouched <= i) c->n_untouched = i + 1;
+        return true;
+    }
+    unmark(ns, object);
+    return false;
+}
+
+/* When a page was handed in by the chain; 0: it was not, or long ago. */
+static uint32_t *taken_at(quire_chain *c, uint32_t group, uint32_t i)
+{
+    uint32_t *taken = &c->taken[(size_t)group * c->cap_pages + i];
+    uint32_t now = (uint32_t)(quire_now() / QUIRE_SECOND) + 1;
+    if (now - *taken >= QUIRE_RECENT_SECONDS) *taken = 0;
     return taken;
+}
+
+/* Hands a page in unless that was done a short while ago; false: it was not taken. */
+static bool save_page(quire_chain *c, uint32_t group, uint32_t i, quire_page *page, quire_pool *pool,
+                      const void *raw)
+{
+    uint32_t *taken = taken_at(c, group, i);
+    bool done = is_recent(c->ns, &quire_chain_group(c, group)[i]) ||
+                offer(c, group, i,
+                      page ? quire_namespace_share(c->ns, pool, page) : quire_namespace_copy(c->ns, raw));
+    *taken = done ? (uint32_t)(quire_now() / QUIRE_SECOND) + 1 : 0;
+    return done;
+}
+
+/* An object that this chain handed in was found damaged, or was removed: what was taken must be asked of the namespace again. */
+static void look_for_forgotten(quire_chain *c)
+{
+    uint32_t n = atomic_load(&c->ns->n_forgotten) + (uint32_t)quire_counted(&c->ns->store->n_removals);
+    if (n == c->n_forgotten) return;
+    c->n_forgotten = n;
+    if (c->taken) memset(c->taken, 0, sizeof *c->taken * c->cap_pages * c->n_groups);
+}
+
+quire_status quire_chain_save(quire_chain *c, const quire_seq *seq, uint32_t *n_dropped)
+{
+    if (!c || !seq) return QUIRE_EINVAL;
+    quire_status status = quire_namespace_check_seq(c->ns, seq);
+    uint32_t n = quire_seq_length(seq) / QUIRE_PAGE_TOKENS, dropped = 0;
+    if (status) return status;
+    if (c->n_pages < n) return QUIRE_EINVAL;
+    quire_pool *pool = quire_seq_pool(seq);
+    look_for_forgotten(c);
+    for (uint32_t g = 0; g < c->n_groups; g++) {
+        for (uint32_t i = 0; i < n; i++) {
+            quire_page *page = NULL;
+            if (*taken_at(c, g, i) || quire_seq_hold_page(&page, seq, g, i)) continue;
+            dropped += !save_page(c, g, i, page, pool, NULL);
+            quire_pool_drop_page(pool, page); /* the blob has its own hold */
+        }
+    }
+    if (c->n_untouched) c->n_untouched = n;
+    quire_chain_touch(c, true);
+    if (n_dropped) *n_dropped = dropped;
+    return QUIRE_OK;
+}
+
+quire_status quire_chain_save_raw(quire_chain *c, uint32_t first_page, uint32_t n_pages,
+                                  const void *const *pages, uint32_t *n_dropped)
+{
+    if (!c || c->ns->plan || (n_pages && !pages) || first_page > c->n_pages ||
+        n_pages > c->n_pages - first_page)
+        return QUIRE_EINVAL;
+    for (uint32_t i = 0; i < n_pages; i++)
+        if (!pages[i]) return QUIRE_EINVAL;
+    quire_store *store = c->ns->store;
+    uint32_t done = 0;
+    look_for_forgotten(c);
+    for (; done < n_pages; done++) {
+        uint32_t i = first_page + done;
+        if (!*taken_at(c, 0, i) && !save_page(c, 0, i, NULL, NULL, pages[done])) break;
+    }
+    for (int t = 0; t < 2; t++) /* the first of those that are left was counted by the store */
+        if (quire_store_has(store, t) && n_pages - done > 1)
+            QUIRE_COUNT(&store->counters, &c->ns->owner.counters, dropped[t], n_pages - done - 1);
+    /* Recency of a chain is that of all its pages: once at its end, not once for each page. */
+    quire_chain_touch(c, c->n_untouched == c->n_pages);
+    if (n_dropped) *n_dropped = n_pages - done;
+    return QUIRE_OK;
 }
 
 quire_status quire_namespace_save(quire_namespace *ns, const quire_prompt *prompt, const quire_seq *seq)
@@ -287,23 +357,16 @@ quire_status quire_namespace_save(quire_namespace *ns, const quire_prompt *promp
     quire_prompt own;
     if (!ns || !seq) return QUIRE_EINVAL;
     quire_status status = quire_prompt_read(&own, prompt);
+    if (!status) status = quire_namespace_check_seq(ns, seq);
     if (status) return status;
-    prompt = &own;
-    status = quire_namespace_check_seq(ns, seq);
-    uint32_t n = quire_seq_length(seq) / QUIRE_PAGE_TOKENS;
+    uint32_t n_tokens = quire_seq_length(seq) / QUIRE_PAGE_TOKENS * QUIRE_PAGE_TOKENS;
+    if (own.n_tokens < n_tokens) return QUIRE_EINVAL;
+    quire_chain *c;
+    status = quire_chain_of_prompt(&c, ns, &own, n_tokens);
     if (status) return status;
-    if (prompt->n_tokens < n * QUIRE_PAGE_TOKENS) return QUIRE_EINVAL;
-    if (!n) return QUIRE_OK;
-    chain c;
-    status = chain_make(ns, prompt, n, &c);
-    if (status) return status;
-    for (uint32_t g = 0; g < ns->n_groups; g++) {
-        bool any = false;
-        for (uint32_t i = 0; i < n; i++) any |= save_page(ns, &c, g, i, seq, NULL);
-        if (any) quire_namespace_touch(ns, c.objects + (size_t)g * n, n);
-    }
-    chain_free(ns, &c);
-    return QUIRE_OK;
+    status = quire_chain_save(c, seq, NULL);
+    quire_chain_destroy(c);
+    return status;
 }
 
 quire_status quire_namespace_save_raw(quire_namespace *ns, const quire_prompt *prompt, uint32_t page_index,
@@ -313,14 +376,13 @@ quire_status quire_namespace_save_raw(quire_namespace *ns, const quire_prompt *p
     if (!ns || ns->plan || !bytes) return QUIRE_EINVAL;
     quire_status status = quire_prompt_read(&own, prompt);
     if (status) return status;
-    prompt = &own;
-    if (page_index >= prompt->n_tokens / QUIRE_PAGE_TOKENS) return QUIRE_EINVAL;
-    chain c;
-    status = chain_make(ns, prompt, page_index + 1, &c);
+    if (page_index >= own.n_tokens / QUIRE_PAGE_TOKENS) return QUIRE_EINVAL;
+    quire_chain *c;
+    status = quire_chain_of_prompt(&c, ns, &own, (page_index + 1) * QUIRE_PAGE_TOKENS);
     if (status) return status;
-    if (save_page(ns, &c, 0, page_index, NULL, bytes)) quire_namespace_touch(ns, c.objects, page_index + 1);
-    chain_free(ns, &c);
-    return QUIRE_OK;
+    status = quire_chain_save_raw(c, page_index, 1, &bytes, NULL);
+    quire_chain_destroy(c);
+    return status;
 }
 
 /* ----------------------------------------------------------------------- pin */
@@ -337,12 +399,41 @@ quire_status quire_namespace_pin(quire_namespace *ns, const quire_prompt *prompt
     uint32_t held = 0;
     status = quire_namespace_lookup(ns, prompt, 0, &held);
     if (status) return status;
-    chain c;
-    status = chain_make(ns, prompt, prompt->n_tokens / QUIRE_PAGE_TOKENS, &c);
+    quire_chain *c;
+    status = quire_chain_of_prompt(&c, ns, prompt, prompt->n_tokens);
     if (status) return status;
     /* Objects beyond the prefix that can be loaded are pinned or freed too if they are there: a window's, for one. */
-    status = quire_disk_pin(ns->store->disk, c.objects, c.n_pages * c.n_groups, pinned != 0);
-    chain_free(ns, &c);
+    assert(c->cap_pages == c->n_pages); /* made in one go: there is no spare room between groups */
+    status = quire_disk_pin(ns->store->disk, c->objects, c->n_pages * c->n_groups, pinned != 0);
+    quire_chain_destroy(c);
     if (!status && n_tokens) *n_tokens = held;
     return status;
+}
+
+/* ------------------------------------------------------- statistics and removal */
+
+quire_status quire_namespace_stats_get(quire_namespace *ns, quire_namespace_stats *out)
+{
+    if (!ns) return QUIRE_EINVAL;
+    const quire_counters *c = &ns->owner.counters;
+    quire_namespace_stats s = {.size = sizeof s, .loads = quire_counted(&c->loads)};
+    for (int i = 0; i < QUIRE_MISS_COUNT; i++) s.misses[i] = quire_counted(&c->misses[i]);
+    for (int t = 0; t < 2; t++) {
+        s.loaded[t] = quire_counted(&c->loaded[t]);
+        s.loaded_bytes[t] = quire_counted(&c->loaded_bytes[t]);
+        s.saved[t] = quire_counted(&c->saved[t]);
+        s.saved_bytes[t] = quire_counted(&c->saved_bytes[t]);
+        s.known[t] = quire_counted(&c->known[t]);
+        s.dropped[t] = quire_counted(&c->dropped[t]);
+        s.failed[t] = quire_counted(&c->failed[t]);
+    }
+    if (ns->store->disk) quire_disk_root_usage(ns->store->disk, &ns->root, &s.disk_objects, &s.disk_bytes);
+    return quire_write_sized(out, &s, sizeof s);
+}
+
+quire_status quire_namespace_remove(quire_namespace *ns, uint64_t *n_removed)
+{
+    if (!ns) return QUIRE_EINVAL;
+    quire_store_selection s = {.size = sizeof s, .root = ns->root.byte};
+    return quire_store_remove(ns->store, &s, n_removed);
 }

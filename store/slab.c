@@ -39,12 +39,18 @@ void quire_slabs_init(quire_slabs *s, const quire_allocator *a, const char *dire
     pthread_mutex_init(&s->lock, NULL);
 }
 
+static void close_file(quire_slabs *s, quire_slab *slab)
+{
+    if (slab->cached_fd >= 0) close(slab->cached_fd);
+    close(slab->fd);
+    quire_mem_free(&s->allocator, slab, sizeof *slab);
+}
+
 void quire_slabs_fini(quire_slabs *s)
 {
     for (quire_slab *slab = s->first, *next; slab; slab = next) {
         next = slab->next;
-        close(slab->fd);
-        quire_mem_free(&s->allocator, slab, sizeof *slab);
+        close_file(s, slab);
     }
     pthread_mutex_destroy(&s->lock);
 }
@@ -54,6 +60,12 @@ static void name_of(uint32_t id, char name[24])
     (void)snprintf(name, 24, "slab-%08x", (unsigned)id);
 }
 
+/* Nothing beyond what is asked for is read into the page cache. */
+static void read_as_asked(int fd)
+{
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+}
+
 static int open_file(const quire_slabs *s, uint32_t id, int flags, bool *direct)
 {
     char name[24];
@@ -61,7 +73,10 @@ static int open_file(const quire_slabs *s, uint32_t id, int flags, bool *direct)
     flags |= O_RDWR | O_CLOEXEC | O_NOFOLLOW;
     int fd = openat(s->directory_fd, name, flags | O_DIRECT, 0600);
     *direct = fd >= 0;
-    if (fd < 0 && errno == EINVAL) fd = openat(s->directory_fd, name, flags & ~O_EXCL, 0600);
+    if (fd < 0 && errno == EINVAL) {
+        fd = openat(s->directory_fd, name, flags & ~O_EXCL, 0600);
+        if (fd >= 0) read_as_asked(fd);
+    }
     return fd;
 }
 
@@ -78,6 +93,7 @@ static quire_slab *enlist(quire_slabs *s, uint32_t id, int fd, bool direct)
     }
     slab->id = id;
     slab->fd = fd;
+    slab->cached_fd = -1;
     slab->is_direct = direct;
     slab->dev = st.st_dev;
     slab->ino = st.st_ino;
@@ -120,14 +136,33 @@ quire_slab *quire_slab_take(quire_slabs *s, uint32_t id)
     return slab;
 }
 
+bool quire_slab_open_cached(quire_slabs *s, quire_slab *slab)
+{
+    char name[24];
+    struct stat st;
+    if (!slab->is_direct || slab->cached_fd >= 0) return true;
+    name_of(slab->id, name);
+    pthread_mutex_lock(&s->lock);
+    if (slab->cached_fd < 0) {
+        int fd = openat(s->directory_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        if (fd >= 0 && (fstat(fd, &st) || st.st_dev != slab->dev || st.st_ino != slab->ino)) {
+            close(fd); /* another file has the name now */
+            fd = -1;
+        }
+        if (fd >= 0) read_as_asked(fd);
+        slab->cached_fd = fd;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return slab->cached_fd >= 0;
+}
+
 static void close_if_unused(quire_slabs *s, quire_slab *slab)
 {
     if (slab->refs || !slab->is_retired) return;
     quire_slab **at = &s->first;
     while (*at != slab) at = &(*at)->next;
     *at = slab->next;
-    close(slab->fd);
-    quire_mem_free(&s->allocator, slab, sizeof *slab);
+    close_file(s, slab);
 }
 
 void quire_slab_give(quire_slabs *s, quire_slab *slab)
@@ -250,14 +285,21 @@ static bool leave_direct(quire_slab *slab)
     int flags = fcntl(slab->fd, F_GETFL);
     if (flags < 0 || !(flags & O_DIRECT) || fcntl(slab->fd, F_SETFL, flags & ~O_DIRECT)) return false;
     slab->is_direct = false;
+    read_as_asked(slab->fd);
     return true;
 }
 
-quire_miss quire_slab_read_parts(quire_slab *slab, struct iovec *v, int n_v, uint64_t at)
+void quire_slab_uncache(quire_slab *slab, uint64_t at, uint64_t n)
+{
+    (void)posix_fadvise(slab->fd, (off_t)at, (off_t)n, POSIX_FADV_DONTNEED);
+}
+
+quire_miss quire_slab_read_parts(quire_slab *slab, struct iovec *v, int n_v, uint64_t at, bool cached)
 {
     uint64_t begin = at;
+    int fd = cached && slab->cached_fd >= 0 ? slab->cached_fd : slab->fd;
     while (n_v) {
-        ssize_t got = preadv(slab->fd, v, n_v, (off_t)at);
+        ssize_t got = preadv(fd, v, n_v, (off_t)at);
         if (got < 0 && (errno == EINTR || (errno == EINVAL && leave_direct(slab)))) continue;
         if (got < 0) return QUIRE_MISS_DISK;
         if (got == 0 || got % 512) return QUIRE_MISS_LENGTH; /* the end of the file */
@@ -270,15 +312,14 @@ quire_miss quire_slab_read_parts(quire_slab *slab, struct iovec *v, int n_v, uin
             if (!v->iov_len) v++, n_v--;
         }
     }
-    if (!slab->is_direct)
-        (void)posix_fadvise(slab->fd, (off_t)begin, (off_t)(at - begin), POSIX_FADV_DONTNEED);
+    if (!slab->is_direct && !cached) quire_slab_uncache(slab, begin, at - begin);
     return QUIRE_MISS_NONE;
 }
 
 quire_miss quire_slab_read(quire_slab *slab, void *to, size_t n, uint64_t at)
 {
     struct iovec v = {to, n};
-    return quire_slab_read_parts(slab, &v, n > 0, at);
+    return quire_slab_read_parts(slab, &v, n > 0, at, false);
 }
 
 bool quire_slab_write(quire_slab *slab, const void *from, size_t n, uint64_t at)
@@ -293,7 +334,7 @@ bool quire_slab_write(quire_slab *slab, const void *from, size_t n, uint64_t at)
         (void)sync_file_range(slab->fd, (off_t)at, (off_t)n,
                               SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
                                   SYNC_FILE_RANGE_WAIT_AFTER);
-        (void)posix_fadvise(slab->fd, (off_t)at, (off_t)n, POSIX_FADV_DONTNEED);
+        quire_slab_uncache(slab, at, n);
     }
     return true;
 }

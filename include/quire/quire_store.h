@@ -16,8 +16,8 @@
  *  - SQLite, OpenSSL and libvalkey allocate their own memory with malloc.
  *
  * Threads. The store creates its own threads; loads and saves never wait for each other. Any thread may call any
- * function, with two exceptions: destroy a namespace or close a store from one thread after all other calls have
- * returned, and do not use a sequence that is being loaded until the load has ended.
+ * function, with three exceptions: destroy a namespace or close a store from one thread after all other calls have
+ * returned, do not use a sequence that is being loaded until the load has ended, and use a chain in one thread at a time.
  */
 #ifndef QUIRE_QUIRE_STORE_H
 #define QUIRE_QUIRE_STORE_H
@@ -65,10 +65,18 @@ typedef struct quire_store_options {
     size_t queue_bytes;          /* limit of pages that wait to be saved, per tier; 0: 256 MiB */
     const quire_store_remote *remote; /* NULL: no remote tier */
     const quire_allocator *allocator; /* copied */
-    const quire_log
-        *log;      /* copied; told of nodes that are lost or back, changes of the cluster, damaged pages */
+    /* Copied; told of what operators should know (docs/store.md), some lines a minute at most. */
+    const quire_log *log;
     char *message; /* receives one sentence if opening fails, else ""; may be NULL */
     size_t message_size;
+    /* Of pages that are loaded again and again so many bytes may stay in the operating system's page cache; all else is read past it.
+     * 0: 1 GiB, at most a sixteenth of the memory; 1: none. */
+    uint64_t disk_cache_bytes;
+    /* Limit of each tenant's records on disk; holds for all processes that have the directory open. 0: as before, none in a new
+     * directory; UINT64_MAX: none. */
+    uint64_t tenant_bytes;
+    uint32_t seal_disk; /* 1: pages are encrypted on disk with a key made from the tenant's secret */
+    uint32_t reserved;  /* 0 */
 } quire_store_options;
 
 /* Opens a store. disk_bytes 0 keeps the limit of an existing directory; a new directory needs a limit. A remote that does
@@ -135,13 +143,52 @@ typedef struct quire_store_stats {
     uint64_t removed[2];                 /* damaged objects that were deleted, per tier */
     uint64_t disk_bytes, disk_cap_bytes; /* size of all files now; limit */
     uint64_t disk_objects, pinned_objects;
-    uint64_t breaks;     /* times that a node of the remote was considered down */
-    uint64_t reconnects; /* connections opened */
-    uint32_t nodes;      /* known nodes of the remote */
-    uint32_t nodes_down; /* nodes considered down now */
+    uint64_t breaks;       /* times that a node of the remote was considered down */
+    uint64_t reconnects;   /* connections opened */
+    uint32_t nodes;        /* known nodes of the remote */
+    uint32_t nodes_down;   /* nodes considered down now */
+    uint64_t shared;       /* pages of loaded[1] that came with the request of another load */
+    uint64_t disk_unknown; /* pages on disk whose version this library does not know; they are left alone */
+    uint64_t queue_cap_bytes; /* limit of queued_bytes, per tier */
+    uint32_t disk_rebuilding; /* 1: the index is being made anew; pages that it lacks are misses meanwhile */
+    uint32_t disk_failing;    /* 1: the last pages could not be saved to disk */
 } quire_store_stats;
 
 QUIRE_API quire_status quire_store_stats_get(quire_store *store, quire_store_stats *out); /* set its size */
+
+/* What is timed. */
+typedef enum quire_timed {
+    QUIRE_TIMED_LOAD,      /* a load, until its last page is there or its time is over */
+    QUIRE_TIMED_DISK_READ, /* a page, read and verified */
+    QUIRE_TIMED_REMOTE_READ, /* a page, from the request until it is verified; requests are sent many at a time */
+    QUIRE_TIMED_DISK_SAVE,    /* pages that are saved together */
+    QUIRE_TIMED_REMOTE_SAVE,  /* the same */
+    QUIRE_TIMED_DISK_QUEUE,   /* a page, until its saving begins */
+    QUIRE_TIMED_REMOTE_QUEUE, /* the same */
+    QUIRE_TIMED_COUNT
+} quire_timed;
+
+#define QUIRE_STORE_BOUNDS 32
+
+/* A histogram. counts[i] is the number of durations above bound_ns[i - 1], up to bound_ns[i]; counts[n_bounds] is the number of those
+ * above all bounds. */
+typedef struct quire_store_times {
+    size_t size;
+    uint64_t n, sum_ns;
+    uint64_t n_bounds; /* less than QUIRE_STORE_BOUNDS */
+    uint64_t bound_ns[QUIRE_STORE_BOUNDS];
+    uint64_t counts[QUIRE_STORE_BOUNDS];
+} quire_store_times;
+
+QUIRE_API quire_status quire_store_times_get(quire_store *store, quire_timed what, quire_store_times *out);
+
+/*
+ * Writes all of these figures in the text format of Prometheus, for the page that an engine serves to it. The names begin with
+ * quire_store_. labels are added to every sample, for example "server=\"a\""; NULL: none. EINVAL: labels are not a
+ * list of name="value". EIO: write failed.
+ */
+QUIRE_API quire_status quire_store_write_metrics(quire_store *store, const char *labels, quire_write_fn write,
+                                                 void *ctx);
 
 /* --------------------------------------------------------------- namespace */
 
@@ -158,6 +205,8 @@ typedef struct quire_identity {
     const char
         *rope; /* all RoPE parameters, always written in the same way: "base=500000 scale=1 dims=128" */
     const uint8_t *secret; /* 32 random bytes of the tenant: whoever has them can read and write its pages */
+    /* For operators; not part of the identity. Up to 63 bytes of printable text; NULL or "": none. Readable on disk. */
+    const char *tenant_name, *model_name;
 } quire_identity;
 
 typedef struct quire_namespace quire_namespace;
@@ -178,6 +227,20 @@ QUIRE_API quire_status quire_namespace_create_raw(quire_namespace **out, quire_s
  * used with it. */
 QUIRE_API void quire_namespace_destroy(quire_namespace *ns);
 QUIRE_API void quire_namespace_root(const quire_namespace *ns, uint8_t root[32]);
+
+/* What was done through this namespace, counted as in quire_store_stats, and what the disk holds of it. */
+typedef struct quire_namespace_stats {
+    size_t size;
+    uint64_t loads;
+    uint64_t loaded[2], loaded_bytes[2];
+    uint64_t saved[2], saved_bytes[2];
+    uint64_t known[2], dropped[2], failed[2];
+    uint64_t misses[QUIRE_MISS_REASONS];
+    uint64_t disk_objects, disk_bytes; /* by all processes; bytes of records */
+} quire_namespace_stats;
+
+QUIRE_API quire_status quire_namespace_stats_get(quire_namespace *ns,
+                                                 quire_namespace_stats *out); /* set its size */
 
 /* An image or other input that takes the place of a token; tokens[position] is ignored. Passed in arrays. */
 typedef struct quire_media {
@@ -202,7 +265,8 @@ typedef struct quire_prompt {
  */
 QUIRE_API quire_status quire_namespace_save(quire_namespace *ns, const quire_prompt *prompt,
                                             const quire_seq *seq);
-/* Saves one page of a raw namespace; the bytes are copied. */
+/* Saves one page of a raw namespace; the bytes are copied. Hashes the prompt up to this page: to save many pages, use a
+ * chain. */
 QUIRE_API quire_status quire_namespace_save_raw(quire_namespace *ns, const quire_prompt *prompt,
                                                 uint32_t page_index, const void *bytes);
 
@@ -210,6 +274,11 @@ QUIRE_API quire_status quire_namespace_save_raw(quire_namespace *ns, const quire
  * also asks the remote and waits at most that long. */
 QUIRE_API quire_status quire_namespace_lookup(quire_namespace *ns, const quire_prompt *prompt,
                                               uint32_t timeout_ms, uint32_t *n_tokens);
+/* The same for n prompts at once: one question to the disk, and one round trip to each node of the remote. n_tokens[i]
+ * belongs to the prompt at prompts + i * prompt_stride bytes. */
+QUIRE_API quire_status quire_namespace_lookup_many(quire_namespace *ns, const quire_prompt *prompts,
+                                                   size_t prompt_stride, uint32_t n, uint32_t timeout_ms,
+                                                   uint32_t *n_tokens);
 
 /*
  * Pins (pinned 1) or unpins (0) the pages of the prompt that are on disk. Pinned pages are not evicted until they are
@@ -218,6 +287,44 @@ QUIRE_API quire_status quire_namespace_lookup(quire_namespace *ns, const quire_p
  */
 QUIRE_API quire_status quire_namespace_pin(quire_namespace *ns, const quire_prompt *prompt, uint32_t pinned,
                                            uint32_t timeout_ms, uint32_t *n_tokens /* may be NULL */);
+
+/* ------------------------------------------------------------------- chain */
+
+/*
+ * A prompt that grows, with the keys of its pages in one namespace. Each key is computed once, when its page is complete,
+ * so that saving or loading costs only what is new. The keys are those that the functions with a quire_prompt use. A chain
+ * keeps a copy of the tokens. Use it in one thread at a time, and destroy it before its namespace.
+ */
+typedef struct quire_chain quire_chain;
+
+QUIRE_API quire_status quire_chain_create(quire_chain **out, quire_namespace *ns); /* of length 0 */
+QUIRE_API void quire_chain_destroy(quire_chain *chain); /* loads that were begun with it go on */
+/* Appends tokens. media: those among them, in ascending order; positions count from the beginning of the whole prompt.
+ * EINVAL: a position is not among the appended tokens. After a failure the chain is as before. */
+QUIRE_API quire_status quire_chain_append(quire_chain *chain, const uint32_t *tokens, uint32_t n_tokens,
+                                          const quire_media *media, size_t media_stride, uint32_t n_media);
+/* Shortens the prompt to its first n_tokens tokens. EINVAL: it is not that long. */
+QUIRE_API quire_status quire_chain_truncate(quire_chain *chain, uint32_t n_tokens);
+QUIRE_API uint32_t quire_chain_length(const quire_chain *chain); /* tokens */
+
+/*
+ * Saves as quire_namespace_save() does; the chain must match the sequence's tokens, at least up to its last finished page.
+ * Pages that this chain handed in during the last 30 seconds cost nothing. *n_dropped (may be NULL) receives the number of
+ * pages, of all groups, that no tier has taken, because its queue is full or memory ran out. They are tried again with
+ * the next call.
+ */
+QUIRE_API quire_status quire_chain_save(quire_chain *chain, const quire_seq *seq, uint32_t *n_dropped);
+/*
+ * Saves n_pages pages of a raw namespace, from first_page on; pages[i] points to the bytes of page first_page + i, which are
+ * copied. Never waits. Stops at the first page that no tier takes: the last *n_dropped pages (may be NULL) were not taken. A
+ * caller that may wait calls quire_store_flush() and then hands these in again. EINVAL: the chain is too short.
+ */
+QUIRE_API quire_status quire_chain_save_raw(quire_chain *chain, uint32_t first_page, uint32_t n_pages,
+                                            const void *const *pages, uint32_t *n_dropped);
+
+/* As quire_namespace_lookup_many(); the chains can belong to different namespaces of one store. */
+QUIRE_API quire_status quire_chain_lookup_many(const quire_chain *const *chains, uint32_t n,
+                                               uint32_t timeout_ms, uint32_t *n_tokens);
 
 /* -------------------------------------------------------------------- load */
 
@@ -231,15 +338,29 @@ typedef struct quire_load quire_load;
  */
 QUIRE_API quire_status quire_load_begin(quire_load **out, quire_namespace *ns, const quire_prompt *prompt,
                                         quire_seq *seq, uint32_t timeout_ms);
+/*
+ * Begins to load pages first_page to first_page + n_pages - 1 of a chain in a raw namespace. Page first_page + i is written
+ * to the page_bytes bytes at rooms[i]. The pages before first_page count as already present. The arrays are copied; the
+ * chain can be changed or destroyed meanwhile. The rooms are the store's until quire_load_end() has returned; after that,
+ * nothing reads or writes them any more. EINVAL: the chain is too short.
+ */
+QUIRE_API quire_status quire_load_begin_raw(quire_load **out, const quire_chain *chain, uint32_t first_page,
+                                            uint32_t n_pages, void *const *rooms, uint32_t timeout_ms);
 QUIRE_API int quire_load_is_done(const quire_load *load);
+/* The time limit is reached now: pages that have not arrived will not, and quire_load_end() returns soon. Does not wait. */
+QUIRE_API void quire_load_cancel(quire_load *load);
 /*
  * Waits until everything is loaded or the time limit is reached, and ends the load in any case. *n_tokens receives the new
  * length of the sequence: the longest prefix whose pages all arrived in time. ENOMEM, or EBUSY if the sequence is in an
  * open step: nothing was added.
+ * For a raw load *n_tokens is the length of the prompt up to the first page that did not arrive. It counts the pages before
+ * first_page. The rooms of this page and of all pages behind it have undefined contents; compute these pages again. If a
+ * page is being read from the disk or opened at that moment, the call also waits for a part of it (at most 1 MiB), because
+ * the rooms are the caller's again after it.
  */
 QUIRE_API quire_status quire_load_end(quire_load *load, uint32_t *n_tokens);
 
-/* Loads pages of a raw namespace, from the first on. Calls take(ctx, page_index, bytes) in order of the index. */
+/* Loads pages of a raw namespace, from the first on, and waits for them. Calls take(ctx, page_index, bytes) in order of the index. */
 typedef void (*quire_take_page_fn)(void *ctx, uint32_t page_index, const void *bytes);
 QUIRE_API quire_status quire_namespace_load_raw(quire_namespace *ns, const quire_prompt *prompt,
                                                 uint32_t timeout_ms, quire_take_page_fn take, void *ctx,
@@ -256,6 +377,8 @@ typedef struct quire_object_info {
     uint32_t pinned;
     quire_miss
         damage; /* NONE, or what is wrong with the object, as far as can be checked without its namespace */
+    uint32_t sealed; /* 1: the payload is encrypted */
+    uint32_t reserved;
 } quire_object_info;
 
 /* Return anything but QUIRE_OK to stop. bytes: header and payload as stored; NULL unless payloads were requested. */
@@ -271,6 +394,50 @@ QUIRE_API quire_status quire_store_put_object(quire_store *store, const void *by
  * when all of this is done. */
 QUIRE_API quire_status quire_store_gc(quire_store *store, uint64_t max_age_s, uint64_t max_bytes,
                                       uint64_t *n_removed);
+
+/* ------------------------------------------------------------------- tenants */
+
+/* What one namespace has on disk. Sizes are those of records: a page takes up to 8 KiB more than its bytes. */
+typedef struct quire_namespace_usage {
+    size_t size;                          /* of the library's structure */
+    uint8_t root[32], tenant[16];         /* tenant: made from the secret; zeros: imported pages */
+    char tenant_name[64], model_name[64]; /* as last saved; "": none was given */
+    uint64_t objects, bytes, pinned;      /* pinned: objects */
+    uint64_t quota_bytes;                 /* of the whole tenant; 0: none */
+    uint64_t last_used_us;                /* in microseconds since 1970 */
+} quire_namespace_usage;
+
+/* Return anything but QUIRE_OK to stop. */
+typedef quire_status (*quire_usage_fn)(void *ctx, const quire_namespace_usage *usage);
+/* Calls fn for every namespace that has pages on disk. Reads only the index: fast whatever the directory holds. While an index
+ * is made anew, counts only what was found so far. EIO: the disk failed, or fn stopped the walk. */
+QUIRE_API quire_status quire_store_usage_each(quire_store *store, quire_usage_fn fn, void *ctx);
+
+/* Namespaces for which all given members match. */
+typedef struct quire_store_selection {
+    size_t size;
+    const uint8_t *root;                  /* 32 bytes, or NULL */
+    const uint8_t *tenant;                /* 16 bytes, or NULL */
+    const char *tenant_name, *model_name; /* or NULL */
+} quire_store_selection;
+
+/*
+ * Removes all pages of these namespaces from the disk, also pinned ones. Free space is given back to the file system, so that
+ * their bytes can no longer be read from the files. Waits for what is queued to be saved, and for an index that is being made
+ * anew. What other processes save later is new and stays; the remote tier is not touched. EINVAL: no member is given. EIO:
+ * the disk failed; call it again.
+ */
+QUIRE_API quire_status quire_store_remove(quire_store *store, const quire_store_selection *selection,
+                                          uint64_t *n_removed /* may be NULL */);
+/* The same for one namespace, which can be used further. */
+QUIRE_API quire_status quire_namespace_remove(quire_namespace *ns, uint64_t *n_removed /* may be NULL */);
+
+/*
+ * Sets the limit of one tenant's records on disk, for all processes and from now on. 0: tenant_bytes of the options holds again;
+ * UINT64_MAX: none. A tenant above its limit loses its own least recently used pages that are not pinned; if none may go,
+ * further pages are dropped. Evicts what is too much before it returns. EIO: the disk failed.
+ */
+QUIRE_API quire_status quire_store_set_quota(quire_store *store, const uint8_t tenant[16], uint64_t bytes);
 
 #ifdef __cplusplus
 }

@@ -29,7 +29,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     slot_layout_print(&slot.layout, text, sizeof text);
     check(!slot_layout_parse(&again, text));
     check(again.page_bytes == slot.layout.page_bytes && again.n_layers == slot.layout.n_layers &&
-          again.n_v == slot.layout.n_v);
+          again.n_v == slot.layout.n_v && again.version == slot.layout.version &&
+          again.rotation_k == slot.layout.rotation_k && again.rotation_v == slot.layout.rotation_v);
+    check(slot.n_cells <= slot.n_tokens && (slot.layout.version == 3 || slot.layout.version == 4));
     if (slot.layout.page_bytes < 1u << 22) {
         uint8_t *page = malloc(slot.layout.page_bytes);
         check(page != NULL);

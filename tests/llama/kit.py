@@ -23,12 +23,15 @@ SKIPPED = 77
 
 quick = "--quick" in sys.argv[1:]
 _failed = []
+_n_checks = 0
 
 
 # --- checks --------------------------------------------------------------------------------------
 
 def expect(ok, what, detail=""):
     """One check: `detail` is printed only when it fails. Returns ok."""
+    global _n_checks
+    _n_checks += 1
     if ok:
         print(f"ok {what}", flush=True)
     else:
@@ -46,6 +49,10 @@ def note(text):
 
 
 def skip(reason):
+    """Ends the test. One that has begun to check cannot be left out any more: its failed checks would not be seen."""
+    if _n_checks:
+        print(f"FAILED something is missing after {_n_checks} checks: {reason}", flush=True)
+        sys.exit(1)
     print(f"skipped: {reason}", flush=True)
     sys.exit(SKIPPED)
 

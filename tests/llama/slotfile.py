@@ -49,6 +49,8 @@ class SlotFile:
                 _, n_seq = self.take("iI")
                 self.at += 4 * n_seq
             v_transposed, n_layers = self.take("II")
+            if self.version >= 4:
+                self.take("II")  # rotations of K and V
             if v_transposed:
                 raise ValueError("V is transposed: flash attention was off")
             for side in "kv":

@@ -212,6 +212,13 @@ class CheckRequired(unittest.TestCase):
                                                                                "golden_ring", "golden_batch")}
                 self.assertEqual(tests & required, set() if level in levels[:n] else tests)
 
+    def test_leaving_out_hides_nothing(self):
+        """A test of llama.cpp that has checked something cannot be left out (77) any more."""
+        for before, status in (("", 77), ("kit.expect(True, 'one'); ", 1), ("kit.expect(False, 'one'); ", 1)):
+            code = f"import sys; sys.path.insert(0, 'tests/llama'); import kit\ndef step(): {before}raise kit.Absent('no model')\nkit.part(step)"
+            done = subprocess.run([sys.executable, "-B", "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            self.assertEqual(done.returncode, status, done.stdout)
+
     def test_budgets_and_nightly(self):
         for command in ([".ci/run", "--budgets"], ["scripts/nightly", "--check"], ["scripts/nightly", "--list"]):
             done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

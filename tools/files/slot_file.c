@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* slot_file: slots of llama-server, state version 3 with one KV cache. */
+/* slot_file: slots of llama-server, state versions 3 and 4 with one KV cache. Version 4 also says how the rows are rotated. */
 #define _POSIX_C_SOURCE 200809L
 #include "files/slot_file.h"
+
+#include "files/private_file.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAGIC 0x67677371u
-#define VERSION 3u
+#define FIRST_VERSION 3u
+#define LAST_VERSION 4u
+#define MAX_ROTATION 65536u
 #define PAGE_TOKENS 64u
 #define TOKENS_VERSION 1u
 #define MAX_STREAMS 256u
@@ -57,6 +61,11 @@ static uint8_t *read_file(const char *path, size_t *n)
     return bytes;
 }
 
+static bool is_known(uint32_t version)
+{
+    return version >= FIRST_VERSION && version <= LAST_VERSION;
+}
+
 /* The server's form (a marker, its version, tokens, media) or a plain list. */
 static const char *read_tokens(slot_file *s, reader *r)
 {
@@ -80,21 +89,20 @@ static const char *read_tokens(slot_file *s, reader *r)
     return NULL;
 }
 
+/* A slot that was computed from its first token on has its positions in order. After a shift (--context-shift, --cache-reuse)
+ * new tokens fill the cells that became free in the middle. */
 static const char *read_cells(slot_file *s, reader *r)
 {
-    uint32_t n = s->n_cells;
-    if (n > s->n / 12) return "the file ends within the cells";
-    s->cell_of = (uint32_t *)malloc(4 * (size_t)n + 4);
-    if (!s->cell_of) return "out of memory";
-    memset(s->cell_of, 0xff, 4 * (size_t)n);
-    for (uint32_t i = 0; i < n; i++) {
-        uint64_t position = take(r, 4), n_seq = take(r, 4);
-        (void)take(r, 4);
-        if (r->failed || n_seq != 1)
+    uint64_t first_sequence = 0;
+    if (s->n_cells > s->n / 12) return "the file ends within the cells";
+    if (s->n_tokens < s->n_cells) return "the slot has fewer tokens than cells";
+    for (uint32_t i = 0; i < s->n_cells; i++) {
+        uint64_t position = take(r, 4), n_seq = take(r, 4), sequence = take(r, 4);
+        if (!i) first_sequence = sequence;
+        if (r->failed || n_seq != 1 || sequence != first_sequence)
             return "the cells belong to several sequences, or their positions have several dimensions";
-        if (position >= n || s->cell_of[position] != UINT32_MAX)
-            return "the positions are not 0 to the last, each exactly once";
-        s->cell_of[position] = i;
+        if (position != i)
+            return "the positions are not 0, 1, 2 and so on in the order of the cells, as after a context shift or a re-use of cached parts";
     }
     return NULL;
 }
@@ -114,11 +122,32 @@ static bool read_rows(slot_file *s, reader *r, slot_rows *rows, bool transposed)
     return !r->failed;
 }
 
+static bool is_plain(int32_t type)
+{
+    return type == 0 || type == 1 || type == 30; /* f32, f16, bf16: llama.cpp rotates none of these */
+}
+
+/* What version 3 leaves open. */
+static void guess_rotation(slot_layout *l)
+{
+    l->rotation_k = l->rotation_v = 0;
+    for (uint32_t i = 0; i < l->n_layers; i++) {
+        if (!is_plain(l->k[i].type)) l->rotation_k = SLOT_ROTATION_UNKNOWN;
+        if (l->n_v && !is_plain(l->v[i].type)) l->rotation_v = SLOT_ROTATION_UNKNOWN;
+    }
+}
+
 static const char *read_layers(slot_file *s, reader *r)
 {
     slot_layout *l = &s->layout;
     l->v_transposed = take(r, 4) != 0;
     l->n_layers = (uint32_t)take(r, 4);
+    if (l->version > FIRST_VERSION) {
+        l->rotation_k = (uint32_t)take(r, 4);
+        l->rotation_v = (uint32_t)take(r, 4);
+        if (l->rotation_k > MAX_ROTATION || l->rotation_v > MAX_ROTATION)
+            return "the sizes of the rotations are damaged";
+    }
     if (r->failed || !l->n_layers || l->n_layers > SLOT_MAX_LAYERS)
         return "the file ends within the list of layers, or that list is damaged";
     for (uint32_t i = 0; i < l->n_layers; i++)
@@ -127,6 +156,7 @@ static const char *read_layers(slot_file *s, reader *r)
     for (uint32_t i = 0; i < l->n_v; i++)
         if (!read_rows(s, r, &l->v[i], l->v_transposed))
             return "the file ends within the V rows, or contains a second cache";
+    if (l->version == FIRST_VERSION) guess_rotation(l);
     for (uint32_t i = 0; i < l->n_layers; i++)
         l->page_bytes += (size_t)(l->k[i].row_bytes + (l->n_v ? l->v[i].row_bytes : 0)) * PAGE_TOKENS;
     return NULL;
@@ -163,8 +193,8 @@ const char *slot_parse(slot_file *s, uint8_t *bytes, size_t n)
     const char *wrong = NULL;
     if (take(&r, 4) != MAGIC || r.failed)
         wrong = "the file is not a slot file of llama-server";
-    else if ((s->layout.version = (uint32_t)take(&r, 4)) != VERSION)
-        wrong = "the slot file has another version";
+    else if (!is_known((s->layout.version = (uint32_t)take(&r, 4))))
+        wrong = "the slot file has an unknown version (known are 3 and 4)";
     if (!wrong) wrong = read_tokens(s, &r);
     if (!wrong) wrong = read_state(s, &r);
     if (wrong) slot_free(s);
@@ -182,16 +212,14 @@ void slot_free(slot_file *s)
 {
     free(s->bytes);
     free(s->tokens);
-    free(s->cell_of);
     memset(s, 0, sizeof *s);
 }
 
 /* ------------------------------------------------------------------- layout */
 
-/* Runs of equal layers: "llama slot 3 vt=0 v=1: 30x1/384,1/384". */
-void slot_layout_print(const slot_layout *l, char *text, size_t size)
+/* Runs of equal layers: " 30x1/384,1/384/0". */
+static void print_layers(const slot_layout *l, char *text, size_t size, int n)
 {
-    int n = snprintf(text, size, "llama slot %u vt=%d v=%d:", l->version, l->v_transposed, l->n_v != 0);
     for (uint32_t i = 0, run; i < l->n_layers && n > 0 && (size_t)n < size; i += run) {
         const slot_rows *k = &l->k[i], *v = &l->v[i];
         for (run = 1; i + run < l->n_layers; run++) {
@@ -206,13 +234,50 @@ void slot_layout_print(const slot_layout *l, char *text, size_t size)
     }
 }
 
+/* "llama slot 4 vt=0 v=1 rot=64/64: 30x8/204,8/204/0"; version 3 has no rotations. */
+void slot_layout_print(const slot_layout *l, char *text, size_t size)
+{
+    int n = snprintf(text, size, "llama slot %u vt=%d v=%d", l->version, l->v_transposed, l->n_v != 0);
+    if (l->version > FIRST_VERSION)
+        n += snprintf(text + n, size - (size_t)n, " rot=%u/%u", l->rotation_k, l->rotation_v);
+    n += snprintf(text + n, size - (size_t)n, ":");
+    print_layers(l, text, size, n);
+}
+
+static void print_rotation(uint32_t rotation, char text[16])
+{
+    if (rotation == SLOT_ROTATION_UNKNOWN)
+        snprintf(text, 16, "?");
+    else
+        snprintf(text, 16, "%u", rotation);
+}
+
+void slot_rows_print(const slot_layout *l, char *text, size_t size)
+{
+    char k[16], v[16];
+    print_rotation(l->rotation_k, k);
+    print_rotation(l->rotation_v, v);
+    print_layers(
+        l, text, size,
+        snprintf(text, size, "llama rows vt=%d v=%d rot=%s/%s:", l->v_transposed, l->n_v != 0, k, v));
+}
+
 const char *slot_layout_parse(slot_layout *l, const char *text)
 {
-    int vt, v, n = 0;
+    int vt, v, n = 0, more = 0;
     memset(l, 0, sizeof *l);
-    if (sscanf(text, "llama slot %u vt=%d v=%d:%n", &l->version, &vt, &v, &n) != 3 || !n ||
-        l->version != VERSION)
+    if (sscanf(text, "llama slot %u vt=%d v=%d%n", &l->version, &vt, &v, &n) != 3 || !n)
         return "the text is not a slot layout";
+    if (!is_known(l->version)) return "the slot layout has an unknown version (known are 3 and 4)";
+    text += n;
+    if (l->version > FIRST_VERSION) {
+        if (sscanf(text, " rot=%u/%u%n", &l->rotation_k, &l->rotation_v, &more) != 2 ||
+            l->rotation_k > MAX_ROTATION || l->rotation_v > MAX_ROTATION)
+            return "the slot layout is damaged";
+        text += more;
+    }
+    if (*text != ':') return "the slot layout is damaged";
+    n = 1;
     l->v_transposed = vt != 0;
     for (text += n; *text == ' '; text += n) {
         unsigned run, element;
@@ -232,6 +297,7 @@ const char *slot_layout_parse(slot_layout *l, const char *text)
         }
     }
     l->n_v = v ? l->n_layers : 0;
+    if (l->version == FIRST_VERSION) guess_rotation(l);
     return *text || !l->n_layers ? "the slot layout is damaged" : NULL;
 }
 
@@ -241,12 +307,10 @@ static void get_rows(const slot_file *s, const slot_rows *rows, uint32_t first, 
 {
     const uint8_t *from = s->bytes + rows->at;
     size_t element = rows->element_bytes, row = (size_t)rows->row_bytes;
-    for (uint32_t t = 0; t < PAGE_TOKENS; t++) {
-        size_t cell = s->cell_of[first + t];
-        if (!element) memcpy(to + t * row, from + cell * row, row);
-        for (size_t j = 0; element && j < row / element; j++)
-            memcpy(to + t * row + j * element, from + (j * s->n_cells + cell) * element, element);
-    }
+    if (!element) memcpy(to, from + first * row, PAGE_TOKENS * row);
+    for (size_t j = 0; element && j < row / element; j++)
+        for (size_t t = 0; t < PAGE_TOKENS; t++)
+            memcpy(to + t * row + j * element, from + (j * s->n_cells + first + t) * element, element);
 }
 
 void slot_get_page(const slot_file *s, uint32_t page_index, uint8_t *page)
@@ -289,8 +353,9 @@ const char *slot_write(const char *path, const slot_layout *l, const uint32_t *t
                        uint32_t n_pages, uint32_t n_streams)
 {
     uint32_t n = n_pages * PAGE_TOKENS;
-    FILE *f = fopen(path, "wb");
-    if (!f) return strerror(errno);
+    private_file file;
+    if (!private_open(&file, path)) return strerror(errno);
+    FILE *f = file.stream;
     put(f, MAGIC, 4);
     put(f, l->version, 4);
     put(f, n + 4, 4); /* words of the tokens in the server's form */
@@ -308,6 +373,10 @@ const char *slot_write(const char *path, const slot_layout *l, const uint32_t *t
     }
     put(f, l->v_transposed, 4);
     put(f, l->n_layers, 4);
+    if (l->version > FIRST_VERSION) {
+        put(f, l->rotation_k, 4);
+        put(f, l->rotation_v, 4);
+    }
     for (int side = 0; side < (l->n_v ? 2 : 1); side++) {
         size_t at = 0;
         for (uint32_t i = 0; i < l->n_layers; i++) {
@@ -317,7 +386,5 @@ const char *slot_write(const char *path, const slot_layout *l, const uint32_t *t
         }
     }
     for (uint32_t i = 1; i < n_streams; i++) put(f, 0, 4);
-    bool good = !ferror(f);
-    if (fclose(f)) good = false;
-    return good ? NULL : "the file could not be written";
+    return private_close(&file, true) ? NULL : strerror(errno);
 }

@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #define SLOT_MAX_LAYERS 1024u
+#define SLOT_ROTATION_UNKNOWN UINT32_MAX
 
 /* K or V of one layer. */
 typedef struct slot_rows {
@@ -24,8 +25,10 @@ typedef struct slot_rows {
 
 /* What is the same for every prompt of a server: types and sizes. */
 typedef struct slot_layout {
-    uint32_t version;
+    uint32_t version; /* of the file: 3 or 4 */
     bool v_transposed;
+    /* llama.cpp rotates quantized rows, by matrices of this size; 0: not rotated. Version 3 does not say it. */
+    uint32_t rotation_k, rotation_v;
     uint32_t n_layers, n_v; /* layers with V: all or none */
     slot_rows k[SLOT_MAX_LAYERS], v[SLOT_MAX_LAYERS];
     size_t page_bytes; /* rows of 64 tokens, layer after layer, K then V */
@@ -35,8 +38,8 @@ typedef struct slot_file {
     uint8_t *bytes;
     size_t n;
     slot_layout layout;
-    uint32_t *tokens, n_tokens;
-    uint32_t *cell_of, n_cells; /* cell_of[position] */
+    uint32_t *tokens, n_tokens; /* at least n_cells */
+    uint32_t n_cells;           /* cell i has position i */
 } slot_file;
 
 /* NULL, or one sentence about what is wrong. */
@@ -47,11 +50,14 @@ void slot_free(slot_file *slot);
 
 /* A text that says all of the layout; the same text gives the same layout. */
 void slot_layout_print(const slot_layout *layout, char *text, size_t size);
+/* What the rows are, whichever version the file has: slots with the same text can share pages. */
+void slot_rows_print(const slot_layout *layout, char *text, size_t size);
 const char *slot_layout_parse(slot_layout *out, const char *text);
 
 /* Rows of the positions 64 * page_index and following, which must be there. */
 void slot_get_page(const slot_file *slot, uint32_t page_index, uint8_t *page);
-/* pages[i]: page_bytes bytes each. n_streams as the server's that shall restore it. NULL, or what is wrong. */
+/* pages[i]: page_bytes bytes each. n_streams as the server's that shall restore it. The file can be read by its owner alone. NULL, or
+ * what is wrong. */
 const char *slot_write(const char *path, const slot_layout *layout, const uint32_t *tokens,
                        uint8_t *const *pages, uint32_t n_pages, uint32_t n_streams);
 

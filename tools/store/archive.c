@@ -2,6 +2,7 @@
 /* store_archive: quire store export and import: objects in one file, each after its length (docs/formats/store.md). */
 #define _POSIX_C_SOURCE 200809L
 #include "common/progress.h"
+#include "files/private_file.h"
 #include "store/options.h"
 
 #include <errno.h>
@@ -63,8 +64,8 @@ int store_export(int argc, char **argv)
         .name = "store export",
         .usage = "--dir DIRECTORY FILE",
         .about =
-            "Writes all undamaged objects on disk to one file. The file is not encrypted: anyone who can read it can read\n"
-            "the pages.",
+            "Writes all undamaged objects on disk to one file. The file is not encrypted, but only you can\n"
+            "read it (mode 0600).",
         .examples = "  quire store export --dir /var/cache/quire pages.quire\n",
         TOOL_ONE(store_options, file, "file"),
     };
@@ -77,14 +78,22 @@ int store_export(int argc, char **argv)
     if (code >= 0) return code;
     code = store_open(&o, &store);
     if (code) return code;
-    a.file = fopen(o.file, "wb");
+    private_file file;
+    if (!private_open(&file, o.file)) {
+        code = tool_failed(o.command, "%s: %s", o.file, strerror(errno));
+        quire_store_close(store);
+        return code;
+    }
+    a.file = file.stream;
     quire_store_stats_get(store, &s);
     progress_start(&a.progress, "export", "objects", (double)s.disk_objects);
-    bool good =
-        a.file && fwrite(magic, sizeof magic, 1, a.file) == 1 && !quire_store_each(store, 1, write_one, &a);
+    bool good = fwrite(magic, sizeof magic, 1, a.file) == 1 && !quire_store_each(store, 1, write_one, &a);
     progress_end(&a.progress);
     int why = errno;
-    if (a.file && fclose(a.file)) good = false;
+    if (!private_close(&file, good) && good) {
+        good = false;
+        why = errno;
+    }
     quire_store_close(store);
     return good ? report(&o, &a, "written") : tool_failed(o.command, "%s: %s", o.file, strerror(why));
 }

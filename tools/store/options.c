@@ -3,7 +3,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include "store/options.h"
 
-#include "store/sha256.h"
+#include "files/private_file.h"
+#include "store/digest.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -35,8 +36,9 @@ static const char *set_password(void *ctx, const char *value)
 {
     store_options *o = (store_options *)ctx;
     FILE *f = fopen(value, "r");
-    bool read = f && fgets(o->password, sizeof o->password, f);
+    bool is_shared = f && private_is_shared(fileno(f)), read = f && fgets(o->password, sizeof o->password, f);
     if (f) fclose(f);
+    if (is_shared) return "a file that only you can read (chmod 600)";
     if (!read) return "a readable file";
     o->password[strcspn(o->password, "\r\n")] = 0;
     o->remote.password = o->password;
@@ -73,7 +75,9 @@ static const tool_option remote_options[] = {
      .wish = "a number of milliseconds from 1 to 3600000"},
 };
 static const tool_option identity_options[] = {
-    {"--model", "FILE", "model file; its SHA-256 becomes part of every key", TOOL_WORD(store_options, model)},
+    {"--model", "FILE",
+     "model file; its SHA-256 becomes part of every key (remembered while the\nfile does not change)",
+     TOOL_WORD(store_options, model)},
     {"--weights", "TEXT", "instead of --model: a revision name that you keep unique yourself",
      TOOL_WORD(store_options, weights)},
     {"--adapter", "TEXT", "revision of the loaded LoRA adapter", TOOL_WORD(store_options, adapter)},
@@ -83,7 +87,8 @@ static const tool_option identity_options[] = {
     {"--kv", "TEXT",
      "how the rows were encoded: the value of QUIRE_KV if the server uses\nQuire's device (default: stock)",
      TOOL_WORD(store_options, kv)},
-    {"--secret-file", "FILE", "32 bytes or 64 hex digits, the same on all servers of the tenant",
+    {"--secret-file", "FILE",
+     "32 bytes or 64 hex digits, the same on all servers of the tenant;\nonly you may be able to read it",
      TOOL_WORD(store_options, secret_file)},
 };
 
@@ -157,28 +162,33 @@ static int hex_digit(char c)
                                   : -1;
 }
 
-static bool read_secret(const char *path, uint8_t secret[32])
+/* NULL, or what is wrong. */
+static const char *read_secret(const char *path, uint8_t secret[32])
 {
+    static const char wrong[] = "a secret must be 32 bytes or 64 hex digits";
     char bytes[80];
     FILE *f = fopen(path, "rb");
-    size_t n = f ? fread(bytes, 1, sizeof bytes, f) : 0;
-    if (f) fclose(f);
+    if (!f) return strerror(errno);
+    size_t n = fread(bytes, 1, sizeof bytes, f);
+    bool is_shared = private_is_shared(fileno(f));
+    fclose(f);
+    if (is_shared) return "others can read the secret; make it yours alone (chmod 600)";
     if (n == 32) {
         memcpy(secret, bytes, 32);
-        return true;
+        return NULL;
     }
     for (size_t i = 0; i < 64; i++)
-        if (n < 64 || n > 66 || hex_digit(bytes[i]) < 0) return false;
+        if (n < 64 || n > 66 || hex_digit(bytes[i]) < 0) return wrong;
     for (size_t i = 0; i < 32; i++)
         secret[i] = (uint8_t)(hex_digit(bytes[2 * i]) << 4 | hex_digit(bytes[2 * i + 1]));
-    return true;
+    return NULL;
 }
 
 static int digest_model(store_options *o)
 {
     uint8_t digest[32];
     char *to = o->weights_digest;
-    if (!sha256_file(o->model, digest)) return tool_failed(o->command, "%s: %s", o->model, strerror(errno));
+    if (!digest_file(o->model, digest)) return tool_failed(o->command, "%s: %s", o->model, strerror(errno));
     to += sprintf(to, "sha256:");
     for (int i = 0; i < 32; i++) to += sprintf(to, "%02x", digest[i]);
     o->weights = o->weights_digest;
@@ -189,8 +199,8 @@ int store_identity(store_options *o, quire_identity *out)
 {
     if (!o->secret_file) return tool_usage(o->command, "give --secret-file FILE");
     if (!o->model == !o->weights) return tool_usage(o->command, "give either --model FILE or --weights TEXT");
-    if (!read_secret(o->secret_file, o->secret))
-        return tool_failed(o->command, "%s: a secret must be 32 bytes or 64 hex digits", o->secret_file);
+    const char *wrong = read_secret(o->secret_file, o->secret);
+    if (wrong) return tool_failed(o->command, "%s: %s", o->secret_file, wrong);
     int code = o->model ? digest_model(o) : TOOL_OK;
     if (code) return code;
     *out = (quire_identity){sizeof(quire_identity),

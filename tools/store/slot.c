@@ -2,7 +2,7 @@
 /* store_slot: quire store put-slot and get-slot: prompts shared between stock llama-servers. */
 #define _POSIX_C_SOURCE 200809L
 #include "files/slot_file.h"
-#include "store/options.h"
+#include "store/vouch.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 #define LAYOUT_TEXT 8192
 
-/* The layout, and what the rows mean beyond their types. */
+/* What the rows are, what they mean beyond their types, and what was vouched for: all of it is part of every key. */
 static int open_namespace(store_options *o, quire_store *store, const slot_layout *layout,
                           quire_namespace **ns)
 {
@@ -19,28 +19,43 @@ static int open_namespace(store_options *o, quire_store *store, const slot_layou
     char text[LAYOUT_TEXT + 512], rows[LAYOUT_TEXT];
     int code = store_identity(o, &id);
     if (code) return code;
-    slot_layout_print(layout, rows, sizeof rows);
-    snprintf(text, sizeof text, "%s kv=%s", rows, o->kv ? o->kv : "stock");
+    slot_rows_print(layout, rows, sizeof rows);
+    snprintf(text, sizeof text, "%s kv=%s " VOUCHED, rows, o->kv ? o->kv : "stock");
     quire_status status = quire_namespace_create_raw(ns, store, &id, text, layout->page_bytes);
     return status ? tool_failed(o->command, "%s", quire_status_text(status)) : TOOL_OK;
 }
 
 /* ----------------------------------------------------------------- put-slot */
 
-static int put_pages(store_options *o, quire_store *store, quire_namespace *ns, const slot_file *slot)
+#define BETWEEN_FLUSHES (64u << 20) /* bytes; the queue takes 256 MiB */
+
+/* One page after the other. A command may wait where an engine must not, so that the queue never fills up. */
+static quire_status save_pages(store_options *o, quire_store *store, quire_namespace *ns,
+                               const slot_file *slot, uint32_t n_pages, uint8_t *page)
 {
-    uint32_t n_held = slot->n_tokens < slot->n_cells ? slot->n_tokens : slot->n_cells,
-             n_pages = n_held / QUIRE_PAGE_TOKENS;
-    quire_prompt prompt = {
-        .size = sizeof(quire_prompt), .tokens = slot->tokens, .n_tokens = n_pages * QUIRE_PAGE_TOKENS};
-    uint8_t *page = (uint8_t *)malloc(slot->layout.page_bytes);
-    quire_status status = page ? QUIRE_OK : QUIRE_ENOMEM;
+    const void *pages[1] = {page};
+    quire_chain *chain = NULL;
+    size_t waiting = 0;
+    quire_status status = quire_chain_create(&chain, ns);
+    if (!status) status = quire_chain_append(chain, slot->tokens, n_pages * QUIRE_PAGE_TOKENS, NULL, 0, 0);
     for (uint32_t i = 0; i < n_pages && !status; i++) {
         slot_get_page(slot, i, page);
-        status = quire_namespace_save_raw(ns, &prompt, i, page);
-        /* A command may wait where an engine must not: the queue never fills up. */
-        if (!status && i % 32 == 31) status = quire_store_flush(store, (uint32_t)o->timeout_ms);
+        status = quire_chain_save_raw(chain, i, 1, pages, NULL);
+        waiting += slot->layout.page_bytes;
+        if (!status && (i % 32 == 31 || waiting >= BETWEEN_FLUSHES)) {
+            status = quire_store_flush(store, (uint32_t)o->timeout_ms);
+            waiting = 0;
+        }
     }
+    quire_chain_destroy(chain);
+    return status;
+}
+
+static int put_pages(store_options *o, quire_store *store, quire_namespace *ns, const slot_file *slot)
+{
+    uint8_t *page = (uint8_t *)malloc(slot->layout.page_bytes);
+    quire_status status =
+        page ? save_pages(o, store, ns, slot, slot->n_cells / QUIRE_PAGE_TOKENS, page) : QUIRE_ENOMEM;
     free(page);
     if (!status) status = quire_store_flush(store, (uint32_t)o->timeout_ms);
     return status ? tool_failed(o->command, "%s", quire_status_text(status)) : TOOL_OK;
@@ -71,30 +86,65 @@ static int report_put(const store_options *o, quire_store *store, const slot_fil
     return lost ? TOOL_FAILED : code;
 }
 
+static const char *set_server(void *ctx, const char *value)
+{
+    ((store_options *)ctx)->server = value;
+    return vouch_is_url(value) ? NULL : "http://HOST:PORT";
+}
+
+/* Whether the rows are those that the tokens alone give: told by the operator, and asked where that is possible. */
+static int vouch(const store_options *o, const slot_layout *layout)
+{
+    bool is_rotation_open =
+        layout->rotation_k == SLOT_ROTATION_UNKNOWN || layout->rotation_v == SLOT_ROTATION_UNKNOWN;
+    int code = o->server ? vouch_ask_server(o) : TOOL_OK;
+    return !code && o->pid ? vouch_read_process(o, is_rotation_open) : code;
+}
+
 int store_put_slot(int argc, char **argv)
 {
+    static const tool_option more[] = {
+        {"--computed-from-zero", NULL,
+         "needed: you vouch that the server computed the slot from position 0,\nwithout --context-shift, --cache-reuse (n_cache_reuse of a request)\nor a LoRA adapter of a single request; the file does not say it",
+         TOOL_FLAG(store_options, computed_from_zero)},
+        {"--server", "URL",
+         "ask this llama-server (http://HOST:PORT) which LoRA adapters it has and\nwhich ones its last requests chose; it does not tell more",
+         .set = set_server},
+        {"--pid", "N",
+         "read the flags and the environment of this llama-server, which runs on\nthis machine: shift, re-use, adapters, RoPE; not its configuration files",
+         TOOL_NUMBER(store_options, pid, 1, 4194304)},
+    };
     static const tool_command about = {
         .name = "store put-slot",
-        .usage = "[--dir DIRECTORY] [--remote HOST:PORT] --model FILE --secret-file FILE SLOT",
+        .usage =
+            "[--dir DIRECTORY] [--remote HOST:PORT] --model FILE --secret-file FILE --computed-from-zero SLOT",
         .about =
-            "Splits a slot file of llama-server (POST /slots/0?action=save) into pages of 64 tokens and saves them. Prints the\n"
-            "layout that get-slot needs. Works only for models with full attention in all layers, and without images.",
+            "Splits a slot file of llama-server (POST /slots/0?action=save; state versions 3 and 4) into pages of 64 tokens and\n"
+            "saves them. Prints the layout that get-slot needs. Works only for models with full attention in all layers, and\n"
+            "without images. Slots whose cells are not in the order of their positions are refused.",
         .examples =
-            "  quire store put-slot --remote cache:6379 --model m.gguf --secret-file tenant.key slots/a.bin\n"
-            "  quire store put-slot --dir /var/cache/quire --cap 64G --model m.gguf --secret-file tenant.key a.bin\n",
+            "  quire store put-slot --remote cache:6379 --model m.gguf --secret-file tenant.key --computed-from-zero \\\n"
+            "      --pid 4711 --server http://127.0.0.1:8080 slots/a.bin\n"
+            "  quire store put-slot --dir /var/cache/quire --cap 64G --model m.gguf --secret-file tenant.key \\\n"
+            "      --computed-from-zero a.bin\n",
         TOOL_ONE(store_options, file, "file"),
     };
     store_options o;
     slot_file slot;
     quire_store *store;
     quire_namespace *ns = NULL;
-    int code =
-        store_parse(&o, STORE_DISK | STORE_CAP | STORE_REMOTE | STORE_IDENTITY, &about, NULL, 0, argc, argv);
+    int code = store_parse(&o, STORE_DISK | STORE_CAP | STORE_REMOTE | STORE_IDENTITY, &about, more,
+                           sizeof more / sizeof more[0], argc, argv);
     if (code < 0 && !o.file) code = tool_usage(about.name, "give a slot file");
+    if (code < 0 && !o.computed_from_zero)
+        code = tool_usage(
+            about.name,
+            "give --computed-from-zero if the slot was computed from position 0 without --context-shift, --cache-reuse or a LoRA adapter of a request: a slot file does not say it, and other rows must not be stored");
     if (code >= 0) return code;
     const char *wrong = slot_read(&slot, o.file);
     if (wrong) return tool_failed(o.command, "%s: %s", o.file, wrong);
-    code = store_open(&o, &store);
+    code = vouch(&o, &slot.layout);
+    if (!code) code = store_open(&o, &store);
     if (!code) {
         code = open_namespace(&o, store, &slot.layout, &ns);
         if (!code) code = put_pages(&o, store, ns, &slot);
@@ -181,7 +231,9 @@ static int get_pages(store_options *o, quire_store *store, quire_namespace *ns, 
         if (wrong) code = tool_failed(o->command, "%s: %s", o->file, wrong);
     }
     if (!code) {
-        printf(o->json ? "{\"tokens\":%u,\"of\":%u}\n" : "%u of %u tokens\n", n_tokens, t->n);
+        printf(o->json ? "{\"tokens\":%u,\"of\":%u,\"vouched\":\"" VOUCHED "\"}\n"
+                       : "%u of %u tokens, vouched: " VOUCHED "\n",
+               n_tokens, t->n);
         code = got.n ? tool_finish(o->command) : TOOL_FAILED;
     }
     for (uint32_t i = 0; i < got.n; i++) free(got.pages[i]);
@@ -219,8 +271,9 @@ int store_get_slot(int argc, char **argv)
         .usage =
             "[--dir DIRECTORY] [--remote HOST:PORT] --model FILE --secret-file FILE --like SLOT --tokens FILE SLOT",
         .about =
-            "Writes a slot file with the longest stored prefix of a prompt, for POST /slots/0?action=restore. If no prefix is\n"
-            "stored, it writes no file and the exit code is 1.",
+            "Writes a slot file with the longest stored prefix of a prompt, for POST /slots/0?action=restore; only you can read it\n"
+            "(mode 0600). It has the version of --like or --layout. If no prefix is stored, it writes no file and the exit code\n"
+            "is 1.",
         .examples = "  quire store get-slot --remote cache:6379 --model m.gguf --secret-file tenant.key \\\n"
                     "      --like slots/any.bin --tokens prompt.json slots/b.bin\n",
         TOOL_ONE(store_options, file, "file"),
