@@ -195,7 +195,7 @@ quire_index_rc quire_index_newest(quire_index *ix, uint64_t *tick)
 {
     const int64_t version = QUIRE_RECORD_VERSION;
     quire_index_rc rc;
-    sqlite3_stmt *s = row_of(ix, QUIRE_SQL_NEWEST, &version, 1, &rc);
+    sqlite3_stmt *s = quire_index_row(ix, QUIRE_SQL_NEWEST, &version, 1, &rc);
     if (!s) return rc;
     *tick = (uint64_t)sqlite3_column_int64(s, 0);
     done(s);

@@ -77,7 +77,7 @@ static void removed_slabs_are_closed(void **state)
     quire_slabs other;
     quire_counters counters = {0};
     quire_allocator a = quire_mem_allocator(NULL);
-    assert_int_equal(quire_disk_open(&d[0], dir, 32u << 20, &a, &counters, NULL, 0), 0);
+    assert_int_equal(quire_disk_open(&d[0], dir, 32u << 20, &a, &counters, NULL, NULL, 0), 0);
     quire_slabs_init(&other, &a, dir, d[0]->directory_fd); /* as another process has it */
     for (uint32_t id = 100; id < 200; id++) {
         quire_slab_give(&d[0]->slabs, quire_slab_create(&d[0]->slabs, id, d[0]->key));
