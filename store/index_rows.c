@@ -376,7 +376,7 @@ quire_index_rc quire_index_add_foreign(quire_index *ix, const quire_place *p)
 static quire_index_rc check_entry(sqlite3_stmt *s)
 {
     quire_entry e;
-    quire_index_rc rc = read_entry(s, &e);
+    quire_index_rc rc = quire_index_read_entry(s, &e);
     return rc || sqlite3_column_int64(s, 10) == short_key(&e.object) ? rc : QUIRE_INDEX_DAMAGED;
 }
 
