@@ -12,6 +12,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define HEAD_FILE "quire-store"
@@ -293,8 +294,8 @@ static quire_disk *create(const char *directory, const quire_allocator *a)
 }
 
 quire_status quire_disk_open(quire_disk **out, const char *directory, uint64_t cap_bytes,
-                             const quire_allocator *allocator, quire_counters *counters, char *message,
-                             size_t message_size)
+                             const quire_allocator *allocator, quire_counters *counters, quire_store_log *log,
+                             char *message, size_t message_size)
 {
     complaint c = {message, message_size};
     if (cap_bytes && cap_bytes < MIN_CAP)
@@ -304,6 +305,7 @@ quire_status quire_disk_open(quire_disk **out, const char *directory, uint64_t c
     quire_disk *d = create(directory, allocator);
     if (!d) return QUIRE_ENOMEM;
     d->counters = counters;
+    d->log = log;
     d->cap_bytes = cap_bytes;
     pthread_mutex_lock(&open_lock);
     quire_status status = open_all(d, cap_bytes, c);
@@ -316,11 +318,6 @@ quire_status quire_disk_open(quire_disk **out, const char *directory, uint64_t c
     pthread_mutex_unlock(&open_lock);
     if (!status) *out = d;
     return status;
-}
-
-void quire_disk_set_log(quire_disk *d, const quire_log *log)
-{
-    d->log = *log;
 }
 
 void quire_disk_close(quire_disk *d)
@@ -370,11 +367,34 @@ void quire_disk_usage_get(quire_disk *d, quire_disk_usage *out)
         rc = quire_index_read_head(ix, &h);
         rc = quire_disk_end_read(d, ix, rc);
     }
-    *out = (quire_disk_usage){.cap_bytes = rc ? d->cap_bytes : h.cap_bytes, .file_bytes = directory_bytes(d)};
+    *out = (quire_disk_usage){.cap_bytes = rc ? d->cap_bytes : h.cap_bytes,
+                              .file_bytes = directory_bytes(d),
+                              .is_scanning = d->is_damaged};
     if (rc) return;
     out->n_objects = h.n_objects;
     out->n_pinned = h.n_pinned;
     out->n_unknown = h.n_foreign;
     out->record_bytes = h.live_bytes;
-    out->is_scanning = h.scan_slab < h.scan_end;
+    out->is_scanning = h.scan_slab < h.scan_end || d->is_damaged;
+}
+
+const char *quire_disk_directory(const quire_disk *d)
+{
+    return d->directory;
+}
+
+const char *quire_disk_explain(const quire_disk *d)
+{
+    struct stat st;
+    struct statvfs space;
+    if (stat(d->directory, &st)) return "the directory is gone";
+    if ((uint64_t)st.st_dev != d->dev || (uint64_t)st.st_ino != d->ino)
+        return "another directory has taken its place";
+    if (fstatvfs(d->directory_fd, &space) == 0) {
+        if (space.f_flag & ST_RDONLY) return "the file system is read-only";
+        if ((uint64_t)space.f_bavail * space.f_frsize < QUIRE_WRITE_BUFFER) return "the file system is full";
+        if (space.f_files && !space.f_favail) return "the file system has no room for more files";
+    }
+    if (faccessat(d->directory_fd, ".", W_OK | X_OK, AT_EACCESS)) return "the directory may not be written";
+    return "writing failed";
 }

@@ -7,16 +7,15 @@
 #ifndef QUIRE_STORE_DISK_H
 #define QUIRE_STORE_DISK_H
 
+#include "store/log.h"
 #include "store/object.h"
 
 typedef struct quire_disk quire_disk;
 
 /* cap_bytes 0: the directory's own. message gets one sentence on failure. EBUSY, EIO, EVERSION, EINVAL, ENOMEM. */
 quire_status quire_disk_open(quire_disk **out, const char *directory, uint64_t cap_bytes,
-                             const quire_allocator *allocator, quire_counters *counters, char *message,
-                             size_t message_size);
-/* Told of damage; copied. */
-void quire_disk_set_log(quire_disk *disk, const quire_log *log);
+                             const quire_allocator *allocator, quire_counters *counters, quire_store_log *log,
+                             char *message, size_t message_size);
 void quire_disk_close(quire_disk *disk);
 /* How much of what is loaded again and again may stay in the page cache. Before anything is loaded. */
 void quire_disk_set_warm(quire_disk *disk, uint64_t bytes);
@@ -28,6 +27,9 @@ typedef struct quire_disk_usage {
     bool is_scanning;      /* the index is being made anew: what it lacks is still found */
 } quire_disk_usage;
 void quire_disk_usage_get(quire_disk *disk, quire_disk_usage *out);
+/* Why pages cannot be saved, as far as can be told from outside: a part of a sentence. */
+const char *quire_disk_explain(const quire_disk *disk);
+const char *quire_disk_directory(const quire_disk *disk);
 
 /* ------------------------------------------------------------------ reading: any thread */
 

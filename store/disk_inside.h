@@ -33,9 +33,9 @@ typedef struct quire_quotas {
 
 struct quire_disk {
     quire_allocator allocator;
-    quire_log log; /* write NULL: none */
     quire_counters *counters;
     quire_quotas quotas;
+    quire_store_log *log; /* of the store, or NULL */
     char *directory, *index_path;
     int directory_fd, head_fd; /* parts of the head file are locked: QUIRE_LOCK_... */
     uint64_t dev, ino;         /* of the directory */
@@ -69,6 +69,9 @@ struct quire_disk {
     atomic_bool is_damaged; /* the index, whose identity was: */
     _Atomic uint64_t damaged_ino;
     atomic_bool is_scanning, is_over_cap, is_check_due, is_quota_due;
+    uint64_t remake_began;   /* of an index that is not whole yet, in this process; 0: none */
+    bool is_remake_told;     /* the log knows of it */
+    uint64_t n_unknown_told; /* records of unknown versions */
 };
 
 /* Parts of the head file that a process locks: to replace the index; to look for records that it lacks; shared, to write to the index:
@@ -118,7 +121,6 @@ void quire_disk_end_quotas(quire_disk *d);
 uint64_t quire_disk_quota(quire_disk *d, const uint8_t tenant[QUIRE_TENANT]);
 /* Evicts what tenants have beyond their limits. tenant NULL: all. false: could not be done. */
 bool quire_disk_enforce_quotas(quire_disk *d, const uint8_t *tenant);
-void quire_disk_say(const quire_disk *d, quire_log_level level, const char *sentence);
 
 /* ------------------------------------------------------------------- keeper */
 

@@ -46,6 +46,10 @@ quire_index_rc quire_disk_make_index(quire_disk *d, uint64_t cap_bytes)
         quire_disk_unlock(d, QUIRE_LOCK_WRITERS);
     }
     pthread_mutex_unlock(&d->write_lock);
+    if (!rc && s.end > 1) { /* not in a new directory */
+        d->remake_began = quire_now();
+        d->is_remake_told = false;
+    }
     return rc;
 }
 
@@ -346,6 +350,33 @@ static void scan_all(quire_disk *d)
     quire_mem_free(&d->allocator, f, sizeof *f);
 }
 
+/* Under no lock. */
+static void tell(quire_disk *d, bool looks_for_unknown)
+{
+    quire_disk_usage u;
+    if (d->remake_began && !d->is_remake_told)
+        quire_log_say(
+            d->log, QUIRE_EVENT_INDEX, QUIRE_LOG_WARNING,
+            "The index of %s was damaged or missing. It is made anew from the pages on disk; until that is "
+            "done, pages that are not found yet are misses.",
+            d->directory);
+    d->is_remake_told = true;
+    bool is_whole = d->remake_began && !d->is_scanning && !d->is_damaged;
+    if (!is_whole && !looks_for_unknown) return;
+    quire_disk_usage_get(d, &u);
+    if (is_whole)
+        quire_log_say(d->log, QUIRE_EVENT_INDEX, QUIRE_LOG_INFO,
+                      "The index of %s is whole again: %llu pages found in %.1f s.", d->directory,
+                      (unsigned long long)u.n_objects, 1e-9 * (double)(quire_now() - d->remake_began));
+    if (is_whole) d->remake_began = 0;
+    if (u.n_unknown > d->n_unknown_told)
+        quire_log_say(
+            d->log, QUIRE_EVENT_VERSION, QUIRE_LOG_INFO,
+            "%s has %llu pages of versions of Quire that this one does not know; they are left alone.",
+            d->directory, (unsigned long long)u.n_unknown);
+    d->n_unknown_told = u.n_unknown;
+}
+
 static void *keep(void *arg)
 {
     quire_disk *d = (quire_disk *)arg;
@@ -364,7 +395,9 @@ static void *keep(void *arg)
         if (d->stop) break;
         pthread_mutex_unlock(&d->keeper_lock);
         if (d->is_damaged) replace_index(d);
+        tell(d, woken && !d->is_scanning);
         if (d->is_scanning && !d->is_damaged) scan_all(d);
+        tell(d, false);
         if (d->is_check_due && !d->is_damaged) check_index(d);
         if (d->is_quota_due && !d->is_scanning && !d->is_damaged) check_quotas(d);
         while (d->is_over_cap && !d->is_damaged && !is_stopping(d) && shrink_some(d)) {

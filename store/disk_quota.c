@@ -22,16 +22,9 @@ static const uint8_t magic[8] = {'Q', 'U', 'I', 'R', 'E', 'Q', 'T', 0};
 /* Then entries of 16 bytes tenant and 8 bytes limit, in order of the tenants; then the hash of all before it. */
 enum { AT_VERSION = 8, AT_N = 16, AT_RESERVED = 20, AT_ALL = 24, AT_ENTRIES = 32, ENTRY = 24, HASH = 8 };
 
-void quire_disk_say(const quire_disk *d, quire_log_level level, const char *sentence)
-{
-    if (d->log.write) d->log.write(d->log.ctx, level, sentence);
-}
-
 static void say_file(const quire_disk *d, const char *what)
 {
-    char sentence[4400];
-    (void)snprintf(sentence, sizeof sentence, "%s/" QUOTA_FILE " %s.", d->directory, what);
-    quire_disk_say(d, QUIRE_LOG_WARNING, sentence);
+    quire_log_say(d->log, QUIRE_EVENT_QUOTA, QUIRE_LOG_WARNING, "%s/" QUOTA_FILE " %s.", d->directory, what);
 }
 
 void quire_disk_begin_quotas(quire_disk *d)

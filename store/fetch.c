@@ -3,8 +3,6 @@
 #include "store/seal.h"
 #include "store/store.h"
 
-#include <stdio.h>
-
 #define STATE(s) (1u << QUIRE_SLOT_##s)
 #define HAD (STATE(ON_DISK) | STATE(ON_REMOTE) | STATE(UNDER_WAY) | STATE(LOADED))
 #define MAX_BATCH 64u
@@ -80,6 +78,8 @@ void quire_load_advance(quire_loader *l, quire_load *load)
     } else if (load->stage == QUIRE_STAGE_REMOTE) {
         pthread_cond_broadcast(&l->remote_work);
     } else if (load->stage == QUIRE_STAGE_DONE) {
+        if (load->listed && !load->survey_only)
+            quire_time_since(&l->store->counters.times[QUIRE_TIMED_LOAD], load->began);
         unlist(l, load);
         pthread_cond_broadcast(&l->progress);
     }
@@ -102,6 +102,7 @@ typedef struct quire_fetch {
     quire_page *page;
     void *raw, *room;
     quire_miss miss;
+    uint64_t asked; /* remote: when */
     quire_sealer *sealer;
     quire_loader *loader;
     bool done, is_resident, is_flight, is_in_room;
@@ -177,13 +178,6 @@ static bool take_room(fetch *f)
     }
     f->miss = f->room ? QUIRE_MISS_ABSENT : load->pool ? QUIRE_MISS_ROOM : QUIRE_MISS_MEMORY;
     return f->room != NULL;
-}
-
-/* The object itself is bad, wherever it came from: it shall not be found again. One of a version that is not known is another
- * server's, and good. */
-static bool is_damage(quire_miss miss)
-{
-    return miss >= QUIRE_MISS_MAGIC && miss <= QUIRE_MISS_SEAL && miss != QUIRE_MISS_VERSION;
 }
 
 /* ------------------------------------------------------- one fetch for many loads */
@@ -299,16 +293,6 @@ static void serve_followers(quire_loader *l, const fetch *f, quire_slot *followe
     }
 }
 
-/* Not under a lock: the caller's function may take its time. */
-static void say_damaged(const quire_store *store, quire_miss miss, int tier)
-{
-    char sentence[192];
-    if (!store->log.write) return;
-    (void)snprintf(sentence, sizeof sentence, "A page of the %s tier is damaged and is removed: %s.",
-                   tier == QUIRE_DISK ? "disk" : "remote", quire_miss_text(miss));
-    store->log.write(store->log.ctx, QUIRE_LOG_WARNING, sentence);
-}
-
 /* Puts the outcome into the slot. Not under the lock. */
 static void end_fetch(fetch *f, int tier)
 {
@@ -325,14 +309,14 @@ static void end_fetch(fetch *f, int tier)
     if (keep) {
         QUIRE_COUNT(count, &f->id.owner->counters, loaded[tier], 1);
         QUIRE_COUNT(count, &f->id.owner->counters, loaded_bytes[tier], f->id.bytes);
-    } else if (is_damage(f->miss)) {
+    } else if (quire_miss_is_damage(f->miss)) {
         quire_namespace_forget(load->ns, &f->id.object); /* a new one is to be saved */
         quire_store_discard(l->store, &f->id, &load->ns->seal_key, tier);
-        say_damaged(l->store, f->miss, tier);
     } else if (f->miss == QUIRE_MISS_VERSION && tier == QUIRE_DISK) {
         quire_store_discard(l->store, &f->id, &load->ns->seal_key,
                             tier); /* stays, and is no longer counted as ours */
     }
+    if (!keep) quire_store_tell_miss(l->store, f->miss, tier);
     pthread_mutex_lock(&l->lock);
     quire_slot *followers = end_flight(l, f);
     if (followers) {
@@ -410,7 +394,11 @@ static void fetch_disk(quire_loader *l, quire_load *load)
     pthread_mutex_unlock(&l->lock);
     part_into_lots(f, n);
     for (uint32_t i = 0; i < n; i++) {
-        if (take_room(&f[i])) f[i].miss = quire_disk_read(l->store->disk, &f[i].id, f[i].room, &load->ended);
+        if (take_room(&f[i])) {
+            uint64_t before = quire_now();
+            f[i].miss = quire_disk_read(l->store->disk, &f[i].id, f[i].room, &load->ended);
+            if (!f[i].miss) quire_time_since(&l->store->counters.times[QUIRE_TIMED_DISK_READ], before);
+        }
         end_fetch(&f[i], QUIRE_DISK);
     }
     pthread_mutex_lock(&l->lock);
@@ -442,6 +430,7 @@ static void on_value(void *ctx, const uint8_t *bytes, size_t n)
     fetch *f = (fetch *)ctx;
     if (take_room(f)) /* only now: the server sends on meanwhile */
         f->miss = quire_unseal(f->sealer, f->room, &f->load->ns->seal_key, &f->id, bytes, n, &f->load->ended);
+    if (!f->miss) quire_time_since(&f->loader->store->counters.times[QUIRE_TIMED_REMOTE_READ], f->asked);
     end_fetch(f, QUIRE_REMOTE);
 }
 
@@ -461,7 +450,9 @@ static void fetch_remote(quire_loader *l, quire_load *load, quire_lane *lane, qu
     if (!n) return; /* others fetch them all */
     pthread_mutex_unlock(&l->lock);
     part_into_lots(f, n);
+    uint64_t asked = quire_now();
     for (uint32_t i = 0; i < n; i++) {
+        f[i].asked = asked;
         if (load->pool && !f[i].page) {
             f[i].miss = QUIRE_MISS_ROOM;
             continue;

@@ -96,7 +96,8 @@ static quire_status create(quire_load **out, const quire_chain *c, const quire_s
     quire_namespace_enter(ns);
     load->ns = ns;
     load->ring = *ring;
-    load->deadline = quire_deadline(timeout_ms);
+    load->began = quire_now();
+    load->deadline = load->began + timeout_ms * QUIRE_MS;
     load->refs = 1;
     load->first_page = first_page;
     load->n_pages = n_pages;

@@ -50,7 +50,7 @@ typedef struct quire_slot_map {
 struct quire_remote {
     quire_allocator allocator;
     quire_counters *counters;
-    const quire_log *log;       /* of the store */
+    quire_store_log *log;       /* of the store, or NULL */
     quire_store_remote options; /* texts are copies; numbers have their defaults */
     quire_transport transport;
     bool owns_transport;

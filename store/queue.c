@@ -65,6 +65,7 @@ bool quire_queue_put(quire_queue *q, quire_item *item)
     bool fits = !q->closed && q->n_items < MAX_ITEMS && (queued == 0 || queued + bytes <= q->max_bytes);
     if (fits) {
         item->next = NULL;
+        item->queued = quire_now();
         *q->last = item;
         q->last = &item->next;
         q->n_items++;

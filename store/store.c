@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store: open, close, statistics, administration. */
+/* store: open, close, administration. */
 #include "store/store.h"
 
 #define DEFAULT_QUEUE (256u << 20)
@@ -17,10 +17,9 @@ static quire_status open_tiers(quire_store *s, const quire_store_options *o)
 {
     quire_status status = QUIRE_OK;
     if (o->directory)
-        status = quire_disk_open(&s->disk, o->directory, o->disk_bytes, &s->allocator, &s->counters,
+        status = quire_disk_open(&s->disk, o->directory, o->disk_bytes, &s->allocator, &s->counters, &s->log,
                                  o->message, o->message_size);
     if (!status && o->directory && o->disk_cache_bytes) quire_disk_set_warm(s->disk, o->disk_cache_bytes);
-    if (!status && s->disk) quire_disk_set_log(s->disk, &s->log);
     /* If it cannot be kept, it holds for this process; the log was told. */
     if (!status && s->disk && o->tenant_bytes) (void)quire_disk_set_quota(s->disk, NULL, o->tenant_bytes);
     if (!status && o->remote)
@@ -33,6 +32,7 @@ static quire_status start_threads(quire_store *s, const quire_store_options *o)
 {
     static void *(*const run[2])(void *) = {quire_save_to_disk, quire_save_to_remote};
     size_t queue_bytes = o->queue_bytes ? o->queue_bytes : DEFAULT_QUEUE;
+    s->queue_cap_bytes = queue_bytes;
     uint32_t n_disk = o->disk_threads ? o->disk_threads : DEFAULT_THREADS;
     uint32_t n_remote = o->remote && o->remote->connections ? o->remote->connections : DEFAULT_THREADS;
     for (int t = 0; t < 2; t++) {
@@ -78,7 +78,7 @@ quire_status quire_store_open(quire_store **out, const quire_store_options *opti
     quire_store *s = (quire_store *)quire_mem_take(&a, sizeof *s);
     if (!s) return QUIRE_ENOMEM;
     s->allocator = a;
-    s->log = log;
+    quire_log_open(&s->log, &log);
     s->promote = !o.no_promote;
     s->seal_disk = o.seal_disk != 0;
     s->disk_bytes_per_day = o.disk_bytes_per_day;
@@ -116,10 +116,17 @@ void quire_store_close(quire_store *s)
     }
     quire_disk_close(s->disk);
     quire_remote_destroy(s->remote);
+    quire_log_close(&s->log);
     quire_mem_free(&a, s, sizeof *s);
 }
 
 /* --------------------------------------------------------------------- offer */
+
+static void count_full(quire_store *s, quire_counters *own, int tier)
+{
+    QUIRE_COUNT(&s->counters, own, dropped[tier], 1);
+    quire_count(&s->counters.full[tier], 1);
+}
 
 bool quire_store_offer(quire_store *s, const quire_object_id *id, quire_blob *blob, uint32_t tiers)
 {
@@ -136,7 +143,7 @@ bool quire_store_offer(quire_store *s, const quire_object_id *id, quire_blob *bl
         if (item && quire_queue_put(&s->queue[t], item))
             taken = true;
         else
-            QUIRE_COUNT(&s->counters, &blob->ns->owner.counters, dropped[t], 1);
+            count_full(s, &blob->ns->owner.counters, t);
     }
     quire_blob_drop(blob);
     return taken;
@@ -150,40 +157,6 @@ void quire_store_discard(quire_store *s, const quire_object_id *id, const quire_
     item->id.owner = NULL; /* its namespace may be gone by then */
     item->seal_key = *seal_key;
     (void)quire_queue_put(&s->queue[tier], item);
-}
-
-/* ---------------------------------------------------------------- statistics */
-
-quire_status quire_store_stats_get(quire_store *s, quire_store_stats *theirs)
-{
-    if (!s) return QUIRE_EINVAL;
-    quire_store_stats stats, *out = &stats;
-    const quire_counters *c = &s->counters;
-    quire_disk_usage usage = {0};
-    *out = (quire_store_stats){.size = sizeof(quire_store_stats),
-                               .loads = quire_counted(&c->loads),
-                               .evicted = quire_counted(&c->evicted),
-                               .breaks = quire_counted(&c->breaks),
-                               .reconnects = quire_counted(&c->reconnects)};
-    for (int i = 0; i < QUIRE_MISS_COUNT; i++) out->misses[i] = quire_counted(&c->misses[i]);
-    for (int t = 0; t < 2; t++) {
-        out->loaded[t] = quire_counted(&c->loaded[t]);
-        out->loaded_bytes[t] = quire_counted(&c->loaded_bytes[t]);
-        out->saved[t] = quire_counted(&c->saved[t]);
-        out->saved_bytes[t] = quire_counted(&c->saved_bytes[t]);
-        out->known[t] = quire_counted(&c->known[t]);
-        out->dropped[t] = quire_counted(&c->dropped[t]);
-        out->failed[t] = quire_counted(&c->failed[t]);
-        out->removed[t] = quire_counted(&c->removed[t]);
-        out->queued_bytes[t] = quire_counted(&c->queued_bytes[t]);
-    }
-    if (s->disk) quire_disk_usage_get(s->disk, &usage);
-    out->disk_bytes = usage.file_bytes;
-    out->disk_cap_bytes = usage.cap_bytes;
-    out->disk_objects = usage.n_objects;
-    out->pinned_objects = usage.n_pinned;
-    if (s->remote) quire_remote_nodes(s->remote, &out->nodes, &out->nodes_down);
-    return quire_write_sized(theirs, out, sizeof *out);
 }
 
 /* ------------------------------------------------------------ administration */

@@ -66,7 +66,7 @@ typedef struct quire_store_options {
     const quire_store_remote *remote; /* NULL: no remote tier */
     const quire_allocator *allocator; /* copied */
     const quire_log
-        *log;      /* copied; told of nodes that are lost or back, changes of the cluster, damaged pages */
+        *log; /* copied; told of what operators should know (docs/store.md), some lines a minute at most */
     char *message; /* receives one sentence if opening fails, else ""; may be NULL */
     size_t message_size;
     uint64_t
@@ -143,13 +143,52 @@ typedef struct quire_store_stats {
     uint64_t removed[2];                 /* damaged objects that were deleted, per tier */
     uint64_t disk_bytes, disk_cap_bytes; /* size of all files now; limit */
     uint64_t disk_objects, pinned_objects;
-    uint64_t breaks;     /* times that a node of the remote was considered down */
-    uint64_t reconnects; /* connections opened */
-    uint32_t nodes;      /* known nodes of the remote */
-    uint32_t nodes_down; /* nodes considered down now */
+    uint64_t breaks;       /* times that a node of the remote was considered down */
+    uint64_t reconnects;   /* connections opened */
+    uint32_t nodes;        /* known nodes of the remote */
+    uint32_t nodes_down;   /* nodes considered down now */
+    uint64_t shared;       /* pages of loaded[1] that came with the request of another load */
+    uint64_t disk_unknown; /* pages on disk whose version this library does not know; they are left alone */
+    uint64_t queue_cap_bytes; /* limit of queued_bytes, per tier */
+    uint32_t disk_rebuilding; /* 1: the index is being made anew; pages that it lacks are misses meanwhile */
+    uint32_t disk_failing;    /* 1: the last pages could not be saved to disk */
 } quire_store_stats;
 
 QUIRE_API quire_status quire_store_stats_get(quire_store *store, quire_store_stats *out); /* set its size */
+
+/* What is timed. */
+typedef enum quire_timed {
+    QUIRE_TIMED_LOAD,      /* a load, until its last page is there or its time is over */
+    QUIRE_TIMED_DISK_READ, /* a page, read and verified */
+    QUIRE_TIMED_REMOTE_READ, /* a page, from the request until it is verified; requests are sent many at a time */
+    QUIRE_TIMED_DISK_SAVE,    /* pages that are saved together */
+    QUIRE_TIMED_REMOTE_SAVE,  /* the same */
+    QUIRE_TIMED_DISK_QUEUE,   /* a page, until its saving begins */
+    QUIRE_TIMED_REMOTE_QUEUE, /* the same */
+    QUIRE_TIMED_COUNT
+} quire_timed;
+
+#define QUIRE_STORE_BOUNDS 32
+
+/* A histogram. counts[i] is the number of durations above bound_ns[i - 1], up to bound_ns[i]; counts[n_bounds] is the number of those
+ * above all bounds. */
+typedef struct quire_store_times {
+    size_t size;
+    uint64_t n, sum_ns;
+    uint64_t n_bounds; /* less than QUIRE_STORE_BOUNDS */
+    uint64_t bound_ns[QUIRE_STORE_BOUNDS];
+    uint64_t counts[QUIRE_STORE_BOUNDS];
+} quire_store_times;
+
+QUIRE_API quire_status quire_store_times_get(quire_store *store, quire_timed what, quire_store_times *out);
+
+/*
+ * Writes all of these figures in the text format of Prometheus, for the page that an engine serves to it. The names begin with
+ * quire_store_. labels are added to every sample, for example "server=\"a\""; NULL: none. EINVAL: labels are not a
+ * list of name="value". EIO: write failed.
+ */
+QUIRE_API quire_status quire_store_write_metrics(quire_store *store, const char *labels, quire_write_fn write,
+                                                 void *ctx);
 
 /* --------------------------------------------------------------- namespace */
 

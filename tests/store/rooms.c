@@ -286,7 +286,7 @@ static void scripted_begin(uint32_t n_threads, uint64_t latency)
     pthread_mutex_init(&turn, &attr);
     world_begin(&w);
     w.clock = quire_now();
-    w.log.write = no_touch;
+    w.log.log.write = no_touch;
     int one = world_add(&w, "10.0.0.1", 6379, -1), two = world_add(&w, "10.0.0.2", 6379, -1);
     world_slots(&w, 0, QUIRE_SLOTS / 2 - 1, one);
     world_slots(&w, QUIRE_SLOTS / 2, QUIRE_SLOTS - 1, two);
