@@ -92,6 +92,8 @@ quire_index_rc quire_index_one_entry(quire_index *ix, quire_sql which, const int
                                      quire_entry *out);
 quire_index_rc quire_index_entries(quire_index *ix, quire_sql which, const int64_t *values, int n_values,
                                    quire_entry *out, uint32_t cap, uint32_t *n);
+/* Whether rows of namespaces and their counts are right. */
+quire_index_rc quire_index_check_namespaces(quire_index *ix);
 /* A statement without values. */
 quire_index_rc quire_index_run(quire_index *ix, quire_sql which);
 /* Whether every row has its right sum. */
