@@ -51,11 +51,13 @@ bool quire_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
 
 /* ------------------------------------------------------------------- memory */
 
+#define LARGE (64u << 10) /* aligned so that the disk can be read into it directly */
+
 static void *plain_alloc(void *ctx, size_t bytes)
 {
     (void)ctx;
     void *ptr = NULL;
-    return posix_memalign(&ptr, 64, bytes) ? NULL : ptr;
+    return posix_memalign(&ptr, bytes < LARGE ? 64 : 4096, bytes) ? NULL : ptr;
 }
 
 static void plain_free(void *ctx, void *ptr, size_t bytes)

@@ -57,6 +57,22 @@ void quire_mem_free_text(const quire_allocator *a, char *text);
 /* The same members as the public structure, counted from any thread. Tiers: */
 enum { QUIRE_DISK = 0, QUIRE_REMOTE = 1 };
 
+/* The object itself is bad, wherever it came from: it shall not be found again. One of a version that is not known is another
+ * server's, and good. */
+static inline bool quire_miss_is_damage(quire_miss miss)
+{
+    return miss >= QUIRE_MISS_MAGIC && miss <= QUIRE_MISS_SEAL && miss != QUIRE_MISS_VERSION;
+}
+
+/* How long things took: how many took at most quire_time_bounds[i], and the last one for those that took longer. */
+#define QUIRE_TIME_BOUNDS 18u
+extern const uint64_t quire_time_bounds[QUIRE_TIME_BOUNDS]; /* ns */
+
+typedef struct quire_times {
+    _Atomic uint64_t counts[QUIRE_TIME_BOUNDS + 1];
+    _Atomic uint64_t sum_ns;
+} quire_times;
+
 typedef struct quire_counters {
     _Atomic uint64_t loads;
     _Atomic uint64_t misses[QUIRE_MISS_COUNT];
@@ -67,11 +83,31 @@ typedef struct quire_counters {
     _Atomic uint64_t evicted;
     _Atomic uint64_t shared; /* pages that came with another load's fetch */
     _Atomic uint64_t breaks, reconnects;
+    _Atomic uint64_t full[2], over_day; /* of dropped: the queue was full; the daily limit was reached */
+    quire_times times[QUIRE_TIMED_COUNT];
 } quire_counters;
 
 static inline void quire_count(_Atomic uint64_t *counter, uint64_t n)
 {
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+/* Of the whole store and of one namespace, which may be NULL. */
+#define QUIRE_COUNT(all, own, member, n)          \
+    do {                                          \
+        uint64_t n_ = (n);                        \
+        quire_counters *own_ = (own);             \
+        quire_count(&(all)->member, n_);          \
+        if (own_) quire_count(&own_->member, n_); \
+    } while (0)
+/* From then until now. */
+static inline void quire_time_since(quire_times *times, uint64_t then)
+{
+    uint64_t ns = quire_now() - then;
+    uint32_t i = 0;
+    while (i < QUIRE_TIME_BOUNDS && ns > quire_time_bounds[i]) i++;
+    quire_count(&times->counts[i], 1);
+    quire_count(&times->sum_ns, ns);
 }
 
 static inline uint64_t quire_counted(const _Atomic uint64_t *counter)

@@ -2,6 +2,7 @@
 /* store: the disk tier: directory, head file, usage. */
 #define _GNU_SOURCE
 #include "store/disk_inside.h"
+#include "store/seal.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,6 +12,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define HEAD_FILE "quire-store"
@@ -19,6 +21,7 @@ static const uint8_t magic[8] = {'Q', 'U', 'I', 'R', 'E', 'S', 'T', 0};
 enum { AT_VERSION = 8, AT_CAP = 16, AT_KEY = 24, AT_CHECK = 56, HEAD_BYTES = 64 };
 
 #define MIN_CAP (16ull << 20)
+#define TICK_MAX (1ull << 62) /* later ones are damage */
 
 /* SQLite's locks belong to the process: nobody else in it may open and close the index. */
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -120,7 +123,10 @@ static quire_status read_head(quire_disk *d, complaint c)
     struct stat st;
     ssize_t n = pread(d->head_fd, head, sizeof head, 0);
     if (n < 0) return complain(c, QUIRE_EIO, "%s/" HEAD_FILE ": %s", d->directory, strerror(errno));
-    bool is_ours = n < (ssize_t)sizeof magic || !memcmp(head, magic, sizeof magic);
+    /* Zeros: made, and never written before the machine failed. */
+    static const uint8_t zeros[HEAD_BYTES];
+    bool is_ours =
+        n < (ssize_t)sizeof magic || !memcmp(head, magic, sizeof magic) || !memcmp(head, zeros, sizeof head);
     bool is_whole = n > AT_CAP && is_ours && quire_version_is_whole(head + AT_VERSION);
     if (fstatat(d->directory_fd, "segment-00", &st, 0) == 0 && !is_whole)
         return complain(
@@ -156,6 +162,10 @@ static quire_index_rc adopt(quire_disk *d, uint64_t cap_asked)
     quire_index_head h;
     quire_index_rc rc = quire_disk_begin_write(d, &h);
     if (rc) return rc;
+    /* The clock may have been ahead when pages were used: they must not be younger than all that is saved from now on. */
+    uint64_t newest = 0;
+    rc = quire_index_newest(&d->writer, &newest);
+    if (!rc && newest > d->last_tick && newest < TICK_MAX) d->last_tick = newest;
     uint64_t boot = this_boot();
     bool rebooted = h.boot != boot;
     if (cap_asked) h.cap_bytes = cap_asked;
@@ -163,7 +173,7 @@ static quire_index_rc adopt(quire_disk *d, uint64_t cap_asked)
     h.boot = boot;
     d->is_over_cap = quire_disk_taken(&h) + h.free_bytes > quire_disk_budget(d, &h);
     d->is_scanning = h.scan_slab < h.scan_end;
-    rc = quire_disk_end_write(d, &h, QUIRE_INDEX_OK);
+    rc = quire_disk_end_write(d, &h, rc == QUIRE_INDEX_NONE ? QUIRE_INDEX_OK : rc);
     if (!rc && rebooted) d->is_check_due = true;
     return rc;
 }
@@ -218,6 +228,7 @@ static quire_status open_all(quire_disk *d, uint64_t cap_asked, complaint c)
     quire_status status = claim_directory(d, c);
     if (status) return status;
     quire_slabs_init(&d->slabs, &d->allocator, d->directory, d->directory_fd);
+    quire_warm_init(&d->warm, &d->slabs, quire_warm_default());
     if (!quire_disk_lock(d, QUIRE_LOCK_INDEX, true, 10000))
         return complain(c, QUIRE_EIO, "%s is locked by another process", d->directory);
     status = read_head(d, c);
@@ -243,6 +254,9 @@ static void destroy(quire_disk *d)
     quire_index_close(&d->writer);
     for (uint32_t i = 0; i < d->n_spare; i++) quire_buffer_destroy(&d->spare[i], &a);
     quire_buffer_destroy(&d->write_buffer, &a);
+    if (d->warm.slabs) quire_warm_fini(&d->warm);
+    quire_sealer_destroy(d->sealer);
+    quire_disk_end_quotas(d);
     if (d->slabs.directory) quire_slabs_fini(&d->slabs);
     quire_mac_destroy(d->mac);
     if (d->head_fd >= 0) close(d->head_fd);
@@ -258,7 +272,7 @@ static void destroy(quire_disk *d)
 
 static quire_disk *create(const char *directory, const quire_allocator *a)
 {
-    char path[4200];
+    char whole[8300], path[8320];
     quire_disk *d = (quire_disk *)quire_mem_take(a, sizeof *d);
     if (!d) return NULL;
     d->allocator = *a;
@@ -270,8 +284,12 @@ static quire_disk *create(const char *directory, const quire_allocator *a)
     pthread_mutex_init(&d->write_lock, NULL);
     pthread_mutex_init(&d->spare_lock, NULL);
     pthread_mutex_init(&d->keeper_lock, NULL);
-    (void)snprintf(path, sizeof path, "%s/" QUIRE_INDEX_FILE, directory);
-    d->directory = quire_mem_text(a, directory);
+    quire_disk_begin_quotas(d);
+    /* The process may change its own directory. */
+    char *here = *directory == '/' ? NULL : getcwd(path, 4200);
+    (void)snprintf(whole, sizeof whole, "%s%s%s", here ? here : "", here ? "/" : "", directory);
+    (void)snprintf(path, sizeof path, "%s/" QUIRE_INDEX_FILE, whole);
+    d->directory = quire_mem_text(a, whole);
     d->index_path = quire_mem_text(a, path);
     for (uint32_t i = 0; i < QUIRE_READERS; i++) {
         pthread_mutex_init(&d->reader_lock[i], NULL);
@@ -284,8 +302,8 @@ static quire_disk *create(const char *directory, const quire_allocator *a)
 }
 
 quire_status quire_disk_open(quire_disk **out, const char *directory, uint64_t cap_bytes,
-                             const quire_allocator *allocator, quire_counters *counters, char *message,
-                             size_t message_size)
+                             const quire_allocator *allocator, quire_counters *counters, quire_store_log *log,
+                             char *message, size_t message_size)
 {
     complaint c = {message, message_size};
     if (cap_bytes && cap_bytes < MIN_CAP)
@@ -295,6 +313,7 @@ quire_status quire_disk_open(quire_disk **out, const char *directory, uint64_t c
     quire_disk *d = create(directory, allocator);
     if (!d) return QUIRE_ENOMEM;
     d->counters = counters;
+    d->log = log;
     d->cap_bytes = cap_bytes;
     pthread_mutex_lock(&open_lock);
     quire_status status = open_all(d, cap_bytes, c);
@@ -319,6 +338,11 @@ void quire_disk_close(quire_disk *d)
     if (*at) *at = d->next_open;
     destroy(d);
     pthread_mutex_unlock(&open_lock);
+}
+
+void quire_disk_set_warm(quire_disk *d, uint64_t bytes)
+{
+    d->warm.bound = bytes;
 }
 
 /* -------------------------------------------------------------------- usage */
@@ -351,11 +375,34 @@ void quire_disk_usage_get(quire_disk *d, quire_disk_usage *out)
         rc = quire_index_read_head(ix, &h);
         rc = quire_disk_end_read(d, ix, rc);
     }
-    *out = (quire_disk_usage){.cap_bytes = rc ? d->cap_bytes : h.cap_bytes, .file_bytes = directory_bytes(d)};
+    *out = (quire_disk_usage){.cap_bytes = rc ? d->cap_bytes : h.cap_bytes,
+                              .file_bytes = directory_bytes(d),
+                              .is_scanning = d->is_damaged};
     if (rc) return;
     out->n_objects = h.n_objects;
     out->n_pinned = h.n_pinned;
     out->n_unknown = h.n_foreign;
     out->record_bytes = h.live_bytes;
-    out->is_scanning = h.scan_slab < h.scan_end;
+    out->is_scanning = h.scan_slab < h.scan_end || d->is_damaged;
+}
+
+const char *quire_disk_directory(const quire_disk *d)
+{
+    return d->directory;
+}
+
+const char *quire_disk_explain(const quire_disk *d)
+{
+    struct stat st;
+    struct statvfs space;
+    if (stat(d->directory, &st)) return "the directory is gone";
+    if ((uint64_t)st.st_dev != d->dev || (uint64_t)st.st_ino != d->ino)
+        return "another directory has taken its place";
+    if (fstatvfs(d->directory_fd, &space) == 0) {
+        if (space.f_flag & ST_RDONLY) return "the file system is read-only";
+        if ((uint64_t)space.f_bavail * space.f_frsize < QUIRE_WRITE_BUFFER) return "the file system is full";
+        if (space.f_files && !space.f_favail) return "the file system has no room for more files";
+    }
+    if (faccessat(d->directory_fd, ".", W_OK | X_OK, AT_EACCESS)) return "the directory may not be written";
+    return "writing failed";
 }

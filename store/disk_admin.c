@@ -44,7 +44,7 @@ static quire_miss with_record(quire_disk *d, const quire_entry *e, quire_record 
 static quire_index_rc pin(change *c, const quire_entry *e)
 {
     if (e->is_pinned == c->pinned) return QUIRE_INDEX_OK;
-    quire_index_rc rc = quire_index_pin(&c->disk->writer, e->id, c->pinned);
+    quire_index_rc rc = quire_index_pin(&c->disk->writer, e, c->pinned);
     if (rc) return rc;
     if (c->pinned)
         c->head.n_pinned++;

@@ -46,6 +46,10 @@ quire_index_rc quire_disk_make_index(quire_disk *d, uint64_t cap_bytes)
         quire_disk_unlock(d, QUIRE_LOCK_WRITERS);
     }
     pthread_mutex_unlock(&d->write_lock);
+    if (!rc && s.end > 1) { /* not in a new directory */
+        d->remake_began = quire_now();
+        d->is_remake_told = false;
+    }
     return rc;
 }
 
@@ -53,7 +57,7 @@ quire_index_rc quire_disk_make_index(quire_disk *d, uint64_t cap_bytes)
 static void replace_index(quire_disk *d)
 {
     struct stat st;
-    if (!quire_disk_lock(d, QUIRE_LOCK_INDEX, true, 5000)) return;
+    if (!quire_disk_is_in_place(d) || !quire_disk_lock(d, QUIRE_LOCK_INDEX, true, 5000)) return;
     bool is_there = lstat(d->index_path, &st) == 0;
     if (!is_there || (uint64_t)st.st_ino == d->damaged_ino) {
         if (quire_disk_make_index(d, d->cap_bytes) == QUIRE_INDEX_OK) {
@@ -158,7 +162,11 @@ static quire_index_rc add_record(quire_disk *d, quire_index_head *h, const quire
         h->free_bytes += r->place.bytes;
         return quire_index_add_free(&d->writer, &r->place);
     }
-    if (rc == QUIRE_INDEX_NONE) rc = quire_index_namespace(&d->writer, &r->root, r->tenant, &e.ns);
+    quire_namespace_row row = {.root = r->root, .named_us = r->written_us};
+    memcpy(row.tenant, r->tenant, QUIRE_TENANT);
+    memcpy(row.tenant_name, r->tenant_name, QUIRE_NAME);
+    memcpy(row.model_name, r->model_name, QUIRE_NAME);
+    if (rc == QUIRE_INDEX_NONE) rc = quire_index_namespace(&d->writer, &row, &e.ns);
     if (!rc) rc = quire_index_insert(&d->writer, &e);
     if (rc) return rc;
     h->live_bytes += e.place.bytes;
@@ -205,6 +213,7 @@ static quire_index_rc adopt_found(quire_disk *d, const found *f, uint64_t from)
     quire_slab_each(&d->slabs, count_rest, &r);
     h.unscanned_bytes = r.bytes;
     d->is_scanning = h.scan_slab < h.scan_end;
+    if (!d->is_scanning) d->is_quota_due = true; /* what was evicted earlier may have been found again */
     return quire_disk_end_write(d, &h, rc);
 }
 
@@ -288,7 +297,7 @@ static void remove_if_empty(void *ctx, uint32_t id, uint64_t disk_bytes)
     e->rc = quire_index_drop_free(&e->disk->writer, id, &free_bytes);
     if (e->rc) return;
     e->head->free_bytes -= free_bytes < e->head->free_bytes ? free_bytes : e->head->free_bytes;
-    quire_slab_remove(&e->disk->slabs, id);
+    (void)quire_slab_remove(&e->disk->slabs, id);
 }
 
 static void remove_empty_slabs(quire_disk *d)
@@ -310,6 +319,12 @@ static void check_index(quire_disk *d)
     if (!ix) return;
     rc = quire_index_check(ix);
     (void)quire_disk_end_read(d, ix, rc);
+}
+
+static void check_quotas(quire_disk *d)
+{
+    d->is_quota_due = false;
+    if (!quire_disk_enforce_quotas(d, NULL)) d->is_quota_due = true; /* tried again later */
 }
 
 static bool is_stopping(quire_disk *d)
@@ -335,12 +350,39 @@ static void scan_all(quire_disk *d)
     quire_mem_free(&d->allocator, f, sizeof *f);
 }
 
+/* Under no lock. */
+static void tell(quire_disk *d, bool looks_for_unknown)
+{
+    quire_disk_usage u;
+    if (d->remake_began && !d->is_remake_told)
+        quire_log_say(
+            d->log, QUIRE_EVENT_INDEX, QUIRE_LOG_WARNING,
+            "The index of %s was damaged or missing. It is made anew from the pages on disk; until that is "
+            "done, pages that are not found yet are misses.",
+            d->directory);
+    d->is_remake_told = true;
+    bool is_whole = d->remake_began && !d->is_scanning && !d->is_damaged;
+    if (!is_whole && !looks_for_unknown) return;
+    quire_disk_usage_get(d, &u);
+    if (is_whole)
+        quire_log_say(d->log, QUIRE_EVENT_INDEX, QUIRE_LOG_INFO,
+                      "The index of %s is whole again: %llu pages found in %.1f s.", d->directory,
+                      (unsigned long long)u.n_objects, 1e-9 * (double)(quire_now() - d->remake_began));
+    if (is_whole) d->remake_began = 0;
+    if (u.n_unknown > d->n_unknown_told)
+        quire_log_say(
+            d->log, QUIRE_EVENT_VERSION, QUIRE_LOG_INFO,
+            "%s has %llu pages of versions of Quire that this one does not know; they are left alone.",
+            d->directory, (unsigned long long)u.n_unknown);
+    d->n_unknown_told = u.n_unknown;
+}
+
 static void *keep(void *arg)
 {
     quire_disk *d = (quire_disk *)arg;
     pthread_mutex_lock(&d->keeper_lock);
     while (!d->stop) {
-        bool busy = d->is_damaged || d->is_scanning || d->is_over_cap || d->is_check_due;
+        bool busy = d->is_damaged || d->is_scanning || d->is_over_cap || d->is_check_due || d->is_quota_due;
         if (!d->wake && busy) {
             (void)quire_cond_wait_until(
                 &d->keeper_cond, &d->keeper_lock,
@@ -353,8 +395,11 @@ static void *keep(void *arg)
         if (d->stop) break;
         pthread_mutex_unlock(&d->keeper_lock);
         if (d->is_damaged) replace_index(d);
+        tell(d, woken && !d->is_scanning);
         if (d->is_scanning && !d->is_damaged) scan_all(d);
+        tell(d, false);
         if (d->is_check_due && !d->is_damaged) check_index(d);
+        if (d->is_quota_due && !d->is_scanning && !d->is_damaged) check_quotas(d);
         while (d->is_over_cap && !d->is_damaged && !is_stopping(d) && shrink_some(d)) {
         }
         if (woken && !d->is_scanning && !d->is_damaged) remove_empty_slabs(d);

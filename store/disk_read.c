@@ -2,6 +2,7 @@
 /* store: the disk tier, reading. What the index says is a hint: the record itself decides. */
 #define _GNU_SOURCE
 #include "store/disk_inside.h"
+#include "store/seal.h"
 
 #include <errno.h>
 #include <sys/uio.h>
@@ -37,6 +38,7 @@ typedef struct reading {
     quire_slab *slab;
     quire_place place;
     uint8_t *block, *tail, *bounce; /* of one buffer: a block, a block, QUIRE_READ_PART */
+    bool cached;                    /* through the page cache */
 } reading;
 
 /* n bytes of the payload from `at` on, with the record's first block if at is 0. Large parts go where they belong, if that
@@ -46,7 +48,7 @@ static quire_miss read_part(reading *r, uint8_t *to, size_t at, size_t n, quire_
     struct iovec v[3];
     int n_v = 0;
     size_t whole = n / QUIRE_BLOCK * QUIRE_BLOCK;
-    bool in_place = n >= IN_PLACE_MIN && (quire_is_aligned(to) || !r->slab->is_direct);
+    bool in_place = n >= IN_PLACE_MIN && (quire_is_aligned(to) || r->cached || !r->slab->is_direct);
     if (!at) v[n_v++] = (struct iovec){r->block, QUIRE_BLOCK};
     if (!in_place) {
         v[n_v++] = (struct iovec){r->bounce, (size_t)quire_round_up(n)};
@@ -55,7 +57,7 @@ static quire_miss read_part(reading *r, uint8_t *to, size_t at, size_t n, quire_
         if (whole < n) v[n_v++] = (struct iovec){r->tail, QUIRE_BLOCK};
     }
     quire_miss miss =
-        quire_slab_read_parts(r->slab, v, n_v, at ? r->place.at + QUIRE_BLOCK + at : r->place.at);
+        quire_slab_read_parts(r->slab, v, n_v, at ? r->place.at + QUIRE_BLOCK + at : r->place.at, r->cached);
     if (miss) return miss;
     if (!in_place) {
         quire_payload_copy(hash, to, r->bounce, n);
@@ -69,7 +71,7 @@ static quire_miss read_part(reading *r, uint8_t *to, size_t at, size_t n, quire_
 /* Who asks knows the object (id), or takes what the record says (object_header gets it). */
 static quire_miss read_record(quire_disk *d, const quire_place *place, const quire_key *object,
                               const quire_object_id *id, uint8_t *payload, uint64_t bytes,
-                              uint8_t *object_header, const atomic_bool *stop)
+                              uint8_t *object_header, bool cached, const atomic_bool *stop)
 {
     quire_buffer buffer;
     quire_record record;
@@ -85,11 +87,14 @@ static quire_miss read_record(quire_disk *d, const quire_place *place, const qui
     r.block = buffer.bytes;
     r.tail = buffer.bytes + QUIRE_BLOCK;
     r.bounce = buffer.bytes + 2 * QUIRE_BLOCK;
+    r.cached = cached && quire_slab_open_cached(&d->slabs, r.slab);
+    /* From the disk in large parts; from memory in parts that are hashed while the CPU's cache has them. */
+    size_t most = r.cached ? QUIRE_OBJECT_BLOCK : QUIRE_READ_PART;
     quire_miss miss = QUIRE_MISS_NONE;
     quire_payload_begin(&hash);
     size_t at = 0;
     do {
-        size_t part = bytes - at < QUIRE_READ_PART ? (size_t)bytes - at : QUIRE_READ_PART;
+        size_t part = bytes - at < most ? (size_t)bytes - at : most;
         if (stop && atomic_load_explicit(stop, memory_order_relaxed)) miss = QUIRE_MISS_DEADLINE;
         if (!miss) miss = read_part(&r, payload + at, at, part, &hash);
         if (!miss && !at) {
@@ -103,21 +108,46 @@ static quire_miss read_record(quire_disk *d, const quire_place *place, const qui
         }
         at += part;
     } while (!miss && at < bytes);
-    if (!miss) miss = quire_object_check_payload(r.block + QUIRE_RECORD_OBJECT, &hash);
+    const uint8_t *header = r.block + QUIRE_RECORD_OBJECT;
+    if (!miss) miss = quire_object_check_payload(header, &hash);
+    if (!miss && id && quire_object_is_sealed(header))
+        miss = id->owner ? quire_unseal_payload(payload, &id->owner->seal_key, id, header, stop)
+                         : QUIRE_MISS_SEAL;
     quire_disk_give_buffer(d, &buffer);
     quire_slab_give(&d->slabs, r.slab);
     return miss;
 }
 
+/* Through the page cache, if it was loaded before, not long ago. */
+static quire_miss read_at(quire_disk *d, const quire_object_id *id, const quire_place *place, void *payload,
+                          const atomic_bool *stop)
+{
+    bool cached = quire_warm_begin(&d->warm, &id->object, place);
+    quire_miss miss =
+        read_record(d, place, &id->object, id, (uint8_t *)payload, id->bytes, NULL, cached, stop);
+    if (cached) quire_warm_end(&d->warm, &id->object, place, miss != QUIRE_MISS_NONE);
+    return miss;
+}
+
+/* Without the index, which only says where to look. Whatever is wrong is found out again with it. */
+static bool read_kept(quire_disk *d, const quire_object_id *id, void *payload, const atomic_bool *stop)
+{
+    quire_place place;
+    return quire_warm_find(&d->warm, &id->object, &place) && !read_at(d, id, &place, payload, stop);
+}
+
 quire_miss quire_disk_read(quire_disk *d, const quire_object_id *id, void *payload, const atomic_bool *stop)
 {
     quire_entry e, again;
+    if (read_kept(d, id, payload, stop)) return QUIRE_MISS_NONE;
     quire_index_rc rc = find(d, &id->object, &e);
     for (int i = 0;; i++) {
         if (rc) return quire_disk_miss_of(rc);
         if (e.version != QUIRE_RECORD_VERSION) return QUIRE_MISS_VERSION;
+        /* What looks damaged is looked at on the disk itself. */
         quire_miss miss =
-            read_record(d, &e.place, &id->object, id, (uint8_t *)payload, id->bytes, NULL, stop);
+            i ? read_record(d, &e.place, &id->object, id, (uint8_t *)payload, id->bytes, NULL, false, stop)
+              : read_at(d, id, &e.place, payload, stop);
         if (miss == QUIRE_MISS_NONE || miss == QUIRE_MISS_DEADLINE || miss == QUIRE_MISS_MEMORY) return miss;
         /* Evicted while it was read, or saved again elsewhere? Then there is nothing wrong with it. A file that was
          * replaced under its name is opened anew. */
@@ -174,7 +204,7 @@ static quire_miss read_object(walk *w, const quire_entry *e, uint8_t *header, si
     if (!w->payloads) return QUIRE_MISS_NONE;
     if (!quire_mem_grow(&w->disk->allocator, &w->memory, &w->cap, *n)) return QUIRE_MISS_MEMORY;
     return read_record(w->disk, &e->place, &e->object, NULL, w->memory + QUIRE_OBJECT_HEADER, bytes,
-                       w->memory, NULL);
+                       w->memory, false, NULL);
 }
 
 static quire_status visit(walk *w, const quire_entry *e)

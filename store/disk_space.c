@@ -16,6 +16,13 @@ static void note(quire_disk *d, const quire_index *ix, quire_index_rc rc)
     quire_disk_wake_keeper(d);
 }
 
+/* Slabs and locks belong to the directory that was opened, the index is found by its name: both must be of one directory. */
+bool quire_disk_is_in_place(const quire_disk *d)
+{
+    struct stat st;
+    return stat(d->directory, &st) == 0 && st.st_dev == d->dev && st.st_ino == d->ino;
+}
+
 quire_index *quire_disk_begin_read(quire_disk *d, quire_index_rc *rc)
 {
     uint32_t first = atomic_fetch_add_explicit(&d->next_reader, 1, memory_order_relaxed), i = 0;
@@ -25,7 +32,8 @@ quire_index *quire_disk_begin_read(quire_disk *d, quire_index_rc *rc)
         pthread_mutex_lock(&d->reader_lock[first % QUIRE_READERS]);
     }
     quire_index *ix = &d->reader[(first + i) % QUIRE_READERS];
-    *rc = quire_index_begin(ix, false, QUIRE_LOCK_TIMEOUT_MS);
+    *rc =
+        quire_disk_is_in_place(d) ? quire_index_begin(ix, false, QUIRE_LOCK_TIMEOUT_MS) : QUIRE_INDEX_FAILED;
     if (!*rc) return ix;
     (void)quire_disk_end_read(d, ix, *rc);
     return NULL;
@@ -51,8 +59,8 @@ static void end_writing(quire_disk *d, quire_index_rc rc)
 quire_index_rc quire_disk_begin_write(quire_disk *d, quire_index_head *h)
 {
     pthread_mutex_lock(&d->write_lock);
-    quire_index_rc rc = QUIRE_INDEX_BUSY;
-    if (quire_disk_lock(d, QUIRE_LOCK_WRITERS, false, QUIRE_LOCK_TIMEOUT_MS))
+    quire_index_rc rc = quire_disk_is_in_place(d) ? QUIRE_INDEX_BUSY : QUIRE_INDEX_FAILED;
+    if (rc == QUIRE_INDEX_BUSY && quire_disk_lock(d, QUIRE_LOCK_WRITERS, false, QUIRE_LOCK_TIMEOUT_MS))
         rc = quire_index_begin(&d->writer, true, QUIRE_LOCK_TIMEOUT_MS);
     if (!rc) {
         rc = quire_index_read_head(&d->writer, h);
@@ -96,7 +104,8 @@ uint64_t quire_disk_budget(const quire_disk *d, const quire_index_head *h)
 {
     struct stat st;
     uint64_t index = stat(d->index_path, &st) ? 0 : (uint64_t)st.st_size;
-    uint64_t rest = 2 * index + SMALL_FILES + TREE_BYTES * h->n_objects;
+    uint64_t quotas = sizeof(quire_quota) * (uint64_t)d->quotas.n; /* written anew beside the old file */
+    uint64_t rest = 2 * (index + quotas) + SMALL_FILES + TREE_BYTES * h->n_objects;
     return h->cap_bytes > rest ? h->cap_bytes - rest : 0;
 }
 
@@ -131,6 +140,26 @@ quire_index_rc quire_disk_evict(quire_disk *d, quire_index_head *h, uint64_t abo
         quire_count(&d->counters->evicted, 1);
     }
     return QUIRE_INDEX_OK;
+}
+
+quire_index_rc quire_disk_evict_tenant(quire_disk *d, quire_index_head *h, const uint8_t tenant[QUIRE_TENANT],
+                                       uint64_t above, uint64_t newest_tick, uint32_t max)
+{
+    uint64_t bytes, until = 0;
+    quire_entry e = {0};
+    quire_index_rc rc = quire_index_tenant_bytes(&d->writer, tenant, &bytes);
+    for (uint32_t i = 0; i < max && !rc && bytes > above; i++) {
+        /* The same namespace again while its next one is the oldest of all. */
+        rc = i ? quire_index_oldest_in(&d->writer, e.ns, &e) : QUIRE_INDEX_NONE;
+        if (rc == QUIRE_INDEX_NONE || (!rc && e.tick > until))
+            rc = quire_index_oldest_of(&d->writer, tenant, &e, &until);
+        if (!rc && e.tick >= newest_tick) rc = QUIRE_INDEX_NONE;
+        if (!rc) rc = quire_disk_delete(d, h, &e);
+        if (rc) break;
+        bytes -= e.place.bytes < bytes ? e.place.bytes : bytes;
+        quire_count(&d->counters->evicted, 1);
+    }
+    return rc;
 }
 
 quire_index_rc quire_disk_give_back(quire_disk *d, quire_index_head *h, uint64_t bytes)

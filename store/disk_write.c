@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE
 #include "store/disk_inside.h"
+#include "store/seal.h"
 
 #include <errno.h>
 
@@ -23,16 +24,19 @@ size_t quire_disk_batch(const quire_disk *d)
     return share < BATCH_MAX ? (size_t)share : BATCH_MAX;
 }
 
-bool quire_disk_has_room(quire_disk *d, uint64_t payload_bytes, uint32_t n)
+bool quire_disk_has_room(quire_disk *d, const quire_object_id *id, uint32_t n)
 {
     quire_index_head h;
     quire_index_rc rc;
+    uint64_t quota = quire_disk_quota(d, id->tenant), used = 0;
     quire_index *ix = quire_disk_begin_read(d, &rc);
     if (!ix) return false;
     rc = quire_index_read_head(ix, &h);
+    if (!rc && quota != QUIRE_NO_QUOTA) rc = quire_index_tenant_bytes(ix, id->tenant, &used);
     if (quire_disk_end_read(d, ix, rc)) return false;
-    /* Twice: as much is evicted ahead. */
-    return quire_disk_taken(&h) + 2 * n * quire_record_bytes(payload_bytes) <= quire_disk_budget(d, &h);
+    uint64_t need = 2 * n * quire_record_bytes(id->bytes); /* twice: as much is evicted ahead */
+    return quire_disk_taken(&h) + need <= quire_disk_budget(d, &h) &&
+           (used + need <= quota || quota == QUIRE_NO_QUOTA);
 }
 
 /* -------------------------------------------------------------------- space */
@@ -65,8 +69,7 @@ static bool begin_slab(quire_disk *d, quire_index_head *h)
         /* Left by a writer that died: no committed transaction knows of it. Another version's is left alone. */
         uint8_t key[QUIRE_DIRECTORY_KEY];
         if (quire_slab_read_head(&d->slabs, id, key) == QUIRE_MISS_VERSION) continue;
-        quire_slab_remove(&d->slabs, id);
-        h->next_slab--;
+        if (quire_slab_remove(&d->slabs, id)) h->next_slab--;
     }
     return false;
 }
@@ -114,26 +117,42 @@ static quire_index_rc take_space(quire_disk *d, quire_index_head *h, uint64_t by
 
 /* ------------------------------------------------------------------- records */
 
+static bool begin_sealing(quire_disk *d, const quire_disk_put *p, uint8_t *header)
+{
+    if (!d->sealer) d->sealer = quire_sealer_create(&d->allocator);
+    return d->sealer && p->id.owner &&
+           quire_seal_payload_begin(d->sealer, header, &p->id.owner->seal_key, &p->id);
+}
+
 static bool write_record(quire_disk *d, quire_slab *slab, const quire_disk_put *p, const quire_place *place)
 {
     quire_record record = {.place = *place, .object = p->id.object, .written_us = quire_now_us()};
     uint8_t header[QUIRE_OBJECT_HEADER], *block = d->write_buffer.bytes, *room = block + QUIRE_BLOCK;
     quire_payload_hash hash;
     memcpy(record.tenant, p->id.tenant, QUIRE_TENANT);
+    if (p->id.owner) {
+        memcpy(record.tenant_name, p->id.owner->tenant_name, QUIRE_NAME);
+        memcpy(record.model_name, p->id.owner->model_name, QUIRE_NAME);
+    }
+    bool seal = p->seal && !p->header;
+    if (seal && !begin_sealing(d, p, header)) return false;
     quire_payload_begin(&hash);
     size_t bytes = (size_t)p->id.bytes, rest = bytes;
     if (d->writes_headers_only) bytes = rest = 0;
     bool in_one = place->bytes <= QUIRE_WRITE_BUFFER;
     for (size_t at = 0, part; at < bytes; at += part) {
         part = bytes - at < QUIRE_WRITE_BUFFER - QUIRE_BLOCK ? bytes - at : QUIRE_WRITE_BUFFER - QUIRE_BLOCK;
-        quire_payload_copy(&hash, room, (const uint8_t *)p->payload + at, part);
+        const uint8_t *from = (const uint8_t *)p->payload + at;
+        if (seal && !quire_seal_payload_part(d->sealer, room, from, part)) return false;
+        if (!seal) quire_payload_copy(&hash, room, from, part);
         rest = (size_t)quire_round_up(part);
         memset(room + part, 0, rest - part);
         if (!in_one && !quire_slab_write(slab, room, rest, place->at + QUIRE_BLOCK + at)) return false;
     }
+    if (seal && !quire_seal_payload_end(d->sealer, header)) return false;
     if (p->header)
         memcpy(header, p->header, sizeof header);
-    else
+    else if (!seal)
         quire_object_write_header(header, &p->id, &hash);
     if (!quire_record_write(block, d->mac, &record, header)) return false;
     if (d->writes_headers_only) quire_slab_extend(slab, place->at + place->bytes);
@@ -144,7 +163,13 @@ static quire_index_rc write_one(quire_disk *d, quire_index_head *h, const quire_
 {
     quire_entry e = {.object = p->id.object, .version = QUIRE_RECORD_VERSION, .tick = quire_disk_ticks(d, 1)};
     quire_slab *slab = NULL;
-    quire_index_rc rc = quire_index_namespace(&d->writer, &p->id.root, p->id.tenant, &e.ns);
+    quire_namespace_row row = {.root = p->id.root, .named_us = quire_now_us()};
+    memcpy(row.tenant, p->id.tenant, QUIRE_TENANT);
+    if (p->id.owner) {
+        memcpy(row.tenant_name, p->id.owner->tenant_name, QUIRE_NAME);
+        memcpy(row.model_name, p->id.owner->model_name, QUIRE_NAME);
+    }
+    quire_index_rc rc = quire_index_namespace(&d->writer, &row, &e.ns);
     if (!rc) rc = take_space(d, h, quire_record_bytes(p->id.bytes), budget, &e.place, &slab);
     if (rc) return rc == QUIRE_INDEX_NONE ? QUIRE_INDEX_FAILED : rc;
     /* After a power failure an index can be well-formed and still take for free what is not. */
@@ -180,11 +205,45 @@ static quire_index_rc leave_out_known(quire_disk *d, const quire_disk_put *puts,
     return QUIRE_INDEX_OK;
 }
 
-/* One transaction. *n_saved: how many were new. NONE: something had to be evicted first, and was; again. */
+/* Room for `need` more bytes, of all and of the tenant. NONE: something had to be evicted first, and was. */
+static quire_index_rc make_room(quire_disk *d, quire_index_head *h, const uint8_t *tenant, uint64_t need,
+                                uint64_t budget, uint64_t quota, bool *is_full)
+{
+    uint64_t used = 0, before = h->n_objects;
+    quire_index_rc rc =
+        quota == QUIRE_NO_QUOTA ? QUIRE_INDEX_OK : quire_index_tenant_bytes(&d->writer, tenant, &used);
+    bool tenant_is_over = quota != QUIRE_NO_QUOTA && used + need > quota;
+    if (rc || (!tenant_is_over && quire_disk_taken(h) + need <= budget)) return rc;
+    if (need > quota) {
+        *is_full = true;
+        return QUIRE_INDEX_NONE;
+    }
+    if (tenant_is_over)
+        rc = quire_disk_evict_tenant(d, h, tenant, quota - need, UINT64_MAX, EVICT_MAX);
+    else
+        rc = quire_disk_evict(d, h, budget > need ? budget - need : 0, UINT64_MAX, EVICT_MAX);
+    *is_full = rc == QUIRE_INDEX_NONE && h->n_objects == before;
+    return rc ? rc : QUIRE_INDEX_NONE;
+}
+
+/* As much again, for those that come next. Not what was written just now. */
+static quire_index_rc evict_ahead(quire_disk *d, quire_index_head *h, const uint8_t *tenant, uint64_t need,
+                                  uint64_t budget, uint64_t quota, uint64_t first_tick)
+{
+    uint64_t reserve = need < budget / RESERVE_SHARE ? need : budget / RESERVE_SHARE;
+    quire_index_rc rc = quire_disk_evict(d, h, budget - reserve, first_tick, EVICT_MAX);
+    if (rc > QUIRE_INDEX_NONE || quota == QUIRE_NO_QUOTA) return rc;
+    reserve = need < quota / RESERVE_SHARE ? need : quota / RESERVE_SHARE;
+    return quire_disk_evict_tenant(d, h, tenant, quota - reserve, first_tick, EVICT_MAX);
+}
+
+/* One transaction. *n_left: how many were new. NONE: something had to be evicted first, and was; again. */
 static quire_index_rc write_step(quire_disk *d, const quire_disk_put *puts, uint32_t n, uint32_t *n_left,
                                  bool *is_full)
 {
     const quire_disk_put *left[STEP];
+    const uint8_t *tenant = puts[0].id.tenant;
+    uint64_t quota = quire_disk_quota(d, tenant);
     quire_index_head h;
     quire_index_rc rc = quire_disk_begin_write(d, &h);
     *is_full = false;
@@ -195,20 +254,16 @@ static quire_index_rc write_step(quire_disk *d, const quire_disk_put *puts, uint
     if (!rc && !d->write_buffer.memory &&
         !quire_buffer_create(&d->write_buffer, &d->allocator, QUIRE_WRITE_BUFFER + QUIRE_BLOCK))
         rc = QUIRE_INDEX_FAILED;
-    if (!rc && need && quire_disk_taken(&h) + need > budget) {
-        rc = quire_disk_evict(d, &h, budget > need ? budget - need : 0, UINT64_MAX, EVICT_MAX);
-        *is_full = rc == QUIRE_INDEX_NONE && h.n_objects == before.n_objects;
-        rc = quire_disk_end_write(d, &h, rc == QUIRE_INDEX_NONE ? QUIRE_INDEX_OK : rc);
+    if (!rc && need) rc = make_room(d, &h, tenant, need, budget, quota, is_full);
+    if (rc == QUIRE_INDEX_NONE) {
+        rc = quire_disk_end_write(d, &h, QUIRE_INDEX_OK);
         return rc ? rc : QUIRE_INDEX_NONE;
     }
     uint64_t first = d->last_tick + 1;
     for (uint32_t i = *n_left; i-- && !rc;)
         rc = write_one(d, &h, left[i], budget); /* the first page gets the last tick */
-    if (!rc && need) {
-        uint64_t reserve = need < budget / RESERVE_SHARE ? need : budget / RESERVE_SHARE;
-        rc = quire_disk_evict(d, &h, budget - reserve, first, EVICT_MAX);
-        if (rc == QUIRE_INDEX_NONE) rc = QUIRE_INDEX_OK;
-    }
+    if (!rc && need) rc = evict_ahead(d, &h, tenant, need, budget, quota, first);
+    if (rc == QUIRE_INDEX_NONE) rc = QUIRE_INDEX_OK;
     if (rc && before.slab) { /* a full disk, for one: what was begun goes at once */
         quire_slab *slab = quire_slab_take(&d->slabs, (uint32_t)before.slab);
         if (slab) quire_slab_cut(slab, before.end);
@@ -217,9 +272,15 @@ static quire_index_rc write_step(quire_disk *d, const quire_disk_put *puts, uint
     return quire_disk_end_write(d, need ? &h : &before, rc);
 }
 
+static quire_counters *own_counters(const quire_disk_put *p)
+{
+    return p->id.owner ? &p->id.owner->counters : NULL;
+}
+
+/* Of one namespace. */
 static bool write_some(quire_disk *d, const quire_disk_put *puts, uint32_t n)
 {
-    quire_counters *count = d->counters;
+    quire_counters *count = d->counters, *own = own_counters(puts);
     quire_index_rc rc = QUIRE_INDEX_NONE;
     uint32_t n_left = n;
     bool is_full = false;
@@ -227,24 +288,40 @@ static bool write_some(quire_disk *d, const quire_disk_put *puts, uint32_t n)
     for (uint32_t i = 0; i < ATTEMPTS * 1024 && rc == QUIRE_INDEX_NONE && !is_full; i++)
         rc = write_step(d, puts, n, &n_left, &is_full);
     if (rc == QUIRE_INDEX_OK) {
-        quire_count(&count->known[QUIRE_DISK], n - n_left);
-        quire_count(&count->saved[QUIRE_DISK], n_left);
-        quire_count(&count->saved_bytes[QUIRE_DISK], n_left * puts[0].id.bytes);
+        QUIRE_COUNT(count, own, known[QUIRE_DISK], n - n_left);
+        QUIRE_COUNT(count, own, saved[QUIRE_DISK], n_left);
+        QUIRE_COUNT(count, own, saved_bytes[QUIRE_DISK], n_left * puts[0].id.bytes);
+    } else if (is_full) {
+        QUIRE_COUNT(count, own, dropped[QUIRE_DISK], n);
     } else {
-        quire_count(is_full ? &count->dropped[QUIRE_DISK] : &count->failed[QUIRE_DISK], n);
+        QUIRE_COUNT(count, own, failed[QUIRE_DISK], n);
     }
     return rc == QUIRE_INDEX_OK || is_full;
+}
+
+/* How many of the first ones go into one transaction: those of one namespace, and a small part of its tenant's limit. */
+static uint32_t step_of(quire_disk *d, const quire_disk_put *puts, uint32_t n)
+{
+    uint64_t quota = quire_disk_quota(d, puts[0].id.tenant);
+    uint64_t most = quota / RESERVE_SHARE / quire_record_bytes(puts[0].id.bytes);
+    if (n > STEP) n = STEP;
+    if (n > most) n = most ? (uint32_t)most : 1;
+    uint32_t step = 1;
+    while (step < n && quire_key_equal(&puts[step].id.root, &puts[0].id.root) &&
+           puts[step].id.owner == puts[0].id.owner)
+        step++;
+    return step;
 }
 
 bool quire_disk_write(quire_disk *d, const quire_disk_put *puts, uint32_t n)
 {
     bool good = true;
-    if (!n) return true;
-    if (quire_record_bytes(puts[0].id.bytes) > d->cap_bytes / 4) { /* a few must fit */
-        quire_count(&d->counters->dropped[QUIRE_DISK], n);
-        return true;
+    for (uint32_t i = 0, step; i < n; i += step) {
+        step = step_of(d, puts + i, n - i);
+        if (quire_record_bytes(puts[i].id.bytes) > d->cap_bytes / 4) /* a few must fit */
+            QUIRE_COUNT(d->counters, own_counters(&puts[i]), dropped[QUIRE_DISK], step);
+        else
+            good = write_some(d, puts + i, step) && good;
     }
-    for (uint32_t i = 0; i < n; i += STEP)
-        good = write_some(d, puts + i, n - i < STEP ? n - i : STEP) && good;
     return good;
 }

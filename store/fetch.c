@@ -3,8 +3,6 @@
 #include "store/seal.h"
 #include "store/store.h"
 
-#include <stdio.h>
-
 #define STATE(s) (1u << QUIRE_SLOT_##s)
 #define HAD (STATE(ON_DISK) | STATE(ON_REMOTE) | STATE(UNDER_WAY) | STATE(LOADED))
 #define MAX_BATCH 64u
@@ -80,6 +78,8 @@ void quire_load_advance(quire_loader *l, quire_load *load)
     } else if (load->stage == QUIRE_STAGE_REMOTE) {
         pthread_cond_broadcast(&l->remote_work);
     } else if (load->stage == QUIRE_STAGE_DONE) {
+        if (load->listed && !load->survey_only)
+            quire_time_since(&l->store->counters.times[QUIRE_TIMED_LOAD], load->began);
         unlist(l, load);
         pthread_cond_broadcast(&l->progress);
     }
@@ -102,6 +102,7 @@ typedef struct quire_fetch {
     quire_page *page;
     void *raw, *room;
     quire_miss miss;
+    uint64_t asked; /* remote: when */
     quire_sealer *sealer;
     quire_loader *loader;
     bool done, is_resident, is_flight, is_in_room;
@@ -177,13 +178,6 @@ static bool take_room(fetch *f)
     }
     f->miss = f->room ? QUIRE_MISS_ABSENT : load->pool ? QUIRE_MISS_ROOM : QUIRE_MISS_MEMORY;
     return f->room != NULL;
-}
-
-/* The object itself is bad, wherever it came from: it shall not be found again. One of a version that is not known is another
- * server's, and good. */
-static bool is_damage(quire_miss miss)
-{
-    return miss >= QUIRE_MISS_MAGIC && miss <= QUIRE_MISS_SEAL && miss != QUIRE_MISS_VERSION;
 }
 
 /* ------------------------------------------------------- one fetch for many loads */
@@ -290,23 +284,13 @@ static void serve_followers(quire_loader *l, const fetch *f, quire_slot *followe
         load->cursor[QUIRE_REMOTE] = 0;
         load->n_under_way--;
         if (has) {
-            quire_count(&l->store->counters.loaded[QUIRE_REMOTE], 1);
+            QUIRE_COUNT(&l->store->counters, &load->ns->owner.counters, loaded[QUIRE_REMOTE], 1);
             quire_count(&l->store->counters.shared, 1);
         }
         quire_load_advance(l, load);
         quire_load_unref(l, load);
         pthread_mutex_unlock(&l->lock);
     }
-}
-
-/* Not under a lock: the caller's function may take its time. */
-static void say_damaged(const quire_store *store, quire_miss miss, int tier)
-{
-    char sentence[192];
-    if (!store->log.write) return;
-    (void)snprintf(sentence, sizeof sentence, "A page of the %s tier is damaged and is removed: %s.",
-                   tier == QUIRE_DISK ? "disk" : "remote", quire_miss_text(miss));
-    store->log.write(store->log.ctx, QUIRE_LOG_WARNING, sentence);
 }
 
 /* Puts the outcome into the slot. Not under the lock. */
@@ -323,16 +307,16 @@ static void end_fetch(fetch *f, int tier)
         pthread_mutex_unlock(&l->lock);
     }
     if (keep) {
-        quire_count(&count->loaded[tier], 1);
-        quire_count(&count->loaded_bytes[tier], f->id.bytes);
-    } else if (is_damage(f->miss)) {
+        QUIRE_COUNT(count, &f->id.owner->counters, loaded[tier], 1);
+        QUIRE_COUNT(count, &f->id.owner->counters, loaded_bytes[tier], f->id.bytes);
+    } else if (quire_miss_is_damage(f->miss)) {
         quire_namespace_forget(load->ns, &f->id.object); /* a new one is to be saved */
         quire_store_discard(l->store, &f->id, &load->ns->seal_key, tier);
-        say_damaged(l->store, f->miss, tier);
     } else if (f->miss == QUIRE_MISS_VERSION && tier == QUIRE_DISK) {
         quire_store_discard(l->store, &f->id, &load->ns->seal_key,
                             tier); /* stays, and is no longer counted as ours */
     }
+    if (!keep) quire_store_tell_miss(l->store, f->miss, tier);
     pthread_mutex_lock(&l->lock);
     quire_slot *followers = end_flight(l, f);
     if (followers) {
@@ -358,7 +342,7 @@ static void end_fetch(fetch *f, int tier)
             other ? QUIRE_SLOT_ON_REMOTE : QUIRE_SLOT_ABSENT; /* what the disk lost the remote may have */
         slot->from_remote = other;
         if (f->miss != QUIRE_MISS_ABSENT) {
-            quire_count(&count->misses[f->miss], 1);
+            QUIRE_COUNT(count, &f->id.owner->counters, misses[f->miss], 1);
             load->n_failed += !other;
         }
     }
@@ -410,7 +394,11 @@ static void fetch_disk(quire_loader *l, quire_load *load)
     pthread_mutex_unlock(&l->lock);
     part_into_lots(f, n);
     for (uint32_t i = 0; i < n; i++) {
-        if (take_room(&f[i])) f[i].miss = quire_disk_read(l->store->disk, &f[i].id, f[i].room, &load->ended);
+        if (take_room(&f[i])) {
+            uint64_t before = quire_now();
+            f[i].miss = quire_disk_read(l->store->disk, &f[i].id, f[i].room, &load->ended);
+            if (!f[i].miss) quire_time_since(&l->store->counters.times[QUIRE_TIMED_DISK_READ], before);
+        }
         end_fetch(&f[i], QUIRE_DISK);
     }
     pthread_mutex_lock(&l->lock);
@@ -424,13 +412,12 @@ void *quire_load_from_disk(void *arg)
         quire_slot *slot;
         uint32_t group, page;
         quire_load *load = find_work(l, QUIRE_DISK, &slot, &group, &page);
-        if (!load) {
+        if (!load)
             pthread_cond_wait(&l->disk_work, &l->lock);
-        } else if (!slot) {
+        else if (!slot)
             quire_survey_disk(l, load);
-        } else {
+        else
             fetch_disk(l, load);
-        }
     }
     pthread_mutex_unlock(&l->lock);
     return NULL;
@@ -443,6 +430,7 @@ static void on_value(void *ctx, const uint8_t *bytes, size_t n)
     fetch *f = (fetch *)ctx;
     if (take_room(f)) /* only now: the server sends on meanwhile */
         f->miss = quire_unseal(f->sealer, f->room, &f->load->ns->seal_key, &f->id, bytes, n, &f->load->ended);
+    if (!f->miss) quire_time_since(&f->loader->store->counters.times[QUIRE_TIMED_REMOTE_READ], f->asked);
     end_fetch(f, QUIRE_REMOTE);
 }
 
@@ -452,7 +440,6 @@ static void fetch_remote(quire_loader *l, quire_load *load, quire_lane *lane, qu
     fetch f[MAX_BATCH];
     quire_call calls[MAX_BATCH];
     uint32_t n = 0, n_calls = 0, share = share_of(load, QUIRE_SLOT_ON_REMOTE, l->n_remote), group, page;
-    uint64_t deadline = load->deadline;
     quire_slot *slot;
     while (n < share && (slot = next_slot(load, QUIRE_REMOTE, &group, &page))) {
         if (follow(l, load, slot, &load->objects[(size_t)group * load->n_pages + page])) continue;
@@ -463,7 +450,9 @@ static void fetch_remote(quire_loader *l, quire_load *load, quire_lane *lane, qu
     if (!n) return; /* others fetch them all */
     pthread_mutex_unlock(&l->lock);
     part_into_lots(f, n);
+    uint64_t asked = quire_now();
     for (uint32_t i = 0; i < n; i++) {
+        f[i].asked = asked;
         if (load->pool && !f[i].page) {
             f[i].miss = QUIRE_MISS_ROOM;
             continue;
@@ -474,7 +463,7 @@ static void fetch_remote(quire_loader *l, quire_load *load, quire_lane *lane, qu
                                         .on_value = on_value,
                                         .ctx = &f[i]};
     }
-    quire_lane_run(lane, calls, n_calls, deadline);
+    quire_lane_run(lane, calls, n_calls, load->deadline);
     for (uint32_t i = 0; i < n_calls; i++) {
         fetch *one = (fetch *)calls[i].ctx;
         if (!one->done) one->miss = calls[i].miss ? calls[i].miss : QUIRE_MISS_ABSENT;

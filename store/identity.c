@@ -168,3 +168,15 @@ quire_status quire_identity_tenant(uint8_t out[QUIRE_TENANT], const uint8_t secr
     static const uint8_t no_salt[32];
     return derive(out, QUIRE_TENANT, no_salt, secret, "quire tenant 1") ? QUIRE_OK : QUIRE_ENOMEM;
 }
+
+/* UTF-8 or any other text: bytes above 127 are left as they are. */
+quire_status quire_identity_name(char out[QUIRE_NAME], const char *name)
+{
+    memset(out, 0, QUIRE_NAME);
+    for (size_t i = 0; name && name[i]; i++) {
+        unsigned char c = (unsigned char)name[i];
+        if (i == QUIRE_NAME - 1 || c < 0x20 || c == 0x7f) return QUIRE_EINVAL;
+        out[i] = name[i];
+    }
+    return QUIRE_OK;
+}

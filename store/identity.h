@@ -18,4 +18,7 @@ quire_status quire_identity_seal_key(quire_key *out, const quire_key *root, cons
 /* What names the tenant on disk: HKDF-SHA256 of the secret, from which nobody gets back to it. */
 quire_status quire_identity_tenant(uint8_t out[QUIRE_TENANT], const uint8_t secret[32]);
 
+/* Copies a name for operators into QUIRE_NAME bytes, with zeros behind it; NULL is "". EINVAL: too long, or not printable. */
+quire_status quire_identity_name(char out[QUIRE_NAME], const char *name);
+
 #endif

@@ -36,15 +36,17 @@ static const char settings[] =
  * recency and pins, which change. */
 static const char schema[] =
     "CREATE TABLE head(id INTEGER PRIMARY KEY, value BLOB NOT NULL);"
-    "CREATE TABLE namespaces(id INTEGER PRIMARY KEY, root BLOB NOT NULL, tenant BLOB NOT NULL, n INTEGER NOT NULL,"
-    " bytes INTEGER NOT NULL, UNIQUE(root, tenant));"
+    "CREATE TABLE namespaces(id INTEGER PRIMARY KEY, root BLOB NOT NULL, tenant BLOB NOT NULL, tenant_name TEXT NOT NULL,"
+    " model_name TEXT NOT NULL, named INTEGER NOT NULL, sum INTEGER NOT NULL, n INTEGER NOT NULL, bytes INTEGER NOT NULL,"
+    " pinned INTEGER NOT NULL, UNIQUE(root, tenant));"
+    "CREATE INDEX by_tenant ON namespaces(tenant);"
     "CREATE TABLE objects(id INTEGER PRIMARY KEY, k INTEGER NOT NULL, object BLOB NOT NULL, ns INTEGER NOT NULL,"
     " slab INTEGER NOT NULL, at INTEGER NOT NULL, bytes INTEGER NOT NULL, version INTEGER NOT NULL, sum INTEGER NOT NULL,"
     " tick INTEGER NOT NULL, pinned INTEGER NOT NULL);"
     "CREATE INDEX by_key ON objects(k);"
     "CREATE INDEX by_use ON objects(version, tick) WHERE pinned = 0;"
     "CREATE INDEX by_place ON objects(slab, at);"
-    "CREATE INDEX by_namespace ON objects(ns);"
+    "CREATE INDEX by_namespace ON objects(ns, pinned, tick);"
     "CREATE TABLE free(slab INTEGER NOT NULL, at INTEGER NOT NULL, bytes INTEGER NOT NULL, sum INTEGER NOT NULL,"
     " PRIMARY KEY(slab, at)) WITHOUT ROWID;"
     "CREATE INDEX free_by_size ON free(bytes);"
@@ -150,11 +152,21 @@ static bool file_id(const char *path, uint64_t *dev, uint64_t *ino, uint64_t *by
     return true;
 }
 
+/* SQLite does not open what is no plain file, and would fail for good. */
+static void drop_odd_journal(const char *path)
+{
+    char journal[4200];
+    struct stat st;
+    (void)snprintf(journal, sizeof journal, "%s-journal", path);
+    if (lstat(journal, &st) == 0 && !S_ISREG(st.st_mode)) (void)unlink(journal);
+}
+
 /* The file may be replaced while we open it: the same one must be there before and after. */
 static quire_index_rc open_once(quire_index *ix)
 {
     uint64_t dev, ino, bytes;
     int moved = 1;
+    drop_odd_journal(ix->path);
     if (!file_id(ix->path, &ix->dev, &ix->ino, &bytes)) return QUIRE_INDEX_LOST;
     if (!bytes) return QUIRE_INDEX_DAMAGED; /* to SQLite this would be a new database */
     int rc = sqlite3_open_v2(ix->path, &ix->db,
@@ -276,6 +288,39 @@ static quire_index_rc check_places(quire_index *ix)
     return found ? found : quire_index_judge(rc);
 }
 
+/* Both end, or have the same row. */
+static bool same_step(sqlite3_stmt *ours, sqlite3_stmt *right, int *rc)
+{
+    *rc = sqlite3_step(ours);
+    if (sqlite3_step(right) != *rc) return false;
+    for (int i = 0; *rc == SQLITE_ROW && i < sqlite3_column_count(right); i++) {
+        const char *a = (const char *)sqlite3_column_text(ours, i);
+        const char *b = (const char *)sqlite3_column_text(right, i);
+        if (!a != !b || (a && strcmp(a, b) != 0)) return false;
+    }
+    return true;
+}
+
+/* Damage in the schema can leave statements that are understood and do something else. */
+static quire_index_rc check_schema(quire_index *ix)
+{
+    static const char sql[] = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY rowid";
+    sqlite3 *db = NULL;
+    sqlite3_stmt *ours = NULL, *right = NULL;
+    quire_index_rc found = QUIRE_INDEX_OK;
+    int rc = sqlite3_open_v2(":memory:", &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
+    if (!rc) rc = sqlite3_exec(db, schema, NULL, NULL, NULL);
+    if (!rc) rc = sqlite3_prepare_v2(db, sql, -1, &right, NULL);
+    if (rc) found = QUIRE_INDEX_FAILED;
+    if (!rc) found = quire_index_judge(rc = sqlite3_prepare_v2(ix->db, sql, -1, &ours, NULL));
+    for (rc = SQLITE_ROW; rc == SQLITE_ROW && !found;)
+        if (!same_step(ours, right, &rc)) found = QUIRE_INDEX_DAMAGED;
+    (void)sqlite3_finalize(ours);
+    (void)sqlite3_finalize(right);
+    (void)sqlite3_close_v2(db);
+    return found;
+}
+
 quire_index_rc quire_index_check(quire_index *ix)
 {
     sqlite3_stmt *s = NULL;
@@ -288,5 +333,7 @@ quire_index_rc quire_index_check(quire_index *ix)
         found = quire_index_judge(sqlite3_errcode(ix->db));
     }
     (void)sqlite3_finalize(s);
+    if (!found) found = check_schema(ix);
+    if (!found) found = quire_index_check_rows(ix);
     return found ? found : check_places(ix);
 }

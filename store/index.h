@@ -13,7 +13,7 @@ typedef struct sqlite3 sqlite3;
 typedef struct sqlite3_stmt sqlite3_stmt;
 
 #define QUIRE_INDEX_FILE "index"
-#define QUIRE_INDEX_STATEMENTS 32u
+#define QUIRE_INDEX_STATEMENTS 48u
 
 typedef enum quire_index_rc {
     QUIRE_INDEX_OK,
@@ -46,6 +46,17 @@ typedef struct quire_entry {
     uint64_t tick; /* microseconds since 1970, made unique */
     bool is_pinned;
 } quire_entry;
+
+/* One namespace: all that it has in the directory. */
+typedef struct quire_namespace_row {
+    int64_t id;
+    quire_key root;
+    uint8_t tenant[QUIRE_TENANT];
+    char tenant_name[QUIRE_NAME],
+        model_name[QUIRE_NAME]; /* of the record that was written last and has any */
+    uint64_t named_us;          /* when that was */
+    uint64_t n, bytes, n_pinned;
+} quire_namespace_row;
 
 /* What the whole directory has; read at the beginning of a transaction that writes and written at its end. */
 typedef struct quire_index_head {
@@ -80,26 +91,46 @@ quire_index_rc quire_index_find(quire_index *ix, const quire_key *object, quire_
 quire_index_rc quire_index_insert(quire_index *ix, const quire_entry *e);
 quire_index_rc quire_index_delete(quire_index *ix, const quire_entry *e);
 quire_index_rc quire_index_touch(quire_index *ix, int64_t id, uint64_t tick);
-quire_index_rc quire_index_pin(quire_index *ix, int64_t id, bool pinned);
+quire_index_rc quire_index_pin(quire_index *ix, const quire_entry *e, bool pinned);
 /* The record is of another version than the row says. */
 quire_index_rc quire_index_set_version(quire_index *ix, const quire_entry *e, uint32_t version);
 /* The least recently used one that may go. */
 quire_index_rc quire_index_oldest(quire_index *ix, quire_entry *out);
+/* When the most recently used one was used. */
+quire_index_rc quire_index_newest(quire_index *ix, uint64_t *tick);
 /* Those after an id, in order. NONE: no more. */
 quire_index_rc quire_index_next(quire_index *ix, int64_t after, quire_entry *out, uint32_t cap, uint32_t *n);
 /* The one that begins at or before a place and the one after, to see whether a region is taken. NONE: not. */
 quire_index_rc quire_index_covers(quire_index *ix, const quire_place *place);
 quire_index_rc quire_index_slab_is_used(quire_index *ix, uint32_t slab); /* OK: it is */
 
-/* The number of a namespace; a new one if there is none. */
-quire_index_rc quire_index_namespace(quire_index *ix, const quire_key *root,
-                                     const uint8_t tenant[QUIRE_TENANT], int64_t *out);
+/* The number of a namespace; a new one if there is none. Takes over the names if they are newer. */
+quire_index_rc quire_index_namespace(quire_index *ix, const quire_namespace_row *row, int64_t *out);
+/* Those after an id, in order. NONE: no more. */
+quire_index_rc quire_index_next_namespaces(quire_index *ix, int64_t after, quire_namespace_row *out,
+                                           uint32_t cap, uint32_t *n);
+quire_index_rc quire_index_delete_namespace(quire_index *ix, int64_t ns); /* if it has nothing */
+/* When an object of it was used last; 0: it has none. */
+quire_index_rc quire_index_last_used(quire_index *ix, int64_t ns, uint64_t *tick);
+/* Objects of a namespace. NONE: there are none. */
+quire_index_rc quire_index_in_namespace(quire_index *ix, int64_t ns, quire_entry *out, uint32_t cap,
+                                        uint32_t *n);
+/* All namespaces with this root: number and bytes of objects. */
+quire_index_rc quire_index_root_usage(quire_index *ix, const quire_key *root, uint64_t *n, uint64_t *bytes);
+quire_index_rc quire_index_tenant_bytes(quire_index *ix, const uint8_t tenant[QUIRE_TENANT], uint64_t *bytes);
+/* The least recently used one of a namespace that may go, or of a tenant; *until: all others of the tenant were used then or later
+ * if they are in another namespace. */
+quire_index_rc quire_index_oldest_in(quire_index *ix, int64_t ns, quire_entry *out);
+quire_index_rc quire_index_oldest_of(quire_index *ix, const uint8_t tenant[QUIRE_TENANT], quire_entry *out,
+                                     uint64_t *until);
 
 /* Free space: joined with its neighbours; taken from the front of the smallest run that is large enough. */
 quire_index_rc quire_index_add_free(quire_index *ix, const quire_place *place);
 quire_index_rc quire_index_take_free(quire_index *ix, uint64_t bytes, quire_place *out);
 /* Takes a whole run out: the largest, or the largest of a slab. */
 quire_index_rc quire_index_take_largest(quire_index *ix, quire_place *out);
+/* Takes out the first run that ends behind a place, in the order of slabs. */
+quire_index_rc quire_index_take_free_from(quire_index *ix, uint32_t slab, uint64_t at, quire_place *out);
 quire_index_rc quire_index_drop_free(quire_index *ix, uint32_t slab, uint64_t *bytes);
 
 quire_index_rc quire_index_add_foreign(quire_index *ix, const quire_place *place);

@@ -14,8 +14,7 @@ static const char *const texts[] = {
 
 /* --------------------------------------------------------------- statements */
 
-/* Ready to be given values; NULL and *rc if it cannot be had. */
-static sqlite3_stmt *ready(quire_index *ix, quire_sql which, quire_index_rc *rc)
+sqlite3_stmt *quire_index_ready(quire_index *ix, quire_sql which, quire_index_rc *rc)
 {
     sqlite3_stmt **s = &ix->statement[which];
     *rc = QUIRE_INDEX_OK;
@@ -25,13 +24,12 @@ static sqlite3_stmt *ready(quire_index *ix, quire_sql which, quire_index_rc *rc)
     return *rc ? NULL : *s;
 }
 
-static void numbers(sqlite3_stmt *s, const int64_t *values, int n)
+void quire_index_numbers(sqlite3_stmt *s, const int64_t *values, int n)
 {
     for (int i = 0; i < n; i++) (void)sqlite3_bind_int64(s, i + 1, values[i]);
 }
 
-/* Without result. */
-static quire_index_rc finish(sqlite3_stmt *s)
+quire_index_rc quire_index_finish(sqlite3_stmt *s)
 {
     int rc = sqlite3_step(s), end = sqlite3_reset(s);
     (void)sqlite3_clear_bindings(s);
@@ -41,26 +39,25 @@ static quire_index_rc finish(sqlite3_stmt *s)
 quire_index_rc quire_index_run(quire_index *ix, quire_sql which)
 {
     quire_index_rc rc;
-    sqlite3_stmt *s = ready(ix, which, &rc);
-    return s ? finish(s) : rc;
+    sqlite3_stmt *s = quire_index_ready(ix, which, &rc);
+    return s ? quire_index_finish(s) : rc;
 }
 
-static quire_index_rc run_numbers(quire_index *ix, quire_sql which, const int64_t *values, int n)
+quire_index_rc quire_index_run_numbers(quire_index *ix, quire_sql which, const int64_t *values, int n)
 {
     quire_index_rc rc;
-    sqlite3_stmt *s = ready(ix, which, &rc);
+    sqlite3_stmt *s = quire_index_ready(ix, which, &rc);
     if (!s) return rc;
-    numbers(s, values, n);
-    return finish(s);
+    quire_index_numbers(s, values, n);
+    return quire_index_finish(s);
 }
 
-/* One row: OK and the statement stays on it until done(). */
-static sqlite3_stmt *row_of(quire_index *ix, quire_sql which, const int64_t *values, int n,
-                            quire_index_rc *rc)
+sqlite3_stmt *quire_index_row(quire_index *ix, quire_sql which, const int64_t *values, int n,
+                              quire_index_rc *rc)
 {
-    sqlite3_stmt *s = ready(ix, which, rc);
+    sqlite3_stmt *s = quire_index_ready(ix, which, rc);
     if (!s) return NULL;
-    numbers(s, values, n);
+    quire_index_numbers(s, values, n);
     int step = sqlite3_step(s);
     if (step == SQLITE_ROW) return s;
     int end = sqlite3_reset(s);
@@ -80,7 +77,7 @@ static void done(sqlite3_stmt *s)
 quire_index_rc quire_index_read_head(quire_index *ix, quire_index_head *out)
 {
     quire_index_rc rc;
-    sqlite3_stmt *s = row_of(ix, QUIRE_SQL_READ_HEAD, NULL, 0, &rc);
+    sqlite3_stmt *s = quire_index_row(ix, QUIRE_SQL_READ_HEAD, NULL, 0, &rc);
     if (!s) return rc == QUIRE_INDEX_NONE ? QUIRE_INDEX_DAMAGED : rc;
     const uint8_t *b = (const uint8_t *)sqlite3_column_blob(s, 0);
     uint64_t v[HEAD_NUMBERS];
@@ -103,12 +100,12 @@ quire_index_rc quire_index_write_head(quire_index *ix, const quire_index_head *h
                                       h->scan_end,  h->unscanned_bytes, h->boot};
     uint8_t b[8 * (HEAD_NUMBERS + 1)];
     quire_index_rc rc;
-    sqlite3_stmt *s = ready(ix, QUIRE_SQL_WRITE_HEAD, &rc);
+    sqlite3_stmt *s = quire_index_ready(ix, QUIRE_SQL_WRITE_HEAD, &rc);
     if (!s) return rc;
     for (uint32_t i = 0; i < HEAD_NUMBERS; i++) quire_store64(b + 8 * i, v[i]);
     quire_store64(b + 8 * HEAD_NUMBERS, XXH3_64bits(b, 8 * HEAD_NUMBERS));
     (void)sqlite3_bind_blob(s, 1, b, sizeof b, SQLITE_STATIC);
-    return finish(s);
+    return quire_index_finish(s);
 }
 
 /* ------------------------------------------------------------------ objects */
@@ -130,7 +127,7 @@ static int64_t entry_sum(const quire_entry *e)
     return (int64_t)XXH3_64bits(b, sizeof b);
 }
 
-static quire_index_rc read_entry(sqlite3_stmt *s, quire_entry *out)
+quire_index_rc quire_index_read_entry(sqlite3_stmt *s, quire_entry *out)
 {
     const void *object = sqlite3_column_blob(s, 1);
     if (!object || sqlite3_column_bytes(s, 1) != 32) return QUIRE_INDEX_DAMAGED;
@@ -145,13 +142,13 @@ static quire_index_rc read_entry(sqlite3_stmt *s, quire_entry *out)
     return sqlite3_column_int64(s, 7) == entry_sum(out) ? QUIRE_INDEX_OK : QUIRE_INDEX_DAMAGED;
 }
 
-static quire_index_rc one_entry(quire_index *ix, quire_sql which, const int64_t *values, int n,
-                                quire_entry *out)
+quire_index_rc quire_index_one_entry(quire_index *ix, quire_sql which, const int64_t *values, int n,
+                                     quire_entry *out)
 {
     quire_index_rc rc;
-    sqlite3_stmt *s = row_of(ix, which, values, n, &rc);
+    sqlite3_stmt *s = quire_index_row(ix, which, values, n, &rc);
     if (!s) return rc;
-    rc = read_entry(s, out);
+    rc = quire_index_read_entry(s, out);
     done(s);
     return rc;
 }
@@ -160,10 +157,10 @@ quire_index_rc quire_index_find(quire_index *ix, const quire_key *object, quire_
 {
     const int64_t k = short_key(object);
     quire_index_rc rc;
-    sqlite3_stmt *s = row_of(ix, QUIRE_SQL_FIND, &k, 1, &rc);
+    sqlite3_stmt *s = quire_index_row(ix, QUIRE_SQL_FIND, &k, 1, &rc);
     if (!s) return rc;
     for (int step = SQLITE_ROW; step == SQLITE_ROW && !rc; step = sqlite3_step(s)) {
-        rc = read_entry(s, out);
+        rc = quire_index_read_entry(s, out);
         if (!rc && quire_key_equal(&out->object, object)) {
             done(s);
             return QUIRE_INDEX_OK;
@@ -178,58 +175,76 @@ quire_index_rc quire_index_find(quire_index *ix, const quire_key *object, quire_
 quire_index_rc quire_index_oldest(quire_index *ix, quire_entry *out)
 {
     const int64_t version = QUIRE_RECORD_VERSION;
-    return one_entry(ix, QUIRE_SQL_OLDEST, &version, 1, out);
+    return quire_index_one_entry(ix, QUIRE_SQL_OLDEST, &version, 1, out);
+}
+
+quire_index_rc quire_index_entries(quire_index *ix, quire_sql which, const int64_t *values, int n_values,
+                                   quire_entry *out, uint32_t cap, uint32_t *n)
+{
+    quire_index_rc rc;
+    *n = 0;
+    sqlite3_stmt *s = quire_index_row(ix, which, values, n_values, &rc);
+    if (!s) return rc;
+    for (int step = SQLITE_ROW; step == SQLITE_ROW && *n < cap && !rc; step = sqlite3_step(s))
+        rc = quire_index_read_entry(s, &out[(*n)++]);
+    int end = sqlite3_reset(s);
+    return rc ? rc : quire_index_judge(end);
+}
+
+quire_index_rc quire_index_newest(quire_index *ix, uint64_t *tick)
+{
+    const int64_t version = QUIRE_RECORD_VERSION;
+    quire_index_rc rc;
+    sqlite3_stmt *s = row_of(ix, QUIRE_SQL_NEWEST, &version, 1, &rc);
+    if (!s) return rc;
+    *tick = (uint64_t)sqlite3_column_int64(s, 0);
+    done(s);
+    return QUIRE_INDEX_OK;
 }
 
 quire_index_rc quire_index_next(quire_index *ix, int64_t after, quire_entry *out, uint32_t cap, uint32_t *n)
 {
     const int64_t values[] = {after, cap};
-    quire_index_rc rc;
-    *n = 0;
-    sqlite3_stmt *s = row_of(ix, QUIRE_SQL_NEXT, values, 2, &rc);
-    if (!s) return rc;
-    for (int step = SQLITE_ROW; step == SQLITE_ROW && *n < cap && !rc; step = sqlite3_step(s))
-        rc = read_entry(s, &out[(*n)++]);
-    int end = sqlite3_reset(s);
-    return rc ? rc : quire_index_judge(end);
+    return quire_index_entries(ix, QUIRE_SQL_NEXT, values, 2, out, cap, n);
 }
 
 static quire_index_rc count_namespace(quire_index *ix, const quire_entry *e, int64_t sign)
 {
-    const int64_t values[] = {e->ns, sign, sign * (int64_t)e->place.bytes};
-    return run_numbers(ix, QUIRE_SQL_COUNT_NAMESPACE, values, 3);
+    const int64_t values[] = {e->ns, sign, sign * (int64_t)e->place.bytes, sign * e->is_pinned};
+    return quire_index_run_numbers(ix, QUIRE_SQL_COUNT_NAMESPACE, values, 4);
 }
 
 quire_index_rc quire_index_insert(quire_index *ix, const quire_entry *e)
 {
     quire_index_rc rc;
-    sqlite3_stmt *s = ready(ix, QUIRE_SQL_INSERT, &rc);
+    sqlite3_stmt *s = quire_index_ready(ix, QUIRE_SQL_INSERT, &rc);
     if (!s) return rc;
     const int64_t values[] = {
         short_key(&e->object),   0,          e->ns,        e->place.slab,    (int64_t)e->place.at,
         (int64_t)e->place.bytes, e->version, entry_sum(e), (int64_t)e->tick, e->is_pinned};
-    numbers(s, values, 10);
+    quire_index_numbers(s, values, 10);
     (void)sqlite3_bind_blob(s, 2, e->object.byte, 32, SQLITE_STATIC);
-    rc = finish(s);
+    rc = quire_index_finish(s);
     return rc ? rc : count_namespace(ix, e, 1);
 }
 
 quire_index_rc quire_index_delete(quire_index *ix, const quire_entry *e)
 {
-    quire_index_rc rc = run_numbers(ix, QUIRE_SQL_DELETE, &e->id, 1);
+    quire_index_rc rc = quire_index_run_numbers(ix, QUIRE_SQL_DELETE, &e->id, 1);
     return rc ? rc : count_namespace(ix, e, -1);
 }
 
 quire_index_rc quire_index_touch(quire_index *ix, int64_t id, uint64_t tick)
 {
     const int64_t values[] = {id, (int64_t)tick};
-    return run_numbers(ix, QUIRE_SQL_TOUCH, values, 2);
+    return quire_index_run_numbers(ix, QUIRE_SQL_TOUCH, values, 2);
 }
 
-quire_index_rc quire_index_pin(quire_index *ix, int64_t id, bool pinned)
+quire_index_rc quire_index_pin(quire_index *ix, const quire_entry *e, bool pinned)
 {
-    const int64_t values[] = {id, pinned};
-    return run_numbers(ix, QUIRE_SQL_PIN, values, 2);
+    const int64_t values[] = {e->id, pinned}, counts[] = {e->ns, 0, 0, pinned - e->is_pinned};
+    quire_index_rc rc = quire_index_run_numbers(ix, QUIRE_SQL_PIN, values, 2);
+    return rc ? rc : quire_index_run_numbers(ix, QUIRE_SQL_COUNT_NAMESPACE, counts, 4);
 }
 
 quire_index_rc quire_index_set_version(quire_index *ix, const quire_entry *e, uint32_t version)
@@ -237,14 +252,14 @@ quire_index_rc quire_index_set_version(quire_index *ix, const quire_entry *e, ui
     quire_entry changed = *e;
     changed.version = version;
     const int64_t values[] = {e->id, version, entry_sum(&changed)};
-    return run_numbers(ix, QUIRE_SQL_VERSION, values, 3);
+    return quire_index_run_numbers(ix, QUIRE_SQL_VERSION, values, 3);
 }
 
 quire_index_rc quire_index_covers(quire_index *ix, const quire_place *place)
 {
     const int64_t values[] = {place->slab, (int64_t)(place->at + place->bytes)};
     quire_entry e;
-    quire_index_rc rc = one_entry(ix, QUIRE_SQL_BEFORE, values, 2, &e);
+    quire_index_rc rc = quire_index_one_entry(ix, QUIRE_SQL_BEFORE, values, 2, &e);
     if (rc) return rc;
     return e.place.at + e.place.bytes > place->at ? QUIRE_INDEX_OK : QUIRE_INDEX_NONE;
 }
@@ -253,32 +268,9 @@ quire_index_rc quire_index_slab_is_used(quire_index *ix, uint32_t slab)
 {
     const int64_t value = slab;
     quire_index_rc rc;
-    sqlite3_stmt *s = row_of(ix, QUIRE_SQL_IN_SLAB, &value, 1, &rc);
-    if (!s && rc == QUIRE_INDEX_NONE) s = row_of(ix, QUIRE_SQL_FOREIGN_IN_SLAB, &value, 1, &rc);
+    sqlite3_stmt *s = quire_index_row(ix, QUIRE_SQL_IN_SLAB, &value, 1, &rc);
+    if (!s && rc == QUIRE_INDEX_NONE) s = quire_index_row(ix, QUIRE_SQL_FOREIGN_IN_SLAB, &value, 1, &rc);
     if (s) done(s);
-    return rc;
-}
-
-quire_index_rc quire_index_namespace(quire_index *ix, const quire_key *root,
-                                     const uint8_t tenant[QUIRE_TENANT], int64_t *out)
-{
-    quire_index_rc rc;
-    sqlite3_stmt *s = ready(ix, QUIRE_SQL_NAMESPACE, &rc);
-    if (!s) return rc;
-    (void)sqlite3_bind_blob(s, 1, root->byte, 32, SQLITE_STATIC);
-    (void)sqlite3_bind_blob(s, 2, tenant, QUIRE_TENANT, SQLITE_STATIC);
-    int step = sqlite3_step(s);
-    if (step == SQLITE_ROW) *out = sqlite3_column_int64(s, 0);
-    int end = sqlite3_reset(s);
-    (void)sqlite3_clear_bindings(s);
-    if (step == SQLITE_ROW) return QUIRE_INDEX_OK;
-    if (step != SQLITE_DONE) return quire_index_judge(end ? end : step);
-    s = ready(ix, QUIRE_SQL_NEW_NAMESPACE, &rc);
-    if (!s) return rc;
-    (void)sqlite3_bind_blob(s, 1, root->byte, 32, SQLITE_STATIC);
-    (void)sqlite3_bind_blob(s, 2, tenant, QUIRE_TENANT, SQLITE_STATIC);
-    rc = finish(s);
-    if (!rc) *out = sqlite3_last_insert_rowid(ix->db);
     return rc;
 }
 
@@ -293,15 +285,21 @@ static int64_t place_sum(const quire_place *p)
     return (int64_t)XXH3_64bits(b, sizeof b);
 }
 
+static quire_index_rc read_place(sqlite3_stmt *s, quire_place *out)
+{
+    *out = (quire_place){(uint32_t)sqlite3_column_int64(s, 0), (uint64_t)sqlite3_column_int64(s, 1),
+                         (uint64_t)sqlite3_column_int64(s, 2)};
+    return sqlite3_column_int64(s, 3) == place_sum(out) ? QUIRE_INDEX_OK : QUIRE_INDEX_DAMAGED;
+}
+
 static quire_index_rc one_place(quire_index *ix, quire_sql which, const int64_t *values, int n,
                                 quire_place *out)
 {
     quire_index_rc rc;
-    sqlite3_stmt *s = row_of(ix, which, values, n, &rc);
+    *out = (quire_place){0};
+    sqlite3_stmt *s = quire_index_row(ix, which, values, n, &rc);
     if (!s) return rc;
-    *out = (quire_place){(uint32_t)sqlite3_column_int64(s, 0), (uint64_t)sqlite3_column_int64(s, 1),
-                         (uint64_t)sqlite3_column_int64(s, 2)};
-    if (sqlite3_column_int64(s, 3) != place_sum(out)) rc = QUIRE_INDEX_DAMAGED;
+    if (read_place(s, out)) rc = QUIRE_INDEX_DAMAGED;
     done(s);
     return rc;
 }
@@ -309,13 +307,13 @@ static quire_index_rc one_place(quire_index *ix, quire_sql which, const int64_t 
 static quire_index_rc put_free(quire_index *ix, const quire_place *p)
 {
     const int64_t values[] = {p->slab, (int64_t)p->at, (int64_t)p->bytes, place_sum(p)};
-    return run_numbers(ix, QUIRE_SQL_FREE_ADD, values, 4);
+    return quire_index_run_numbers(ix, QUIRE_SQL_FREE_ADD, values, 4);
 }
 
 static quire_index_rc delete_free(quire_index *ix, const quire_place *p)
 {
     const int64_t values[] = {p->slab, (int64_t)p->at};
-    return run_numbers(ix, QUIRE_SQL_FREE_DELETE, values, 2);
+    return quire_index_run_numbers(ix, QUIRE_SQL_FREE_DELETE, values, 2);
 }
 
 quire_index_rc quire_index_add_free(quire_index *ix, const quire_place *place)
@@ -358,19 +356,63 @@ quire_index_rc quire_index_take_largest(quire_index *ix, quire_place *out)
     return rc ? rc : delete_free(ix, out);
 }
 
+quire_index_rc quire_index_take_free_from(quire_index *ix, uint32_t slab, uint64_t at, quire_place *out)
+{
+    const int64_t values[] = {slab, (int64_t)at};
+    quire_index_rc rc = one_place(ix, QUIRE_SQL_FREE_BEFORE, values, 2, out);
+    if (rc > QUIRE_INDEX_NONE) return rc;
+    if (rc || out->at + out->bytes <= at) rc = one_place(ix, QUIRE_SQL_FREE_FROM, values, 2, out);
+    return rc ? rc : delete_free(ix, out);
+}
+
 quire_index_rc quire_index_drop_free(quire_index *ix, uint32_t slab, uint64_t *bytes)
 {
     const int64_t value = slab;
     quire_index_rc rc;
-    sqlite3_stmt *s = row_of(ix, QUIRE_SQL_FREE_IN_SLAB, &value, 1, &rc);
+    sqlite3_stmt *s = quire_index_row(ix, QUIRE_SQL_FREE_IN_SLAB, &value, 1, &rc);
     if (!s) return rc;
-    *bytes = (uint64_t)sqlite3_column_double(s, 0);
+    int64_t sum = sqlite3_column_int64(s, 0); /* of rows whose sums nobody has looked at */
+    *bytes = sum > 0 ? (uint64_t)sum : 0;
     done(s);
-    return run_numbers(ix, QUIRE_SQL_FREE_DROP_SLAB, &value, 1);
+    return quire_index_run_numbers(ix, QUIRE_SQL_FREE_DROP_SLAB, &value, 1);
 }
 
 quire_index_rc quire_index_add_foreign(quire_index *ix, const quire_place *p)
 {
     const int64_t values[] = {p->slab, (int64_t)p->at, (int64_t)p->bytes};
-    return run_numbers(ix, QUIRE_SQL_FOREIGN_ADD, values, 3);
+    return quire_index_run_numbers(ix, QUIRE_SQL_FOREIGN_ADD, values, 3);
+}
+
+/* -------------------------------------------------------------------- check */
+
+static quire_index_rc check_entry(sqlite3_stmt *s)
+{
+    quire_entry e;
+    quire_index_rc rc = quire_index_read_entry(s, &e);
+    return rc || sqlite3_column_int64(s, 10) == short_key(&e.object) ? rc : QUIRE_INDEX_DAMAGED;
+}
+
+static quire_index_rc check_free(sqlite3_stmt *s)
+{
+    quire_place p;
+    return read_place(s, &p);
+}
+
+static quire_index_rc check_table(quire_index *ix, const char *sql, quire_index_rc (*check)(sqlite3_stmt *))
+{
+    sqlite3_stmt *s = NULL;
+    quire_index_rc found = QUIRE_INDEX_OK;
+    int rc = sqlite3_prepare_v2(ix->db, sql, -1, &s, NULL);
+    while (!rc && !found && (rc = sqlite3_step(s)) == SQLITE_ROW) {
+        found = check(s);
+        rc = SQLITE_OK;
+    }
+    (void)sqlite3_finalize(s);
+    return found ? found : quire_index_judge(rc);
+}
+
+quire_index_rc quire_index_check_rows(quire_index *ix)
+{
+    quire_index_rc rc = check_table(ix, "SELECT " QUIRE_ENTRY_COLUMNS ", k FROM objects", check_entry);
+    return rc ? rc : check_table(ix, "SELECT slab, at, bytes, sum FROM free", check_free);
 }

@@ -108,8 +108,10 @@ static void lose(quire_lane *lane, quire_conn *c, quire_miss why, quire_trouble 
 
 static void lose_for(quire_lane *lane, quire_conn *c, quire_miss why)
 {
-    bool hopeless = why == QUIRE_MISS_AUTH || why == QUIRE_MISS_PROTOCOL;
-    lose(lane, c, why, hopeless ? QUIRE_TROUBLE_HOPELESS : QUIRE_TROUBLE);
+    lose(lane, c, why,
+         why == QUIRE_MISS_AUTH       ? QUIRE_TROUBLE_REFUSED
+         : why == QUIRE_MISS_PROTOCOL ? QUIRE_TROUBLE_HOPELESS
+                                      : QUIRE_TROUBLE);
 }
 
 /* --------------------------------------------------------------- redirects */
@@ -286,10 +288,7 @@ static quire_conn *conn_to(quire_lane *lane, uint32_t node, bool is_pinned, quir
     if (c && c->state != QUIRE_CONN_CLOSED && c->node != node)
         quire_conn_close(c); /* of one that is forgotten */
     if (c && c->state != QUIRE_CONN_CLOSED) return c;
-    if (!is_pinned && !quire_node_may_try(lane->remote, node)) {
-        *why = QUIRE_MISS_DOWN;
-        return NULL;
-    }
+    if (!is_pinned && (*why = quire_node_may_try(lane->remote, node))) return NULL;
     if (!c) {
         c = lane->conn[place] = (quire_conn *)quire_mem_take(&lane->remote->allocator, sizeof *c);
         if (!c) {

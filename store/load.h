@@ -47,7 +47,7 @@ struct quire_load {
     quire_pool *pool; /* NULL: raw */
     quire_seq *seq;   /* of the engine; threads do not touch it */
     quire_seq_options ring;
-    uint64_t deadline;
+    uint64_t began, deadline;
     uint32_t refs; /* engine and threads; under the loader's lock, like all that follows */
     quire_load_stage stage;
     bool survey_only, listed, cancelled;

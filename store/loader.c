@@ -96,7 +96,8 @@ static quire_status create(quire_load **out, const quire_chain *c, const quire_s
     quire_namespace_enter(ns);
     load->ns = ns;
     load->ring = *ring;
-    load->deadline = quire_deadline(timeout_ms);
+    load->began = quire_now();
+    load->deadline = load->began + timeout_ms * QUIRE_MS;
     load->refs = 1;
     load->first_page = first_page;
     load->n_pages = n_pages;
@@ -141,7 +142,7 @@ static bool is_empty(const quire_load *load)
 static void submit(quire_loader *l, quire_load *load)
 {
     pthread_mutex_lock(&l->lock);
-    quire_count(&l->store->counters.loads, 1);
+    QUIRE_COUNT(&l->store->counters, &load->ns->owner.counters, loads, 1);
     load->stage = l->store->disk ? QUIRE_STAGE_DISK : QUIRE_STAGE_REMOTE;
     if (is_empty(load)) {
         load->stage = QUIRE_STAGE_DONE;
@@ -170,8 +171,8 @@ static uint32_t wait_and_leave(quire_loader *l, quire_load *load)
     uint32_t n = quire_load_choose(load, states);
     uint32_t n_missing = load->n_pages - n;
     if (n_missing > load->n_failed && !load->survey_only)
-        quire_count(&l->store->counters.misses[late ? QUIRE_MISS_DEADLINE : QUIRE_MISS_ABSENT],
-                    n_missing - load->n_failed);
+        QUIRE_COUNT(&l->store->counters, &load->ns->owner.counters,
+                    misses[late ? QUIRE_MISS_DEADLINE : QUIRE_MISS_ABSENT], n_missing - load->n_failed);
     while (load->n_in_rooms) pthread_cond_wait(&l->progress, &l->lock);
     pthread_mutex_unlock(&l->lock);
     return n;

@@ -26,8 +26,13 @@ static quire_status create(quire_namespace **out, quire_store *store, const quir
     quire_status status = quire_identity_root(&ns->root, identity, plan, ring, raw);
     if (!status) status = quire_identity_seal_key(&ns->seal_key, &ns->root, identity->secret);
     if (!status) status = quire_identity_tenant(ns->tenant, identity->secret);
+    if (!status) status = quire_identity_name(ns->owner.tenant_name, identity->tenant_name);
+    if (!status) status = quire_identity_name(ns->owner.model_name, identity->model_name);
+    ns->owner.seal_key = ns->seal_key;
     if (!status && !quire_cond_init(&ns->idle)) status = QUIRE_ENOMEM;
     if (status) {
+        OPENSSL_cleanse(&ns->seal_key, sizeof ns->seal_key);
+        OPENSSL_cleanse(&ns->owner.seal_key, sizeof ns->owner.seal_key);
         quire_mem_free(&store->allocator, ns, sizeof *ns);
         return status;
     }
@@ -82,6 +87,7 @@ void quire_namespace_destroy(quire_namespace *ns)
     pthread_mutex_destroy(&ns->lock);
     quire_plan_destroy(ns->plan);
     OPENSSL_cleanse(&ns->seal_key, sizeof ns->seal_key);
+    OPENSSL_cleanse(&ns->owner.seal_key, sizeof ns->owner.seal_key);
     quire_mem_free(a, ns, sizeof *ns);
 }
 
@@ -121,8 +127,8 @@ void quire_namespace_range(const quire_namespace *ns, const quire_seq_options *r
     if (ns->plan) (void)quire_plan_page_range(ns->plan, ring, group, n_pages, kept, first);
 }
 
-quire_object_id quire_namespace_object(const quire_namespace *ns, const quire_key *keys,
-                                       const quire_key *object, uint32_t group, uint32_t page_index)
+quire_object_id quire_namespace_object(quire_namespace *ns, const quire_key *keys, const quire_key *object,
+                                       uint32_t group, uint32_t page_index)
 {
     quire_page_info info = quire_namespace_page(ns, group, page_index);
     quire_object_id id = {.root = ns->root,
@@ -132,7 +138,8 @@ quire_object_id quire_namespace_object(const quire_namespace *ns, const quire_ke
                           .group = group,
                           .page_index = page_index,
                           .bytes = info.bytes,
-                          .fingerprint = info.fingerprint};
+                          .fingerprint = info.fingerprint,
+                          .owner = &ns->owner};
     memcpy(id.tenant, ns->tenant, sizeof id.tenant);
     return id;
 }
@@ -192,6 +199,9 @@ static bool is_recent(quire_namespace *ns, const quire_key *object)
     uint64_t mark = quire_load64(object->byte) | 1;
     uint32_t at = (uint32_t)(mark >> 1) % QUIRE_RECENT, now = (uint32_t)(quire_now() / QUIRE_SECOND);
     pthread_mutex_lock(&ns->lock);
+    uint64_t n_removals = quire_counted(&ns->store->n_removals);
+    if (n_removals != ns->n_removals) memset(ns->recent, 0, sizeof ns->recent);
+    ns->n_removals = n_removals;
     bool recent = ns->recent[at] == mark && now - ns->recent_time[at] < QUIRE_RECENT_SECONDS;
     ns->recent[at] = mark;
     if (!recent) ns->recent_time[at] = now;
@@ -286,10 +296,10 @@ static bool save_page(quire_chain *c, uint32_t group, uint32_t i, quire_page *pa
     return done;
 }
 
-/* An object that this chain handed in was found damaged: what was taken must be asked of the namespace again. */
+/* An object that this chain handed in was found damaged, or was removed: what was taken must be asked of the namespace again. */
 static void look_for_forgotten(quire_chain *c)
 {
-    uint32_t n = atomic_load(&c->ns->n_forgotten);
+    uint32_t n = atomic_load(&c->ns->n_forgotten) + (uint32_t)quire_counted(&c->ns->store->n_removals);
     if (n == c->n_forgotten) return;
     c->n_forgotten = n;
     if (c->taken) memset(c->taken, 0, sizeof *c->taken * c->cap_pages * c->n_groups);
@@ -335,7 +345,7 @@ quire_status quire_chain_save_raw(quire_chain *c, uint32_t first_page, uint32_t 
     }
     for (int t = 0; t < 2; t++) /* the first of those that are left was counted by the store */
         if (quire_store_has(store, t) && n_pages - done > 1)
-            quire_count(&store->counters.dropped[t], n_pages - done - 1);
+            QUIRE_COUNT(&store->counters, &c->ns->owner.counters, dropped[t], n_pages - done - 1);
     /* Recency of a chain is that of all its pages: once at its end, not once for each page. */
     quire_chain_touch(c, c->n_untouched == c->n_pages);
     if (n_dropped) *n_dropped = n_pages - done;
@@ -398,4 +408,32 @@ quire_status quire_namespace_pin(quire_namespace *ns, const quire_prompt *prompt
     quire_chain_destroy(c);
     if (!status && n_tokens) *n_tokens = held;
     return status;
+}
+
+/* ------------------------------------------------------- statistics and removal */
+
+quire_status quire_namespace_stats_get(quire_namespace *ns, quire_namespace_stats *out)
+{
+    if (!ns) return QUIRE_EINVAL;
+    const quire_counters *c = &ns->owner.counters;
+    quire_namespace_stats s = {.size = sizeof s, .loads = quire_counted(&c->loads)};
+    for (int i = 0; i < QUIRE_MISS_COUNT; i++) s.misses[i] = quire_counted(&c->misses[i]);
+    for (int t = 0; t < 2; t++) {
+        s.loaded[t] = quire_counted(&c->loaded[t]);
+        s.loaded_bytes[t] = quire_counted(&c->loaded_bytes[t]);
+        s.saved[t] = quire_counted(&c->saved[t]);
+        s.saved_bytes[t] = quire_counted(&c->saved_bytes[t]);
+        s.known[t] = quire_counted(&c->known[t]);
+        s.dropped[t] = quire_counted(&c->dropped[t]);
+        s.failed[t] = quire_counted(&c->failed[t]);
+    }
+    if (ns->store->disk) quire_disk_root_usage(ns->store->disk, &ns->root, &s.disk_objects, &s.disk_bytes);
+    return quire_write_sized(out, &s, sizeof s);
+}
+
+quire_status quire_namespace_remove(quire_namespace *ns, uint64_t *n_removed)
+{
+    if (!ns) return QUIRE_EINVAL;
+    quire_store_selection s = {.size = sizeof s, .root = ns->root.byte};
+    return quire_store_remove(ns->store, &s, n_removed);
 }

@@ -16,6 +16,7 @@ struct quire_namespace {
     struct quire_store *store;
     quire_key root, seal_key;
     uint8_t tenant[QUIRE_TENANT];
+    quire_owner owner;      /* what the tiers use: counters, names, the key again */
     quire_plan *plan;       /* NULL: raw */
     quire_seq_options ring; /* of lookups */
     uint32_t n_groups;
@@ -25,6 +26,7 @@ struct quire_namespace {
     pthread_cond_t idle;
     uint64_t n_under_way;         /* blobs and loads */
     _Atomic uint32_t n_forgotten; /* how often an object was to be handed in again */
+    uint64_t n_removals;          /* of the store, as far as `recent` knows */
     uint64_t recent[QUIRE_RECENT];
     uint32_t recent_time[QUIRE_RECENT];
 };
@@ -37,8 +39,8 @@ quire_page_info quire_namespace_page(const quire_namespace *ns, uint32_t group, 
 void quire_namespace_range(const quire_namespace *ns, const quire_seq_options *ring, uint32_t group,
                            uint32_t n_pages, uint32_t *kept, uint32_t *first);
 /* keys: those of the chain; the object's own is computed by quire_chain_objects(). */
-quire_object_id quire_namespace_object(const quire_namespace *ns, const quire_key *keys,
-                                       const quire_key *object, uint32_t group, uint32_t page_index);
+quire_object_id quire_namespace_object(quire_namespace *ns, const quire_key *keys, const quire_key *object,
+                                       uint32_t group, uint32_t page_index);
 /* Whether sequences like this one belong to the namespace. */
 quire_status quire_namespace_check_seq(const quire_namespace *ns, const quire_seq *seq);
 /* A blob with one owner: a page that the caller owns and goes on owning, or a copy of a raw page. NULL: no memory. */

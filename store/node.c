@@ -2,8 +2,6 @@
 /* store: the nodes of the remote. */
 #include "store/node.h"
 
-#include <stdio.h>
-
 #define FAILURES 3u
 #define FIRST_BACKOFF (200 * QUIRE_MS)
 #define LAST_BACKOFF (2 * QUIRE_SECOND)   /* a node that comes back is used again within that time */
@@ -18,13 +16,12 @@ static quire_node *find(quire_remote *r, uint32_t node)
     return node != QUIRE_NO_NODE && n->name == node ? n : NULL;
 }
 
-/* Not under the lock: the caller's function may take its time. */
-static void say(quire_remote *r, const char *host, uint32_t port, quire_log_level level, const char *what)
+/* Not under the lock. */
+static void say(quire_remote *r, const char *host, uint32_t port, bool is_down, const char *what)
 {
-    char sentence[QUIRE_HOST_MAX + 128];
-    if (!r->log || !r->log->write) return;
-    (void)snprintf(sentence, sizeof sentence, "The remote node %s:%u %s.", host, (unsigned)port, what);
-    r->log->write(r->log->ctx, level, sentence);
+    quire_log_say(r->log, is_down ? QUIRE_EVENT_NODE_DOWN : QUIRE_EVENT_NODE_BACK,
+                  is_down ? QUIRE_LOG_WARNING : QUIRE_LOG_INFO, "The remote node %s:%u %s.", host,
+                  (unsigned)port, what);
 }
 
 /* ------------------------------------------------------------------- table */
@@ -186,13 +183,16 @@ void quire_node_set_slot(quire_remote *r, uint32_t slot, uint32_t node)
 
 /* ----------------------------------------------------------------- breaker */
 
-bool quire_node_may_try(quire_remote *r, uint32_t node)
+quire_miss quire_node_may_try(quire_remote *r, uint32_t node)
 {
     pthread_mutex_lock(&r->lock);
     const quire_node *n = find(r, node);
-    bool may = n && !n->open_until;
+    quire_miss why = !n                 ? QUIRE_MISS_DOWN
+                     : !n->open_until   ? QUIRE_MISS_NONE
+                     : n->refuses_login ? QUIRE_MISS_AUTH
+                                        : QUIRE_MISS_DOWN;
     pthread_mutex_unlock(&r->lock);
-    return may;
+    return why;
 }
 
 void quire_node_succeeded(quire_remote *r, uint32_t node, bool with_values)
@@ -215,7 +215,7 @@ void quire_node_succeeded(quire_remote *r, uint32_t node, bool with_values)
         port = n->port;
     }
     pthread_mutex_unlock(&r->lock);
-    if (was_down) say(r, host, port, QUIRE_LOG_INFO, "answers again");
+    if (was_down) say(r, host, port, false, "answers again");
 }
 
 void quire_node_probed(quire_remote *r, uint32_t node)
@@ -246,6 +246,7 @@ void quire_node_failed(quire_remote *r, uint32_t node, quire_trouble trouble, co
     quire_node *n = find(r, node);
     if (n) {
         n->failed = quire_remote_now(r);
+        n->refuses_login = trouble == QUIRE_TROUBLE_REFUSED;
         if (is_slow)
             n->n_slow++;
         else
@@ -255,7 +256,7 @@ void quire_node_failed(quire_remote *r, uint32_t node, quire_trouble trouble, co
             n->probe_bytes = call->bytes;
         }
         if (n->n_failures >= FAILURES || n->n_slow >= FAILURES || trouble == QUIRE_TROUBLE_HOPELESS ||
-            trouble == QUIRE_TROUBLE_TOO_SLOW || n->open_until) {
+            trouble == QUIRE_TROUBLE_REFUSED || trouble == QUIRE_TROUBLE_TOO_SLOW || n->open_until) {
             is_lost = !n->open_until;
             if (is_lost) quire_count(&r->counters->breaks, 1);
             n->open_until = n->failed + n->backoff;
@@ -268,8 +269,10 @@ void quire_node_failed(quire_remote *r, uint32_t node, quire_trouble trouble, co
     }
     pthread_mutex_unlock(&r->lock);
     if (is_lost)
-        say(r, host, port, QUIRE_LOG_WARNING,
-            is_slow ? "answers too slowly and is considered down" : "does not answer and is considered down");
+        say(r, host, port, true,
+            is_slow                            ? "answers too slowly and is considered down"
+            : trouble == QUIRE_TROUBLE_REFUSED ? "refuses the user or password and is considered down"
+                                               : "does not answer and is considered down");
 }
 
 /* ---------------------------------------------------------------- topology */
@@ -297,7 +300,6 @@ static uint32_t mark_nodes(quire_remote *r, const quire_slot_map *map)
 
 void quire_node_apply(quire_remote *r, const quire_slot_map *map)
 {
-    char sentence[192];
     bool changed = false;
     uint32_t n_known = 0;
     pthread_mutex_lock(&r->lock);
@@ -319,11 +321,10 @@ void quire_node_apply(quire_remote *r, const quire_slot_map *map)
     r->stale = false;
     r->refreshed = now;
     pthread_mutex_unlock(&r->lock);
-    if (!changed || !r->log || !r->log->write) return;
-    (void)snprintf(sentence, sizeof sentence,
-                   "The remote cluster's slots are now shared by %u masters; %u replicas are known.",
-                   (unsigned)n_masters, (unsigned)(n_known - n_masters));
-    r->log->write(r->log->ctx, QUIRE_LOG_INFO, sentence);
+    if (changed)
+        quire_log_say(r->log, QUIRE_EVENT_CLUSTER, QUIRE_LOG_INFO,
+                      "The remote cluster's slots are now shared by %u masters; %u replicas are known.",
+                      (unsigned)n_masters, (unsigned)(n_known - n_masters));
 }
 
 void quire_node_set_topology(quire_remote *r, quire_topology topology)

@@ -24,6 +24,7 @@ typedef struct quire_node {
     uint32_t n_given; /* how often the place was given away */
     uint32_t port;
     uint32_t master;        /* in the topology: its master, or itself */
+    bool refuses_login;     /* it is considered down because it does not take the user or password */
     bool in_topology;       /* of a cluster, as last told */
     uint32_t n_attempts;    /* to connect, ever */
     uint32_t n_failures;    /* one after the other */
@@ -49,7 +50,7 @@ typedef struct quire_slot_map {
 struct quire_remote {
     quire_allocator allocator;
     quire_counters *counters;
-    const quire_log *log;       /* of the store */
+    quire_store_log *log;       /* of the store, or NULL */
     quire_store_remote options; /* texts are copies; numbers have their defaults */
     quire_transport transport;
     bool owns_transport;
@@ -89,13 +90,14 @@ uint32_t quire_node_for(quire_remote *r, uint32_t slot, bool reads, uint32_t whi
                         bool *is_replica);
 void quire_node_set_slot(quire_remote *r, uint32_t slot, uint32_t node);
 
-/* Whether loads and saves may connect to it. A node that is considered down is tried by the keeper only. */
-bool quire_node_may_try(quire_remote *r, uint32_t node);
+/* Whether loads and saves may connect to it (NONE), or why not. A node that is considered down is tried by the keeper only. */
+quire_miss quire_node_may_try(quire_remote *r, uint32_t node);
 /* All that was asked of it was answered. with_values: and values came, at a good rate. */
 void quire_node_succeeded(quire_remote *r, uint32_t node, bool with_values);
 typedef enum quire_trouble {
     QUIRE_TROUBLE,          /* one failure; some in a row and it is considered down */
     QUIRE_TROUBLE_HOPELESS, /* no use in trying again soon */
+    QUIRE_TROUBLE_REFUSED,  /* neither: it does not take the user or password */
     QUIRE_TROUBLE_SLOW,     /* it answers too slowly; some runs of that and it is considered down */
     QUIRE_TROUBLE_TOO_SLOW, /* for long */
 } quire_trouble;

@@ -65,6 +65,7 @@ bool quire_queue_put(quire_queue *q, quire_item *item)
     bool fits = !q->closed && q->n_items < MAX_ITEMS && (queued == 0 || queued + bytes <= q->max_bytes);
     if (fits) {
         item->next = NULL;
+        item->queued = quire_now();
         *q->last = item;
         q->last = &item->next;
         q->n_items++;
@@ -92,7 +93,8 @@ uint32_t quire_queue_take(quire_queue *q, quire_item **taken, uint32_t cap, size
     uint32_t n = 0;
     size_t bytes = 0;
     pthread_mutex_lock(&q->lock);
-    while (!q->first && !q->closed && !q->flushing)
+    /* A flush wants what the taker holds back. If that is nothing, it must not come back at once, again and again. */
+    while (!q->first && !q->closed && !(q->flushing && q->n_out < q->n_in))
         if (!quire_cond_wait_until(&q->arrived, &q->lock, deadline)) break;
     while (q->first && n < cap) {
         const quire_item *next = q->first;

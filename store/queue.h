@@ -24,6 +24,7 @@ typedef enum quire_errand { QUIRE_SAVE, QUIRE_TOUCH, QUIRE_REMOVE } quire_errand
 typedef struct quire_item {
     struct quire_item *next;
     quire_errand errand;
+    uint64_t queued;    /* when */
     quire_object_id id; /* SAVE and REMOVE */
     quire_key seal_key; /* REMOVE */
     quire_blob *blob;   /* SAVE */

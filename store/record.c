@@ -24,7 +24,9 @@ enum {
     AT_MAC = 128,
     AT_PINNED = 160,
     AT_PINNED_CHECK = 168,
-    AT_ZEROS = 176,
+    AT_TENANT_NAME = 176,
+    AT_MODEL_NAME = AT_TENANT_NAME + QUIRE_NAME,
+    AT_ZEROS = AT_MODEL_NAME + QUIRE_NAME,
     MAC_BYTES = 32,
     MAX_RECORD_SHIFT = 35, /* twice the largest payload */
 };
@@ -59,12 +61,15 @@ void quire_mac_destroy(quire_mac *m)
     quire_mem_free(&a, m, sizeof *m);
 }
 
-/* HMAC-SHA256 of what is before it and of the page object's header. */
+#define FLAG_SEALED 1u
+
+/* HMAC-SHA256 of what is before it, of the names and of the page object's header. Pins are changed later. */
 static bool compute(const quire_mac *m, const uint8_t *block, uint8_t out[MAC_BYTES])
 {
     size_t n = 0;
     EVP_MAC_CTX *ctx = EVP_MAC_CTX_dup(m->keyed);
     bool done = ctx && EVP_MAC_update(ctx, block, AT_MAC) == 1 &&
+                EVP_MAC_update(ctx, block + AT_TENANT_NAME, AT_ZEROS - AT_TENANT_NAME) == 1 &&
                 EVP_MAC_update(ctx, block + QUIRE_RECORD_OBJECT, QUIRE_OBJECT_HEADER) == 1 &&
                 EVP_MAC_final(ctx, out, &n, MAC_BYTES) == 1 && n == MAC_BYTES;
     EVP_MAC_CTX_free(ctx);
@@ -78,12 +83,15 @@ bool quire_record_write(uint8_t block[QUIRE_BLOCK], const quire_mac *mac, const 
     memcpy(block, magic, sizeof magic);
     quire_store_version(block + AT_VERSION, QUIRE_RECORD_VERSION);
     quire_store64(block + AT_LENGTH, r->place.bytes);
+    quire_store32(block + AT_FLAGS, quire_object_is_sealed(object_header) ? FLAG_SEALED : 0);
     quire_store32(block + AT_SLAB, r->place.slab);
     quire_store64(block + AT_CHECK, XXH3_64bits(block, AT_CHECK));
     quire_store64(block + AT_PLACE, r->place.at);
     quire_store64(block + AT_WRITTEN, r->written_us);
     memcpy(block + AT_TENANT, r->tenant, QUIRE_TENANT);
     memcpy(block + AT_OBJECT, r->object.byte, 32);
+    memcpy(block + AT_TENANT_NAME, r->tenant_name, QUIRE_NAME);
+    memcpy(block + AT_MODEL_NAME, r->model_name, QUIRE_NAME);
     quire_record_set_pinned(block, r->is_pinned);
     memcpy(block + QUIRE_RECORD_OBJECT, object_header, QUIRE_OBJECT_HEADER);
     return compute(mac, block, block + AT_MAC);
@@ -120,7 +128,9 @@ quire_miss quire_record_read(quire_record *out, const uint8_t block[QUIRE_BLOCK]
     if (memcmp(expected, block + AT_MAC, MAC_BYTES)) return QUIRE_MISS_HEADER;
     if (quire_load32(block + AT_SLAB) != place->slab || quire_load64(block + AT_PLACE) != place->at)
         return QUIRE_MISS_KEY;
-    if (quire_load32(block + AT_FLAGS) || quire_load64(block + AT_RESERVED) ||
+    uint32_t flags = quire_object_is_sealed(block + QUIRE_RECORD_OBJECT) ? FLAG_SEALED : 0;
+    if (quire_load32(block + AT_FLAGS) != flags || quire_load64(block + AT_RESERVED) ||
+        block[AT_TENANT_NAME + QUIRE_NAME - 1] || block[AT_MODEL_NAME + QUIRE_NAME - 1] ||
         !is_zero(block + AT_RESERVED2, AT_MAC - AT_RESERVED2) ||
         !is_zero(block + AT_ZEROS, QUIRE_RECORD_OBJECT - AT_ZEROS))
         return QUIRE_MISS_RESERVED;
@@ -133,6 +143,8 @@ quire_miss quire_record_read(quire_record *out, const uint8_t block[QUIRE_BLOCK]
     out->written_us = quire_load64(block + AT_WRITTEN);
     memcpy(out->tenant, block + AT_TENANT, QUIRE_TENANT);
     memcpy(out->object.byte, block + AT_OBJECT, 32);
+    memcpy(out->tenant_name, block + AT_TENANT_NAME, QUIRE_NAME);
+    memcpy(out->model_name, block + AT_MODEL_NAME, QUIRE_NAME);
     memcpy(out->root.byte, info.root, 32);
     out->is_pinned = quire_load64(block + AT_PINNED) == 1 &&
                      quire_load64(block + AT_PINNED_CHECK) == XXH3_64bits(block + AT_PINNED, 8);

@@ -33,6 +33,7 @@ typedef struct quire_record {
     quire_place place;
     uint32_t version;
     uint8_t tenant[QUIRE_TENANT];
+    char tenant_name[QUIRE_NAME], model_name[QUIRE_NAME];
     quire_key object, root;
     uint64_t written_us;
     bool is_pinned;

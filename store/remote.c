@@ -44,7 +44,7 @@ static bool copy_options(quire_remote *r, const quire_store_remote *o)
 
 quire_status quire_remote_create(quire_remote **out, const quire_store_remote *o,
                                  const quire_allocator *allocator, quire_counters *counters,
-                                 const quire_log *log, const quire_transport *transport, char *message,
+                                 quire_store_log *log, const quire_transport *transport, char *message,
                                  size_t message_size)
 {
     if (strlen(o->host) >= QUIRE_HOST_MAX || !*o->host || o->port > 65535)

@@ -7,7 +7,7 @@
 #ifndef QUIRE_STORE_REMOTE_H
 #define QUIRE_STORE_REMOTE_H
 
-#include "store/base.h"
+#include "store/log.h"
 
 typedef struct quire_remote quire_remote;
 typedef struct quire_lane quire_lane;
@@ -16,7 +16,7 @@ struct quire_transport;
 /* transport: NULL for sockets; copied. */
 quire_status quire_remote_create(quire_remote **out, const quire_store_remote *options,
                                  const quire_allocator *allocator, quire_counters *counters,
-                                 const quire_log *log, const struct quire_transport *transport, char *message,
+                                 quire_store_log *log, const struct quire_transport *transport, char *message,
                                  size_t message_size);
 void quire_remote_destroy(quire_remote *remote); /* its lanes must be gone */
 void quire_remote_nodes(quire_remote *remote, uint32_t *n, uint32_t *n_down);

@@ -10,6 +10,13 @@
 #define MAX_CALLS 256u
 #define RENEWED 8192u /* objects whose time to live was renewed lately */
 
+/* How long pages waited. */
+static void note_waits(quire_times *times, quire_item *const *items, uint32_t n)
+{
+    for (uint32_t i = 0; i < n && items[i]->errand == QUIRE_SAVE; i++)
+        quire_time_since(times, items[i]->queued);
+}
+
 /* -------------------------------------------------------------------- disk */
 
 typedef struct disk_saver {
@@ -67,14 +74,19 @@ static void write_items(disk_saver *s, quire_item **items, uint32_t n)
     quire_store *store = s->store;
     quire_disk_put puts[MAX_ITEMS];
     if (!is_within_day(s, items[0]->id.bytes * n)) {
-        quire_count(&store->counters.dropped[QUIRE_DISK], n);
+        for (uint32_t i = 0; i < n; i++)
+            QUIRE_COUNT(&store->counters, &items[i]->id.owner->counters, dropped[QUIRE_DISK], 1);
+        quire_count(&store->counters.over_day, n);
         return;
     }
     /* What goes is decided by recency: that must be known by then. */
-    if (s->n_touches && !quire_disk_has_room(store->disk, items[0]->id.bytes, n)) write_touches(s);
+    if (s->n_touches && !quire_disk_has_room(store->disk, &items[0]->id, n)) write_touches(s);
     for (uint32_t i = 0; i < n; i++)
-        puts[i] = (quire_disk_put){.id = items[i]->id, .payload = items[i]->blob->bytes};
-    (void)quire_disk_write(store->disk, puts, n);
+        puts[i] =
+            (quire_disk_put){.id = items[i]->id, .payload = items[i]->blob->bytes, .seal = store->seal_disk};
+    uint64_t before = quire_now();
+    quire_store_tell_saved(store, quire_disk_write(store->disk, puts, n));
+    quire_time_since(&store->counters.times[QUIRE_TIMED_DISK_SAVE], before);
 }
 
 void *quire_save_to_disk(void *arg)
@@ -87,6 +99,8 @@ void *quire_save_to_disk(void *arg)
         uint64_t deadline = s.n_touches ? s.touch_deadline : quire_now() + QUIRE_SECOND;
         uint32_t n =
             quire_queue_take(q, items, MAX_ITEMS, quire_disk_batch(s.store->disk), deadline, &flushing);
+        note_waits(&s.store->counters.times[QUIRE_TIMED_DISK_QUEUE], items, n);
+        quire_log_tick(&s.store->log, &s.store->counters, QUIRE_DISK);
         if (n && items[0]->errand == QUIRE_TOUCH) {
             add_touch(&s, items[0]);
         } else if (n) {
@@ -133,10 +147,11 @@ static uint32_t ask_unknown(remote_saver *s, quire_item **items, uint32_t n, qui
         calls[i] = (quire_call){.verb = QUIRE_EXISTS, .object = items[i]->id.object};
     run(s, calls, n, 0);
     for (uint32_t i = 0; i < n; i++) {
+        quire_counters *own = &items[i]->id.owner->counters;
         if (calls[i].miss)
-            quire_count(&count->failed[QUIRE_REMOTE], 1);
+            QUIRE_COUNT(count, own, failed[QUIRE_REMOTE], 1);
         else if (calls[i].found)
-            quire_count(&count->known[QUIRE_REMOTE], 1);
+            QUIRE_COUNT(count, own, known[QUIRE_REMOTE], 1);
         else
             unknown[n_unknown++] = items[i];
     }
@@ -148,6 +163,7 @@ static void send_items(remote_saver *s, quire_item **items, uint32_t n)
     quire_counters *count = &s->store->counters;
     quire_call calls[MAX_ITEMS];
     quire_item *unknown[MAX_ITEMS];
+    uint64_t before = quire_now();
     n = ask_unknown(s, items, n, unknown);
     if (!n) return;
     size_t bytes = quire_sealed_bytes(unknown[0]->id.bytes), stride = (bytes + 63) / 64 * 64;
@@ -163,13 +179,14 @@ static void send_items(remote_saver *s, quire_item **items, uint32_t n)
                                 .only_new = true}; /* another server may have sent the same page meanwhile */
     }
     if (good) run(s, calls, n, bytes * n);
+    quire_time_since(&count->times[QUIRE_TIMED_REMOTE_SAVE], before);
     for (uint32_t i = 0; i < n; i++) {
         bool saved = good && !calls[i].miss && !calls[i].found;
-        quire_count(saved                    ? &count->saved[QUIRE_REMOTE]
-                    : good && !calls[i].miss ? &count->known[QUIRE_REMOTE]
-                                             : &count->failed[QUIRE_REMOTE],
-                    1);
-        if (saved) quire_count(&count->saved_bytes[QUIRE_REMOTE], unknown[i]->id.bytes);
+        quire_counters *own = &unknown[i]->id.owner->counters;
+        QUIRE_COUNT(count, own, saved[QUIRE_REMOTE], saved);
+        QUIRE_COUNT(count, own, known[QUIRE_REMOTE], good && !calls[i].miss && !saved);
+        QUIRE_COUNT(count, own, failed[QUIRE_REMOTE], !good || calls[i].miss);
+        if (saved) QUIRE_COUNT(count, own, saved_bytes[QUIRE_REMOTE], unknown[i]->id.bytes);
     }
 }
 
@@ -196,9 +213,7 @@ static void remove_item(remote_saver *s, const quire_item *item)
     quire_call call = {
         .verb = QUIRE_GET, .object = item->id.object, .bytes = bytes, .on_value = on_value, .ctx = &look};
     run(s, &call, 1, bytes);
-    bool damaged = !call.miss && look.miss >= QUIRE_MISS_MAGIC && look.miss <= QUIRE_MISS_SEAL &&
-                   look.miss != QUIRE_MISS_VERSION;
-    if (!damaged) return;
+    if (call.miss || !quire_miss_is_damage(look.miss)) return;
     call = (quire_call){.verb = QUIRE_DEL, .object = item->id.object};
     run(s, &call, 1, 0);
     if (!call.miss && call.found) quire_count(&s->store->counters.removed[QUIRE_REMOTE], 1);
@@ -243,10 +258,13 @@ void *quire_save_to_remote(void *arg)
         bool flushing;
         uint32_t n = quire_queue_take(q, items, MAX_ITEMS, quire_remote_in_flight(store->remote),
                                       quire_now() + QUIRE_SECOND, &flushing);
+        note_waits(&store->counters.times[QUIRE_TIMED_REMOTE_QUEUE], items, n);
+        quire_log_tick(&store->log, &store->counters, QUIRE_REMOTE);
         if (!n && quire_queue_is_closed(q)) break;
         if (!n) continue;
         if (!s.lane || !s.sealer || atomic_load(&store->stop))
-            quire_count(&store->counters.failed[QUIRE_REMOTE], items[0]->errand == QUIRE_SAVE ? n : 0);
+            for (uint32_t i = 0; i < n && items[0]->errand == QUIRE_SAVE; i++)
+                QUIRE_COUNT(&store->counters, &items[i]->id.owner->counters, failed[QUIRE_REMOTE], 1);
         else if (items[0]->errand == QUIRE_SAVE)
             send_items(&s, items, n);
         else if (items[0]->errand == QUIRE_TOUCH)

@@ -117,5 +117,78 @@ quire_miss quire_unseal(quire_sealer *s, void *payload, const quire_key *seal_ke
         return QUIRE_MISS_MEMORY;
     if (EVP_CipherFinal_ex(s->cipher, none, &rest) != 1) return QUIRE_MISS_SEAL;
     /* The tag vouches for every byte; the hash of the payload in the header is the disk's. */
+    if (quire_object_is_sealed(header)) return QUIRE_MISS_RESERVED; /* the disk's way: not twice */
     return quire_object_check_header(header, QUIRE_OBJECT_HEADER + (size_t)id->bytes, id);
+}
+
+/* --------------------------------------------------------------- payloads on disk */
+
+static bool begin_payload(EVP_CIPHER_CTX *cipher, int encrypt, const quire_key *key,
+                          const quire_object_id *id, const uint8_t *header)
+{
+    int done;
+    return EVP_CipherInit_ex(cipher, EVP_aes_256_gcm(), NULL, key->byte, quire_object_nonce(header),
+                             encrypt) == 1 &&
+           EVP_CipherUpdate(cipher, NULL, &done, id->object.byte, 32) == 1 &&
+           EVP_CipherUpdate(cipher, NULL, &done, header, QUIRE_OBJECT_BOUND) == 1;
+}
+
+bool quire_seal_payload_begin(quire_sealer *s, uint8_t header[QUIRE_OBJECT_HEADER], const quire_key *seal_key,
+                              const quire_object_id *id)
+{
+    uint8_t nonce[QUIRE_PAYLOAD_NONCE];
+    if (RAND_bytes(nonce, sizeof nonce) != 1) return false;
+    quire_object_begin_sealed(header, id, nonce);
+    quire_payload_begin(&s->hash);
+    return begin_payload(s->cipher, 1, seal_key, id, header);
+}
+
+bool quire_seal_payload_part(quire_sealer *s, void *to, const void *from, size_t n)
+{
+    for (size_t at = 0, part; at < n; at += part) {
+        part = n - at < QUIRE_OBJECT_BLOCK ? n - at : QUIRE_OBJECT_BLOCK;
+        if (!crypt(s, (uint8_t *)to + at, (const uint8_t *)from + at, part)) return false;
+        quire_payload_add(&s->hash, (const uint8_t *)to + at, part);
+    }
+    return true;
+}
+
+bool quire_seal_payload_end(quire_sealer *s, uint8_t header[QUIRE_OBJECT_HEADER])
+{
+    uint8_t tag[QUIRE_PAYLOAD_TAG], none[16];
+    int rest;
+    if (EVP_CipherFinal_ex(s->cipher, none, &rest) != 1 ||
+        EVP_CIPHER_CTX_ctrl(s->cipher, EVP_CTRL_GCM_GET_TAG, QUIRE_PAYLOAD_TAG, tag) != 1)
+        return false;
+    quire_object_end_sealed(header, tag, &s->hash);
+    return true;
+}
+
+static quire_miss open_payload(EVP_CIPHER_CTX *cipher, uint8_t *payload, const quire_key *seal_key,
+                               const quire_object_id *id, const uint8_t *header, const atomic_bool *stop)
+{
+    uint8_t tag[QUIRE_PAYLOAD_TAG], none[16];
+    int done, rest;
+    memcpy(tag, quire_object_tag(header), sizeof tag);
+    if (!begin_payload(cipher, 0, seal_key, id, header)) return QUIRE_MISS_MEMORY;
+    for (size_t at = 0, part; at < id->bytes; at += part) {
+        if (stop && atomic_load_explicit(stop, memory_order_relaxed)) return QUIRE_MISS_DEADLINE;
+        part = id->bytes - at < QUIRE_OBJECT_BLOCK ? (size_t)id->bytes - at : QUIRE_OBJECT_BLOCK;
+        if (EVP_CipherUpdate(cipher, payload + at, &done, payload + at, (int)part) != 1 ||
+            (size_t)done != part)
+            return QUIRE_MISS_SEAL;
+    }
+    if (EVP_CIPHER_CTX_ctrl(cipher, EVP_CTRL_GCM_SET_TAG, QUIRE_PAYLOAD_TAG, tag) != 1)
+        return QUIRE_MISS_MEMORY;
+    return EVP_CipherFinal_ex(cipher, none, &rest) == 1 ? QUIRE_MISS_NONE : QUIRE_MISS_SEAL;
+}
+
+quire_miss quire_unseal_payload(void *payload, const quire_key *seal_key, const quire_object_id *id,
+                                const uint8_t header[QUIRE_OBJECT_HEADER], const atomic_bool *stop)
+{
+    EVP_CIPHER_CTX *cipher = EVP_CIPHER_CTX_new();
+    quire_miss miss =
+        cipher ? open_payload(cipher, (uint8_t *)payload, seal_key, id, header, stop) : QUIRE_MISS_MEMORY;
+    EVP_CIPHER_CTX_free(cipher);
+    return miss;
 }

@@ -28,4 +28,16 @@ bool quire_seal(quire_sealer *sealer, uint8_t *out, const quire_key *seal_key, c
 quire_miss quire_unseal(quire_sealer *sealer, void *payload, const quire_key *seal_key,
                         const quire_object_id *id, const uint8_t *sealed, size_t n, const atomic_bool *stop);
 
+/*
+ * On disk the payload alone is sealed, and stays as long as it is; header and object key are bound to it. begin() writes what
+ * is known of the header, part() takes the payload in order, end() writes the rest of the header.
+ */
+bool quire_seal_payload_begin(quire_sealer *sealer, uint8_t header[QUIRE_OBJECT_HEADER],
+                              const quire_key *seal_key, const quire_object_id *id);
+bool quire_seal_payload_part(quire_sealer *sealer, void *to, const void *from, size_t n);
+bool quire_seal_payload_end(quire_sealer *sealer, uint8_t header[QUIRE_OBJECT_HEADER]);
+/* Opens the payload where it is. The header is checked already. */
+quire_miss quire_unseal_payload(void *payload, const quire_key *seal_key, const quire_object_id *id,
+                                const uint8_t header[QUIRE_OBJECT_HEADER], const atomic_bool *stop);
+
 #endif

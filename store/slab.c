@@ -39,12 +39,18 @@ void quire_slabs_init(quire_slabs *s, const quire_allocator *a, const char *dire
     pthread_mutex_init(&s->lock, NULL);
 }
 
+static void close_file(quire_slabs *s, quire_slab *slab)
+{
+    if (slab->cached_fd >= 0) close(slab->cached_fd);
+    close(slab->fd);
+    quire_mem_free(&s->allocator, slab, sizeof *slab);
+}
+
 void quire_slabs_fini(quire_slabs *s)
 {
     for (quire_slab *slab = s->first, *next; slab; slab = next) {
         next = slab->next;
-        close(slab->fd);
-        quire_mem_free(&s->allocator, slab, sizeof *slab);
+        close_file(s, slab);
     }
     pthread_mutex_destroy(&s->lock);
 }
@@ -54,6 +60,12 @@ static void name_of(uint32_t id, char name[24])
     (void)snprintf(name, 24, "slab-%08x", (unsigned)id);
 }
 
+/* Nothing beyond what is asked for is read into the page cache. */
+static void read_as_asked(int fd)
+{
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+}
+
 static int open_file(const quire_slabs *s, uint32_t id, int flags, bool *direct)
 {
     char name[24];
@@ -61,7 +73,10 @@ static int open_file(const quire_slabs *s, uint32_t id, int flags, bool *direct)
     flags |= O_RDWR | O_CLOEXEC | O_NOFOLLOW;
     int fd = openat(s->directory_fd, name, flags | O_DIRECT, 0600);
     *direct = fd >= 0;
-    if (fd < 0 && errno == EINVAL) fd = openat(s->directory_fd, name, flags & ~O_EXCL, 0600);
+    if (fd < 0 && errno == EINVAL) {
+        fd = openat(s->directory_fd, name, flags & ~O_EXCL, 0600);
+        if (fd >= 0) read_as_asked(fd);
+    }
     return fd;
 }
 
@@ -78,6 +93,7 @@ static quire_slab *enlist(quire_slabs *s, uint32_t id, int fd, bool direct)
     }
     slab->id = id;
     slab->fd = fd;
+    slab->cached_fd = -1;
     slab->is_direct = direct;
     slab->dev = st.st_dev;
     slab->ino = st.st_ino;
@@ -85,6 +101,22 @@ static quire_slab *enlist(quire_slabs *s, uint32_t id, int fd, bool direct)
     slab->next = s->first;
     s->first = slab;
     return slab;
+}
+
+/* Files that another process has removed: nobody asks for their numbers again. Under the lock. */
+static void close_removed(quire_slabs *s)
+{
+    for (quire_slab **at = &s->first; *at;) {
+        quire_slab *slab = *at;
+        struct stat st;
+        if (slab->refs || fstat(slab->fd, &st) || st.st_nlink) {
+            at = &slab->next;
+            continue;
+        }
+        *at = slab->next;
+        close(slab->fd);
+        quire_mem_free(&s->allocator, slab, sizeof *slab);
+    }
 }
 
 quire_slab *quire_slab_take(quire_slabs *s, uint32_t id)
@@ -96,11 +128,32 @@ quire_slab *quire_slab_take(quire_slabs *s, uint32_t id)
     if (slab) {
         slab->refs++;
     } else {
+        close_removed(s);
         int fd = open_file(s, id, 0, &direct);
         if (fd >= 0) slab = enlist(s, id, fd, direct);
     }
     pthread_mutex_unlock(&s->lock);
     return slab;
+}
+
+bool quire_slab_open_cached(quire_slabs *s, quire_slab *slab)
+{
+    char name[24];
+    struct stat st;
+    if (!slab->is_direct || slab->cached_fd >= 0) return true;
+    name_of(slab->id, name);
+    pthread_mutex_lock(&s->lock);
+    if (slab->cached_fd < 0) {
+        int fd = openat(s->directory_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        if (fd >= 0 && (fstat(fd, &st) || st.st_dev != slab->dev || st.st_ino != slab->ino)) {
+            close(fd); /* another file has the name now */
+            fd = -1;
+        }
+        if (fd >= 0) read_as_asked(fd);
+        slab->cached_fd = fd;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return slab->cached_fd >= 0;
 }
 
 static void close_if_unused(quire_slabs *s, quire_slab *slab)
@@ -109,8 +162,7 @@ static void close_if_unused(quire_slabs *s, quire_slab *slab)
     quire_slab **at = &s->first;
     while (*at != slab) at = &(*at)->next;
     *at = slab->next;
-    close(slab->fd);
-    quire_mem_free(&s->allocator, slab, sizeof *slab);
+    close_file(s, slab);
 }
 
 void quire_slab_give(quire_slabs *s, quire_slab *slab)
@@ -134,12 +186,13 @@ void quire_slab_forget(quire_slabs *s, uint32_t id)
     pthread_mutex_unlock(&s->lock);
 }
 
-void quire_slab_remove(quire_slabs *s, uint32_t id)
+bool quire_slab_remove(quire_slabs *s, uint32_t id)
 {
     char name[24];
     name_of(id, name);
-    (void)unlinkat(s->directory_fd, name, 0);
+    bool gone = unlinkat(s->directory_fd, name, 0) == 0 || errno == ENOENT;
     quire_slab_forget(s, id);
+    return gone;
 }
 
 bool quire_slab_is_current(const quire_slabs *s, const quire_slab *slab)
@@ -194,7 +247,7 @@ quire_slab *quire_slab_create(quire_slabs *s, uint32_t id, const uint8_t key[QUI
     pthread_mutex_unlock(&s->lock);
     if (slab && !quire_slab_write(slab, block.bytes, QUIRE_BLOCK, 0)) {
         int why = errno;
-        quire_slab_remove(s, id);
+        (void)quire_slab_remove(s, id);
         quire_slab_give(s, slab);
         slab = NULL;
         errno = why;
@@ -210,7 +263,8 @@ quire_miss quire_slab_read_head(const quire_slabs *s, uint32_t id, uint8_t key[Q
     uint8_t head[HEAD_END];
     char name[24];
     name_of(id, name);
-    int fd = openat(s->directory_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd =
+        openat(s->directory_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* a FIFO would wait */
     ssize_t n = fd < 0 ? -1 : pread(fd, head, sizeof head, 0);
     if (fd >= 0) close(fd);
     if (n < 0) return QUIRE_MISS_DISK;
@@ -231,14 +285,21 @@ static bool leave_direct(quire_slab *slab)
     int flags = fcntl(slab->fd, F_GETFL);
     if (flags < 0 || !(flags & O_DIRECT) || fcntl(slab->fd, F_SETFL, flags & ~O_DIRECT)) return false;
     slab->is_direct = false;
+    read_as_asked(slab->fd);
     return true;
 }
 
-quire_miss quire_slab_read_parts(quire_slab *slab, struct iovec *v, int n_v, uint64_t at)
+void quire_slab_uncache(quire_slab *slab, uint64_t at, uint64_t n)
+{
+    (void)posix_fadvise(slab->fd, (off_t)at, (off_t)n, POSIX_FADV_DONTNEED);
+}
+
+quire_miss quire_slab_read_parts(quire_slab *slab, struct iovec *v, int n_v, uint64_t at, bool cached)
 {
     uint64_t begin = at;
+    int fd = cached && slab->cached_fd >= 0 ? slab->cached_fd : slab->fd;
     while (n_v) {
-        ssize_t got = preadv(slab->fd, v, n_v, (off_t)at);
+        ssize_t got = preadv(fd, v, n_v, (off_t)at);
         if (got < 0 && (errno == EINTR || (errno == EINVAL && leave_direct(slab)))) continue;
         if (got < 0) return QUIRE_MISS_DISK;
         if (got == 0 || got % 512) return QUIRE_MISS_LENGTH; /* the end of the file */
@@ -251,15 +312,14 @@ quire_miss quire_slab_read_parts(quire_slab *slab, struct iovec *v, int n_v, uin
             if (!v->iov_len) v++, n_v--;
         }
     }
-    if (!slab->is_direct)
-        (void)posix_fadvise(slab->fd, (off_t)begin, (off_t)(at - begin), POSIX_FADV_DONTNEED);
+    if (!slab->is_direct && !cached) quire_slab_uncache(slab, begin, at - begin);
     return QUIRE_MISS_NONE;
 }
 
 quire_miss quire_slab_read(quire_slab *slab, void *to, size_t n, uint64_t at)
 {
     struct iovec v = {to, n};
-    return quire_slab_read_parts(slab, &v, n > 0, at);
+    return quire_slab_read_parts(slab, &v, n > 0, at, false);
 }
 
 bool quire_slab_write(quire_slab *slab, const void *from, size_t n, uint64_t at)
@@ -274,7 +334,7 @@ bool quire_slab_write(quire_slab *slab, const void *from, size_t n, uint64_t at)
         (void)sync_file_range(slab->fd, (off_t)at, (off_t)n,
                               SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
                                   SYNC_FILE_RANGE_WAIT_AFTER);
-        (void)posix_fadvise(slab->fd, (off_t)at, (off_t)n, POSIX_FADV_DONTNEED);
+        quire_slab_uncache(slab, at, n);
     }
     return true;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * store: slab files, which hold the records. They grow at their end and give space back by holes. Read and written in whole blocks past
- * the page cache, so that loads do not push an engine's weights out of memory.
+ * the page cache, so that loads do not push an engine's weights out of memory. Some reads go through it: warm.h.
  */
 #ifndef QUIRE_STORE_SLAB_H
 #define QUIRE_STORE_SLAB_H
@@ -26,7 +26,8 @@ typedef struct quire_slab {
     int fd;
     atomic_bool is_direct; /* O_DIRECT; otherwise the page cache is told to forget */
     uint64_t dev, ino;
-    uint32_t refs; /* the rest: under the lock of the table */
+    _Atomic int cached_fd; /* for reads through the page cache; -1: not open */
+    uint32_t refs;         /* the rest: under the lock of the table */
     bool is_retired;
 } quire_slab;
 
@@ -50,7 +51,7 @@ quire_slab *quire_slab_create(quire_slabs *s, uint32_t id, const uint8_t key[QUI
 bool quire_slab_is_current(const quire_slabs *s, const quire_slab *slab);
 /* The next one who takes it opens the file anew. */
 void quire_slab_forget(quire_slabs *s, uint32_t id);
-void quire_slab_remove(quire_slabs *s, uint32_t id); /* the file */
+bool quire_slab_remove(quire_slabs *s, uint32_t id); /* the file; false: something has the name still */
 /* Calls fn for every slab file. */
 void quire_slab_each(const quire_slabs *s, void (*fn)(void *ctx, uint32_t id, uint64_t disk_bytes),
                      void *ctx);
@@ -60,9 +61,12 @@ quire_miss quire_slab_read_head(const quire_slabs *s, uint32_t id, uint8_t key[Q
 
 /* Whole blocks. LENGTH: the file ends before; DISK: an error. */
 quire_miss quire_slab_read(quire_slab *slab, void *to, size_t n, uint64_t at);
-/* Up to three runs of memory, one after the other from `at` on, in one call; changes v. */
+/* Up to three runs of memory, one after the other from `at` on, in one call; changes v. cached: through the page cache, where it stays. */
 struct iovec;
-quire_miss quire_slab_read_parts(quire_slab *slab, struct iovec *v, int n, uint64_t at);
+quire_miss quire_slab_read_parts(quire_slab *slab, struct iovec *v, int n, uint64_t at, bool cached);
+/* Whether it can be read through the page cache. */
+bool quire_slab_open_cached(quire_slabs *s, quire_slab *slab);
+void quire_slab_uncache(quire_slab *slab, uint64_t at, uint64_t n);
 bool quire_slab_write(quire_slab *slab, const void *from, size_t n, uint64_t at);
 /* Gives the space back. */
 bool quire_slab_punch(quire_slab *slab, uint64_t at, uint64_t n);

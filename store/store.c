@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store: open, close, statistics, administration. */
+/* store: open, close, administration. */
 #include "store/store.h"
 
 #define DEFAULT_QUEUE (256u << 20)
@@ -17,8 +17,11 @@ static quire_status open_tiers(quire_store *s, const quire_store_options *o)
 {
     quire_status status = QUIRE_OK;
     if (o->directory)
-        status = quire_disk_open(&s->disk, o->directory, o->disk_bytes, &s->allocator, &s->counters,
+        status = quire_disk_open(&s->disk, o->directory, o->disk_bytes, &s->allocator, &s->counters, &s->log,
                                  o->message, o->message_size);
+    if (!status && o->directory && o->disk_cache_bytes) quire_disk_set_warm(s->disk, o->disk_cache_bytes);
+    /* If it cannot be kept, it holds for this process; the log was told. */
+    if (!status && s->disk && o->tenant_bytes) (void)quire_disk_set_quota(s->disk, NULL, o->tenant_bytes);
     if (!status && o->remote)
         status = quire_remote_create(&s->remote, o->remote, &s->allocator, &s->counters, &s->log, NULL,
                                      o->message, o->message_size);
@@ -29,6 +32,7 @@ static quire_status start_threads(quire_store *s, const quire_store_options *o)
 {
     static void *(*const run[2])(void *) = {quire_save_to_disk, quire_save_to_remote};
     size_t queue_bytes = o->queue_bytes ? o->queue_bytes : DEFAULT_QUEUE;
+    s->queue_cap_bytes = queue_bytes;
     uint32_t n_disk = o->disk_threads ? o->disk_threads : DEFAULT_THREADS;
     uint32_t n_remote = o->remote && o->remote->connections ? o->remote->connections : DEFAULT_THREADS;
     for (int t = 0; t < 2; t++) {
@@ -55,7 +59,7 @@ static quire_status read_options(quire_store_options *o, quire_store_remote *rem
     if (status) return status;
     o->remote = o->remote && remote->host ? remote : NULL;
     if ((!o->directory && !o->remote) || o->disk_threads > MAX_THREADS ||
-        (o->remote && o->remote->connections > MAX_THREADS))
+        (o->remote && o->remote->connections > MAX_THREADS) || o->seal_disk > 1 || o->reserved)
         return QUIRE_EINVAL;
     return QUIRE_OK;
 }
@@ -74,8 +78,9 @@ quire_status quire_store_open(quire_store **out, const quire_store_options *opti
     quire_store *s = (quire_store *)quire_mem_take(&a, sizeof *s);
     if (!s) return QUIRE_ENOMEM;
     s->allocator = a;
-    s->log = log;
+    quire_log_open(&s->log, &log);
     s->promote = !o.no_promote;
+    s->seal_disk = o.seal_disk != 0;
     s->disk_bytes_per_day = o.disk_bytes_per_day;
     status = open_tiers(s, &o);
     if (!status) status = start_threads(s, &o);
@@ -111,10 +116,17 @@ void quire_store_close(quire_store *s)
     }
     quire_disk_close(s->disk);
     quire_remote_destroy(s->remote);
+    quire_log_close(&s->log);
     quire_mem_free(&a, s, sizeof *s);
 }
 
 /* --------------------------------------------------------------------- offer */
+
+static void count_full(quire_store *s, quire_counters *own, int tier)
+{
+    QUIRE_COUNT(&s->counters, own, dropped[tier], 1);
+    quire_count(&s->counters.full[tier], 1);
+}
 
 bool quire_store_offer(quire_store *s, const quire_object_id *id, quire_blob *blob, uint32_t tiers)
 {
@@ -131,7 +143,7 @@ bool quire_store_offer(quire_store *s, const quire_object_id *id, quire_blob *bl
         if (item && quire_queue_put(&s->queue[t], item))
             taken = true;
         else
-            quire_count(&s->counters.dropped[t], 1);
+            count_full(s, &blob->ns->owner.counters, t);
     }
     quire_blob_drop(blob);
     return taken;
@@ -142,42 +154,9 @@ void quire_store_discard(quire_store *s, const quire_object_id *id, const quire_
     quire_item *item = quire_item_create(&s->allocator, QUIRE_REMOVE);
     if (!item) return;
     item->id = *id;
+    item->id.owner = NULL; /* its namespace may be gone by then */
     item->seal_key = *seal_key;
     (void)quire_queue_put(&s->queue[tier], item);
-}
-
-/* ---------------------------------------------------------------- statistics */
-
-quire_status quire_store_stats_get(quire_store *s, quire_store_stats *theirs)
-{
-    if (!s) return QUIRE_EINVAL;
-    quire_store_stats stats, *out = &stats;
-    const quire_counters *c = &s->counters;
-    quire_disk_usage usage = {0};
-    *out = (quire_store_stats){.size = sizeof(quire_store_stats),
-                               .loads = quire_counted(&c->loads),
-                               .evicted = quire_counted(&c->evicted),
-                               .breaks = quire_counted(&c->breaks),
-                               .reconnects = quire_counted(&c->reconnects)};
-    for (int i = 0; i < QUIRE_MISS_COUNT; i++) out->misses[i] = quire_counted(&c->misses[i]);
-    for (int t = 0; t < 2; t++) {
-        out->loaded[t] = quire_counted(&c->loaded[t]);
-        out->loaded_bytes[t] = quire_counted(&c->loaded_bytes[t]);
-        out->saved[t] = quire_counted(&c->saved[t]);
-        out->saved_bytes[t] = quire_counted(&c->saved_bytes[t]);
-        out->known[t] = quire_counted(&c->known[t]);
-        out->dropped[t] = quire_counted(&c->dropped[t]);
-        out->failed[t] = quire_counted(&c->failed[t]);
-        out->removed[t] = quire_counted(&c->removed[t]);
-        out->queued_bytes[t] = quire_counted(&c->queued_bytes[t]);
-    }
-    if (s->disk) quire_disk_usage_get(s->disk, &usage);
-    out->disk_bytes = usage.file_bytes;
-    out->disk_cap_bytes = usage.cap_bytes;
-    out->disk_objects = usage.n_objects;
-    out->pinned_objects = usage.n_pinned;
-    if (s->remote) quire_remote_nodes(s->remote, &out->nodes, &out->nodes_down);
-    return quire_write_sized(theirs, out, sizeof *out);
 }
 
 /* ------------------------------------------------------------ administration */
@@ -241,4 +220,35 @@ quire_status quire_store_gc(quire_store *s, uint64_t max_age_s, uint64_t max_byt
     quire_status status = quire_disk_trim(s->disk, before, max_bytes, &trimmed);
     if (n_removed) *n_removed = n + trimmed;
     return status;
+}
+
+/* -------------------------------------------------------------------- tenants */
+
+#define REMOVE_FLUSH_MS 60000u
+
+quire_status quire_store_usage_each(quire_store *s, quire_usage_fn fn, void *ctx)
+{
+    if (!s || !s->disk || !fn) return QUIRE_EINVAL;
+    return quire_disk_usage_each(s->disk, fn, ctx);
+}
+
+quire_status quire_store_remove(quire_store *s, const quire_store_selection *selection, uint64_t *n_removed)
+{
+    quire_store_selection own;
+    uint64_t n = 0;
+    if (!s || !s->disk) return QUIRE_EINVAL;
+    quire_status status = quire_read_sized(&own, sizeof own, selection);
+    if (status) return status;
+    if (!own.root && !own.tenant && !own.tenant_name && !own.model_name) return QUIRE_EINVAL;
+    if (!quire_queue_flush(&s->queue[QUIRE_DISK], quire_deadline(REMOVE_FLUSH_MS))) return QUIRE_EIO;
+    status = quire_disk_remove_selected(s->disk, &own, &n);
+    quire_count(&s->n_removals, 1);
+    if (n_removed) *n_removed = n;
+    return status;
+}
+
+quire_status quire_store_set_quota(quire_store *s, const uint8_t tenant[16], uint64_t bytes)
+{
+    if (!s || !s->disk || !tenant) return QUIRE_EINVAL;
+    return quire_disk_set_quota(s->disk, tenant, bytes);
 }

@@ -146,7 +146,7 @@ static void apply_remote(quire_loader *l, quire_load *load, const question *q, c
         }
     }
     if (!why) return; /* one miss for the page at which the prefix ends because of it */
-    quire_count(&l->store->counters.misses[why], 1);
+    QUIRE_COUNT(&l->store->counters, &load->ns->owner.counters, misses[why], 1);
     load->n_failed++;
 }
 

@@ -8,7 +8,8 @@
 
 static const tool_entry commands[] = {
     {"stat", "show the number of objects, their size and the limit", store_stat},
-    {"ls", "list the objects on disk, one per line", store_ls},
+    {"ls", "list the objects on disk, or count those of the remote tier", store_ls},
+    {"doctor", "look for what is wrong with a directory or a remote tier, and say what to do", store_doctor},
     {"verify", "read and check every object on disk", store_verify},
     {"gc", "remove damaged objects, and old or excess ones if you ask for it", store_gc},
     {"export", "write the objects on disk to one file", store_export},
@@ -22,7 +23,7 @@ static const tool_entry commands[] = {
 /* Help in every form, of a command that has commands. */
 static int help(void)
 {
-    char about[1024] = "Manages a store of pages (docs/store.md).\n\nCommands, each with its own --help:\n";
+    char about[2048] = "Manages a store of pages (docs/store.md).\n\nCommands, each with its own --help:\n";
     size_t n = strlen(about);
     for (size_t i = 0; i < N_COMMANDS && n < sizeof about; i++)
         n += (size_t)snprintf(about + n, sizeof about - n, "%s  %-10s %s", i ? "\n" : "", commands[i].name,

@@ -65,10 +65,18 @@ typedef struct quire_store_options {
     size_t queue_bytes;          /* limit of pages that wait to be saved, per tier; 0: 256 MiB */
     const quire_store_remote *remote; /* NULL: no remote tier */
     const quire_allocator *allocator; /* copied */
-    const quire_log
-        *log;      /* copied; told of nodes that are lost or back, changes of the cluster, damaged pages */
+    /* Copied; told of what operators should know (docs/store.md), some lines a minute at most. */
+    const quire_log *log;
     char *message; /* receives one sentence if opening fails, else ""; may be NULL */
     size_t message_size;
+    /* Of pages that are loaded again and again so many bytes may stay in the operating system's page cache; all else is read past it.
+     * 0: 1 GiB, at most a sixteenth of the memory; 1: none. */
+    uint64_t disk_cache_bytes;
+    /* Limit of each tenant's records on disk; holds for all processes that have the directory open. 0: as before, none in a new
+     * directory; UINT64_MAX: none. */
+    uint64_t tenant_bytes;
+    uint32_t seal_disk; /* 1: pages are encrypted on disk with a key made from the tenant's secret */
+    uint32_t reserved;  /* 0 */
 } quire_store_options;
 
 /* Opens a store. disk_bytes 0 keeps the limit of an existing directory; a new directory needs a limit. A remote that does
@@ -135,13 +143,52 @@ typedef struct quire_store_stats {
     uint64_t removed[2];                 /* damaged objects that were deleted, per tier */
     uint64_t disk_bytes, disk_cap_bytes; /* size of all files now; limit */
     uint64_t disk_objects, pinned_objects;
-    uint64_t breaks;     /* times that a node of the remote was considered down */
-    uint64_t reconnects; /* connections opened */
-    uint32_t nodes;      /* known nodes of the remote */
-    uint32_t nodes_down; /* nodes considered down now */
+    uint64_t breaks;       /* times that a node of the remote was considered down */
+    uint64_t reconnects;   /* connections opened */
+    uint32_t nodes;        /* known nodes of the remote */
+    uint32_t nodes_down;   /* nodes considered down now */
+    uint64_t shared;       /* pages of loaded[1] that came with the request of another load */
+    uint64_t disk_unknown; /* pages on disk whose version this library does not know; they are left alone */
+    uint64_t queue_cap_bytes; /* limit of queued_bytes, per tier */
+    uint32_t disk_rebuilding; /* 1: the index is being made anew; pages that it lacks are misses meanwhile */
+    uint32_t disk_failing;    /* 1: the last pages could not be saved to disk */
 } quire_store_stats;
 
 QUIRE_API quire_status quire_store_stats_get(quire_store *store, quire_store_stats *out); /* set its size */
+
+/* What is timed. */
+typedef enum quire_timed {
+    QUIRE_TIMED_LOAD,      /* a load, until its last page is there or its time is over */
+    QUIRE_TIMED_DISK_READ, /* a page, read and verified */
+    QUIRE_TIMED_REMOTE_READ, /* a page, from the request until it is verified; requests are sent many at a time */
+    QUIRE_TIMED_DISK_SAVE,    /* pages that are saved together */
+    QUIRE_TIMED_REMOTE_SAVE,  /* the same */
+    QUIRE_TIMED_DISK_QUEUE,   /* a page, until its saving begins */
+    QUIRE_TIMED_REMOTE_QUEUE, /* the same */
+    QUIRE_TIMED_COUNT
+} quire_timed;
+
+#define QUIRE_STORE_BOUNDS 32
+
+/* A histogram. counts[i] is the number of durations above bound_ns[i - 1], up to bound_ns[i]; counts[n_bounds] is the number of those
+ * above all bounds. */
+typedef struct quire_store_times {
+    size_t size;
+    uint64_t n, sum_ns;
+    uint64_t n_bounds; /* less than QUIRE_STORE_BOUNDS */
+    uint64_t bound_ns[QUIRE_STORE_BOUNDS];
+    uint64_t counts[QUIRE_STORE_BOUNDS];
+} quire_store_times;
+
+QUIRE_API quire_status quire_store_times_get(quire_store *store, quire_timed what, quire_store_times *out);
+
+/*
+ * Writes all of these figures in the text format of Prometheus, for the page that an engine serves to it. The names begin with
+ * quire_store_. labels are added to every sample, for example "server=\"a\""; NULL: none. EINVAL: labels are not a
+ * list of name="value". EIO: write failed.
+ */
+QUIRE_API quire_status quire_store_write_metrics(quire_store *store, const char *labels, quire_write_fn write,
+                                                 void *ctx);
 
 /* --------------------------------------------------------------- namespace */
 
@@ -158,6 +205,8 @@ typedef struct quire_identity {
     const char
         *rope; /* all RoPE parameters, always written in the same way: "base=500000 scale=1 dims=128" */
     const uint8_t *secret; /* 32 random bytes of the tenant: whoever has them can read and write its pages */
+    /* For operators; not part of the identity. Up to 63 bytes of printable text; NULL or "": none. Readable on disk. */
+    const char *tenant_name, *model_name;
 } quire_identity;
 
 typedef struct quire_namespace quire_namespace;
@@ -178,6 +227,20 @@ QUIRE_API quire_status quire_namespace_create_raw(quire_namespace **out, quire_s
  * used with it. */
 QUIRE_API void quire_namespace_destroy(quire_namespace *ns);
 QUIRE_API void quire_namespace_root(const quire_namespace *ns, uint8_t root[32]);
+
+/* What was done through this namespace, counted as in quire_store_stats, and what the disk holds of it. */
+typedef struct quire_namespace_stats {
+    size_t size;
+    uint64_t loads;
+    uint64_t loaded[2], loaded_bytes[2];
+    uint64_t saved[2], saved_bytes[2];
+    uint64_t known[2], dropped[2], failed[2];
+    uint64_t misses[QUIRE_MISS_REASONS];
+    uint64_t disk_objects, disk_bytes; /* by all processes; bytes of records */
+} quire_namespace_stats;
+
+QUIRE_API quire_status quire_namespace_stats_get(quire_namespace *ns,
+                                                 quire_namespace_stats *out); /* set its size */
 
 /* An image or other input that takes the place of a token; tokens[position] is ignored. Passed in arrays. */
 typedef struct quire_media {
@@ -314,6 +377,8 @@ typedef struct quire_object_info {
     uint32_t pinned;
     quire_miss
         damage; /* NONE, or what is wrong with the object, as far as can be checked without its namespace */
+    uint32_t sealed; /* 1: the payload is encrypted */
+    uint32_t reserved;
 } quire_object_info;
 
 /* Return anything but QUIRE_OK to stop. bytes: header and payload as stored; NULL unless payloads were requested. */
@@ -329,6 +394,50 @@ QUIRE_API quire_status quire_store_put_object(quire_store *store, const void *by
  * when all of this is done. */
 QUIRE_API quire_status quire_store_gc(quire_store *store, uint64_t max_age_s, uint64_t max_bytes,
                                       uint64_t *n_removed);
+
+/* ------------------------------------------------------------------- tenants */
+
+/* What one namespace has on disk. Sizes are those of records: a page takes up to 8 KiB more than its bytes. */
+typedef struct quire_namespace_usage {
+    size_t size;                          /* of the library's structure */
+    uint8_t root[32], tenant[16];         /* tenant: made from the secret; zeros: imported pages */
+    char tenant_name[64], model_name[64]; /* as last saved; "": none was given */
+    uint64_t objects, bytes, pinned;      /* pinned: objects */
+    uint64_t quota_bytes;                 /* of the whole tenant; 0: none */
+    uint64_t last_used_us;                /* in microseconds since 1970 */
+} quire_namespace_usage;
+
+/* Return anything but QUIRE_OK to stop. */
+typedef quire_status (*quire_usage_fn)(void *ctx, const quire_namespace_usage *usage);
+/* Calls fn for every namespace that has pages on disk. Reads only the index: fast whatever the directory holds. While an index
+ * is made anew, counts only what was found so far. EIO: the disk failed, or fn stopped the walk. */
+QUIRE_API quire_status quire_store_usage_each(quire_store *store, quire_usage_fn fn, void *ctx);
+
+/* Namespaces for which all given members match. */
+typedef struct quire_store_selection {
+    size_t size;
+    const uint8_t *root;                  /* 32 bytes, or NULL */
+    const uint8_t *tenant;                /* 16 bytes, or NULL */
+    const char *tenant_name, *model_name; /* or NULL */
+} quire_store_selection;
+
+/*
+ * Removes all pages of these namespaces from the disk, also pinned ones. Free space is given back to the file system, so that
+ * their bytes can no longer be read from the files. Waits for what is queued to be saved, and for an index that is being made
+ * anew. What other processes save later is new and stays; the remote tier is not touched. EINVAL: no member is given. EIO:
+ * the disk failed; call it again.
+ */
+QUIRE_API quire_status quire_store_remove(quire_store *store, const quire_store_selection *selection,
+                                          uint64_t *n_removed /* may be NULL */);
+/* The same for one namespace, which can be used further. */
+QUIRE_API quire_status quire_namespace_remove(quire_namespace *ns, uint64_t *n_removed /* may be NULL */);
+
+/*
+ * Sets the limit of one tenant's records on disk, for all processes and from now on. 0: tenant_bytes of the options holds again;
+ * UINT64_MAX: none. A tenant above its limit loses its own least recently used pages that are not pinned; if none may go,
+ * further pages are dropped. Evicts what is too much before it returns. EIO: the disk failed.
+ */
+QUIRE_API quire_status quire_store_set_quota(quire_store *store, const uint8_t tenant[16], uint64_t bytes);
 
 #ifdef __cplusplus
 }

@@ -18,7 +18,7 @@ from .profile import Profile
 from .rows import MlxRows, NativeRows
 from .sequence import Ring, Sequence, SnapshotInfo, snapshot_info
 from .step import Step
-from .store import Identity, Load, Namespace, Remote, Store
+from .store import Chain, Identity, Load, Namespace, RawLoad, Remote, Store
 from .threads import Threads
 
 __version__ = _native.text(_native.lib.quire_version())
@@ -40,8 +40,8 @@ def use_isa(name: Optional[str]) -> None:
 
 
 __all__ = [
-    "ClosedError", "Codec", "Format", "Identity", "Layer", "Load", "Mask", "MlxRows", "Namespace", "NativeRows", "PAGE_TOKENS",
-    "Partial", "Plan", "PlannedLayer", "Pool", "PoolFull", "PoolStats", "Preset", "Profile", "QuireError", "Remote", "Ring", "Sequence",
-    "SnapshotInfo", "Step", "Store", "Threads", "bits", "codecs", "command", "decode", "encode", "finish", "isa", "llama_env", "merge",
-    "presets", "round_trip", "snapshot_info", "use_isa",
+    "Chain", "ClosedError", "Codec", "Format", "Identity", "Layer", "Load", "Mask", "MlxRows", "Namespace", "NativeRows", "PAGE_TOKENS",
+    "Partial", "Plan", "PlannedLayer", "Pool", "PoolFull", "PoolStats", "Preset", "Profile", "QuireError", "RawLoad", "Remote", "Ring",
+    "Sequence", "SnapshotInfo", "Step", "Store", "Threads", "bits", "codecs", "command", "decode", "encode", "finish", "isa", "llama_env",
+    "merge", "presets", "round_trip", "snapshot_info", "use_isa",
 ]

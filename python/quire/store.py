@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from contextlib import ExitStack
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -28,13 +29,13 @@ class _Remote(n.Sized):
     _fields_ = [("host", c_char_p), ("user", c_char_p), ("password", c_char_p), ("port", c_uint32), ("tls", c_uint32),
                 ("tls_ca", c_char_p), ("tls_cert", c_char_p), ("tls_key", c_char_p), ("tls_name", c_char_p),
                 ("connections", c_uint32), ("ttl_seconds", c_uint32), ("connect_ms", c_uint32), ("stall_ms", c_uint32),
-                ("in_flight_bytes", c_size_t)]
+                ("in_flight_bytes", c_size_t), ("min_bytes_per_second", c_uint32), ("read_replicas", c_uint32)]
 
 
 class _Options(n.Sized):
     _fields_ = [("directory", c_char_p), ("disk_bytes", c_uint64), ("disk_bytes_per_day", c_uint64), ("disk_threads", c_uint32),
                 ("no_promote", c_uint32), ("queue_bytes", c_size_t), ("remote", POINTER(_Remote)), ("allocator", c_void_p),
-                ("log", c_void_p), ("message", c_char_p), ("message_size", c_size_t)]
+                ("log", c_void_p), ("message", c_char_p), ("message_size", c_size_t), ("disk_cache_bytes", c_uint64)]
 
 
 class _Stats(n.Sized):
@@ -60,6 +61,7 @@ class _Prompt(n.Sized):
 
 
 _OUT, _P, _U32, _S, _PROMPT = POINTER(c_void_p), c_void_p, c_uint32, c_int, POINTER(_Prompt)
+_POINTERS = POINTER(c_void_p)
 
 _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_store_open": (_S, [_OUT, POINTER(_Options)]),
@@ -72,6 +74,18 @@ _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_namespace_root": (None, [_P, c_char_p]),
     "quire_namespace_save": (_S, [_P, _PROMPT, _P]),
     "quire_namespace_lookup": (_S, [_P, _PROMPT, _U32, POINTER(c_uint32)]),
+    "quire_namespace_create_raw": (_S, [_OUT, _P, POINTER(_Identity), c_char_p, c_size_t]),
+    "quire_namespace_lookup_many": (_S, [_P, _PROMPT, c_size_t, _U32, _U32, POINTER(c_uint32)]),
+    "quire_chain_create": (_S, [_OUT, _P]),
+    "quire_chain_destroy": (None, [_P]),
+    "quire_chain_append": (_S, [_P, _P, _U32, POINTER(_Media), c_size_t, _U32]),
+    "quire_chain_truncate": (_S, [_P, _U32]),
+    "quire_chain_length": (_U32, [_P]),
+    "quire_chain_save": (_S, [_P, _P, POINTER(c_uint32)]),
+    "quire_chain_save_raw": (_S, [_P, _U32, _U32, _POINTERS, POINTER(c_uint32)]),
+    "quire_chain_lookup_many": (_S, [_POINTERS, _U32, _U32, POINTER(c_uint32)]),
+    "quire_load_begin_raw": (_S, [_OUT, _P, _U32, _U32, _POINTERS, _U32]),
+    "quire_load_cancel": (None, [_P]),
     "quire_namespace_pin": (_S, [_P, _PROMPT, _U32, _U32, POINTER(c_uint32)]),
     "quire_load_begin": (_S, [_OUT, _P, _PROMPT, _P, _U32]),
     "quire_load_is_done": (c_int, [_P]),
@@ -107,6 +121,8 @@ class Remote:
     connect_ms: int = 0
     stall_ms: int = 0
     in_flight_bytes: int = 0
+    min_bytes_per_second: int = 0
+    read_replicas: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,6 +140,8 @@ class Identity:
 #: An image or other input that takes the place of a token: its position and a digest of 32 bytes.
 Media = Tuple[int, bytes]
 Tokens = Union[Seq[int], npt.NDArray[Any]]
+#: A page of a raw namespace: anything with the buffer protocol whose bytes are contiguous.
+Buffer = Union[bytes, bytearray, memoryview, npt.NDArray[Any]]
 
 
 def _text(value: Optional[str]) -> Optional[bytes]:
@@ -151,24 +169,28 @@ class Store(Shared):
     """A store with a directory, a remote, or both. A process can open a directory only once; any number of processes can share it.
 
     Closing the store, or the end of the process, saves the pages queued for the disk and closes its namespaces. disk_bytes limits the
-    size of all its files; a new directory needs it, and 0 keeps the limit of an existing one.
+    size of all its files; a new directory needs it, and 0 keeps the limit of an existing one. disk_cache_bytes: of pages that are loaded
+    again and again so much may stay in the operating system's page cache (0: 1 GiB, at most a sixteenth of the memory; 1: none).
     """
 
     def __init__(self, directory: "Union[str, PathLike[str], None]" = None, *, disk_bytes: int = 0, disk_bytes_per_day: int = 0,
-                 disk_threads: int = 0, promote: bool = True, queue_bytes: int = 0, remote: Optional[Remote] = None) -> None:
+                 disk_threads: int = 0, promote: bool = True, queue_bytes: int = 0, remote: Optional[Remote] = None,
+                 disk_cache_bytes: int = 0) -> None:
         message = ctypes.create_string_buffer(512)
         options = _Options(directory=None if directory is None else fsencode(directory),
                            disk_bytes=n.u64(disk_bytes, "disk_bytes"),
                            disk_bytes_per_day=n.u64(disk_bytes_per_day, "disk_bytes_per_day"),
                            disk_threads=n.u32(disk_threads, "disk_threads"), no_promote=int(not promote),
                            queue_bytes=n.u64(queue_bytes, "queue_bytes"),
-                           message=ctypes.cast(message, c_char_p), message_size=len(message))
+                           message=ctypes.cast(message, c_char_p), message_size=len(message),
+                           disk_cache_bytes=n.u64(disk_cache_bytes, "disk_cache_bytes"))
         if remote is not None:
             options.remote = ctypes.pointer(_Remote(
                 _text(remote.host), _text(remote.user), _text(remote.password), n.u32(remote.port, "port"), int(remote.tls),
                 _text(remote.tls_ca), _text(remote.tls_cert), _text(remote.tls_key), _text(remote.tls_name),
                 n.u32(remote.connections, "connections"), n.u32(remote.ttl_seconds, "ttl_seconds"), n.u32(remote.connect_ms, "connect_ms"),
-                n.u32(remote.stall_ms, "stall_ms"), n.u64(remote.in_flight_bytes, "in_flight_bytes")))
+                n.u32(remote.stall_ms, "stall_ms"), n.u64(remote.in_flight_bytes, "in_flight_bytes"),
+                n.u32(remote.min_bytes_per_second, "min_bytes_per_second"), int(remote.read_replicas)))
         out = c_void_p()
         n.check(_lib().quire_store_open(ctypes.byref(out), options), n.text(message.value))
         super().__init__(out.value, _lib().quire_store_close)
@@ -188,6 +210,24 @@ class Store(Shared):
                   spare_tokens: int = 0) -> "Namespace":
         """A namespace: the pages of one model as one tenant runs it. Give the ring options that its sequences have."""
         return Namespace(self, identity, plan, Ring(max_tokens, sinks, spare_tokens))
+
+    def raw_namespace(self, identity: Identity, layout: str, page_bytes: int) -> "Namespace":
+        """A namespace for pages in the caller's own format, page_bytes bytes for 64 tokens. layout: a text that describes the format."""
+        return Namespace(self, identity, None, Ring(0, 0, 0), layout, page_bytes)
+
+    def lookup_many(self, chains: "Seq[Chain]", *, timeout: float = 0.0) -> List[int]:
+        """Chain.lookup() of many chains, which can belong to different namespaces, with one question to each node of the remote."""
+        found = (c_uint32 * len(chains))()
+        with ExitStack() as held:
+            for chain in sorted(set(chains), key=id):  # in one order, so that two calls do not wait for each other
+                held.enter_context(chain._lock)
+                held.enter_context(chain.namespace._use())
+                if chain.namespace.store is not self:
+                    raise ValueError("the chain belongs to another store")
+            held.enter_context(self._use())
+            pointers = (c_void_p * len(chains))(*[chain._get() for chain in chains])
+            n.check(_lib().quire_chain_lookup_many(pointers, len(chains), _ms(timeout), found))
+        return list(found)
 
     def gc(self, *, max_age: float = 0.0, max_bytes: Optional[int] = None) -> int:
         """Removes damaged objects, objects not used for max_age seconds, and the least recently used ones beyond max_bytes. Returns their number."""
@@ -216,9 +256,10 @@ def _ms(seconds: float) -> int:
 
 
 class Namespace(Shared):
-    """Created by Store.namespace(). Closing a pool whose sequences were saved or loaded here also closes the namespace."""
+    """Created by Store.namespace() or Store.raw_namespace(). Closing a pool whose sequences were saved or loaded here also closes the
+    namespace."""
 
-    def __init__(self, store: Store, identity: Identity, plan: Plan, ring: Ring) -> None:
+    def __init__(self, store: Store, identity: Identity, plan: Optional[Plan], ring: Ring, layout: str = "", page_bytes: int = 0) -> None:
         if len(identity.secret) != 32:
             raise ValueError("the secret must have 32 bytes")
         c_identity = _Identity(_text(identity.weights), _text(identity.tokenizer), _text(identity.adapter),
@@ -226,15 +267,24 @@ class Namespace(Shared):
         options = n.seq_options(ring.max_tokens, ring.sinks, ring.spare_tokens)
         out = c_void_p()
         self.store = store
-        self._loads: "weakref.WeakSet[Load]" = weakref.WeakSet()
-        with store._lock, plan._lock:
-            n.check(_lib().quire_namespace_create(ctypes.byref(out), store._get(), c_identity, plan._get(), options))
+        self.page_bytes = n.u64(page_bytes, "page_bytes")  # 0 if the pages are those of a plan
+        self._loads: "weakref.WeakSet[Handle]" = weakref.WeakSet()
+        self._chains: "weakref.WeakSet[Chain]" = weakref.WeakSet()
+        with ExitStack() as held:
+            held.enter_context(store._lock)
+            if plan is not None:
+                held.enter_context(plan._lock)
+                n.check(_lib().quire_namespace_create(ctypes.byref(out), store._get(), c_identity, plan._get(), options))
+            else:
+                n.check(_lib().quire_namespace_create_raw(ctypes.byref(out), store._get(), c_identity, _text(layout), self.page_bytes))
             super().__init__(out.value, _lib().quire_namespace_destroy, store)
             store._namespaces.add(self)
 
     def _close_children(self) -> None:
         for load in list(self._loads):
             load.close()
+        for chain in list(self._chains):
+            chain.close()
 
     def _uses(self, pool: Pool) -> None:
         """Registers the pool: from now on its pages may wait in the store's queue, until this namespace is destroyed."""
@@ -266,6 +316,22 @@ class Namespace(Shared):
         with self._use() as space:
             n.check(_lib().quire_namespace_lookup(space, prompt.value, _ms(timeout), found))
         return int(found.value)
+
+    def lookup_many(self, prompts: Seq[Tokens], *, media: Optional[Seq[Seq[Media]]] = None, timeout: float = 0.0) -> List[int]:
+        """lookup() of many prompts with one question to the disk and one round trip to each node of the remote."""
+        if media is not None and len(media) != len(prompts):
+            raise ValueError("media must have one entry for each prompt")
+        arguments = [_PromptArgument(tokens, media[i] if media is not None else ()) for i, tokens in enumerate(prompts)]
+        values, found = (_Prompt * len(arguments))(*[a.value for a in arguments]), (c_uint32 * len(arguments))()
+        with self._use() as space:
+            n.check(_lib().quire_namespace_lookup_many(space, values, ctypes.sizeof(_Prompt), len(arguments), _ms(timeout), found))
+        return list(found)
+
+    def chain(self, tokens: Tokens = (), *, media: Seq[Media] = ()) -> "Chain":
+        """A prompt that grows, and its keys."""
+        chain = Chain(self)
+        chain.append(tokens, media=media)
+        return chain
 
     def begin_load(self, tokens: Tokens, sequence: Sequence, *, media: Seq[Media] = (), timeout: float = 10.0) -> "Load":
         """Begins to load the longest stored prefix. Until Load.end() other calls on the sequence raise QuireError with status EBUSY."""
@@ -318,4 +384,129 @@ class Load(Handle):
         return int(length.value)
 
 
-__all__ = ["Identity", "Load", "Media", "Namespace", "Remote", "Store"]
+class _Pages:
+    """Pointers to buffers. Holds the buffers exported, so that they can be neither resized nor released."""
+
+    def __init__(self, buffers: Seq[Buffer], page_bytes: int, writable: bool) -> None:
+        if isinstance(buffers, (bytes, bytearray, memoryview, str)):
+            raise TypeError("pages must be a sequence of buffers, one for each page")
+        self.views = [memoryview(buffer) for buffer in buffers]
+        for view in self.views:
+            if not view.c_contiguous:
+                raise ValueError("the bytes of a page must be contiguous")
+            if view.nbytes != page_bytes:
+                raise ValueError(f"a page has {page_bytes} bytes, not {view.nbytes}")
+            if writable and view.readonly:
+                raise ValueError("a page cannot be loaded into a buffer that is read-only")
+        starts = [int(np.frombuffer(view, dtype=np.uint8).ctypes.data) for view in self.views]
+        if writable and any(b - a < page_bytes for a, b in zip(sorted(starts), sorted(starts)[1:])):
+            raise ValueError("two pages cannot be loaded into the same bytes")
+        self.pointers = (c_void_p * len(starts))(*starts)
+
+
+class Chain(Handle):
+    """Created by Namespace.chain(). A prompt that grows, with the keys of its pages: each is computed once. Saving and loading with a chain
+    costs only what is new. One thread at a time uses it; others wait."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        out = c_void_p()
+        self.namespace = namespace
+        with namespace._use() as space:
+            n.check(_lib().quire_chain_create(ctypes.byref(out), space))
+            super().__init__(out.value, _lib().quire_chain_destroy, namespace)
+            namespace._chains.add(self)
+
+    @property
+    def length(self) -> int:
+        """The number of tokens."""
+        with self._lock:
+            return int(_lib().quire_chain_length(self._get()))
+
+    def append(self, tokens: Tokens, *, media: Seq[Media] = ()) -> None:
+        """Appends tokens. Positions of media count from the beginning of the whole prompt."""
+        part = _PromptArgument(tokens, media)
+        with self._lock, self.namespace._use():
+            n.check(_lib().quire_chain_append(self._get(), part.tokens.ctypes.data, len(part.tokens), part.media,
+                                              ctypes.sizeof(_Media), len(media)))
+
+    def truncate(self, n_tokens: int) -> None:
+        """Shortens the prompt to its first n_tokens tokens."""
+        with self._lock, self.namespace._use():
+            n.check(_lib().quire_chain_truncate(self._get(), n.u32(n_tokens, "n_tokens")))
+
+    def save(self, sequence: Sequence) -> int:
+        """Hands the finished pages of the sequence to the store and returns at once. Returns the number of pages that were dropped because
+        the queue is full; the next call tries them again."""
+        dropped = c_uint32()
+        with sequence._lock, self._lock, self.namespace._use():
+            pointer = sequence._get()
+            self.namespace._uses(sequence.pool)
+            n.check(_lib().quire_chain_save(self._get(), pointer, dropped))
+        return int(dropped.value)
+
+    def save_raw(self, pages: Seq[Buffer], first_page: int = 0) -> int:
+        """Copies pages of a raw namespace, from first_page on, and returns at once. Returns how many of the last ones were dropped because
+        the queue is full."""
+        given, dropped = _Pages(pages, self.namespace.page_bytes, False), c_uint32()
+        with self._lock, self.namespace._use():
+            n.check(_lib().quire_chain_save_raw(self._get(), n.u32(first_page, "first_page"), len(given.views), given.pointers, dropped))
+        return int(dropped.value)
+
+    def load_raw(self, buffers: Seq[Buffer], first_page: int = 0, *, timeout: float = 10.0) -> "RawLoad":
+        """Begins to load pages of a raw namespace, from first_page on, each into its own buffer. The buffers cannot be resized or released
+        until the load has ended."""
+        return RawLoad(self, _Pages(buffers, self.namespace.page_bytes, True), first_page, timeout)
+
+    def lookup(self, *, timeout: float = 0.0) -> int:
+        """The number of tokens, in whole pages, that can be loaded. Asks the remote only if timeout is not 0."""
+        return self.namespace.store.lookup_many([self], timeout=timeout)[0]
+
+
+class _RawEnd:
+    """Ends a raw load. The finalizer keeps it, and with it the buffers, until nothing is written to them any more."""
+
+    def __init__(self, pages: _Pages) -> None:
+        self.pages: Optional[_Pages] = pages
+
+    def __call__(self, pointer: int) -> None:
+        _lib().quire_load_cancel(pointer)
+        _lib().quire_load_end(pointer, ctypes.byref(c_uint32()))
+        self.pages = None
+
+
+class RawLoad(Handle):
+    """Created by Chain.load_raw(). A load that runs. Closing or dropping it cancels it; after that nothing is written to the buffers."""
+
+    def __init__(self, chain: Chain, pages: _Pages, first_page: int, timeout: float) -> None:
+        out, namespace = c_void_p(), chain.namespace
+        with chain._lock, namespace._use():
+            n.check(_lib().quire_load_begin_raw(ctypes.byref(out), chain._get(), n.u32(first_page, "first_page"), len(pages.views),
+                                                pages.pointers, _ms(timeout)))
+            self._end = _RawEnd(pages)
+            super().__init__(out.value, self._end, namespace)
+            namespace._loads.add(self)
+
+    @property
+    def done(self) -> bool:
+        """True if wait() would return at once."""
+        with self._lock:
+            return bool(_lib().quire_load_is_done(self._get()))
+
+    def cancel(self) -> None:
+        """Ends the time limit now: wait() returns soon, with the pages that have arrived."""
+        with self._lock:
+            _lib().quire_load_cancel(self._get())
+
+    def wait(self) -> int:
+        """Waits for the load and ends it. Returns the number of tokens of the prompt up to the first page that did not arrive, those before
+        first_page included. The contents of the buffers of this page and of those behind it are undefined."""
+        length = c_uint32()
+        with self._lock:
+            status = _lib().quire_load_end(self._get(), length)
+            self._ended()
+            self._end.pages = None
+            n.check(status)
+        return int(length.value)
+
+
+__all__ = ["Buffer", "Chain", "Identity", "Load", "Media", "Namespace", "RawLoad", "Remote", "Store"]

@@ -24,7 +24,7 @@ static quire_disk *open_disk(const char *dir, uint64_t cap, double *seconds)
     quire_allocator a = quire_mem_allocator(NULL);
     quire_disk *d = NULL;
     uint64_t begin = quire_now();
-    quire_status status = quire_disk_open(&d, dir, cap, &a, &counters, message, sizeof message);
+    quire_status status = quire_disk_open(&d, dir, cap, &a, &counters, NULL, message, sizeof message);
     if (status) fprintf(stderr, "open: %s\n", message);
     KIT_REQUIRE(!status);
     if (seconds) *seconds = (double)(quire_now() - begin) / 1e9;

@@ -248,7 +248,7 @@ static void load_all(kit_raw *raw, quire_chain *c, uint64_t text, uint32_t first
     assert_int_equal(quire_load_end(load, &got), QUIRE_OK);
     assert_int_equal(got, (first + n) * 64);
     for (uint32_t i = 0; i < n; i++) {
-        kit_raw_page(text, first + i, expected, raw->page_bytes);
+        kit_raw_page(raw, text, first + i, expected);
         assert_memory_equal(rooms[i], expected, raw->page_bytes);
     }
     free(rooms);
@@ -274,7 +274,7 @@ static void dropped_pages(void **state)
     assert_int_equal(quire_chain_append(c, tokens, N * 64, NULL, 0, 0), QUIRE_OK);
     for (uint32_t i = 0; i < N; i++) {
         pages[i] = bytes + 300000 * i;
-        kit_raw_page(1, i, bytes + 300000 * i, 300000);
+        kit_raw_page(&raw, 1, i, bytes + 300000 * i);
     }
     for (uint32_t done = 0; done < N; rounds++) {
         assert_int_equal(quire_chain_save_raw(c, done, N - done, pages + done, &dropped), QUIRE_OK);
@@ -316,7 +316,7 @@ static void long_prompt(void **state)
     uint64_t keys = quire_now() - begin;
     begin = quire_now();
     for (uint32_t i = 0; i < N; i++) {
-        kit_raw_page(3, i, bytes, BYTES);
+        kit_raw_page(&raw, 3, i, bytes);
         assert_int_equal(quire_chain_save_raw(c, i, 1, &page, &dropped), QUIRE_OK);
         assert_int_equal(dropped, 0);
         if (i % 32 == 31) assert_int_equal(quire_store_flush(store, 60000), QUIRE_OK);

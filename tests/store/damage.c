@@ -4,19 +4,24 @@
  * page; what was whole is still there.
  *   store_damage [FLIPS [SEED [DIRECTORY]]]        scripts/damage-store runs the long form
  *
- * Each flip is followed by reads that reach it. A record: both processes load every page, which reads every byte of every record.
- * The index: both drop their connections, so that nothing of it is cached, look up and load every page, save one, and have
- * SQLite read every page of the file. The head file and the first blocks of slabs: one process opens the directory anew. This process
- * never opens the store; it only changes files.
+ * Each flip is followed by reads that reach it, and it is shown that they did:
+ * - A record: both processes load its page, which reads every byte of it. The page is missing, for a reason that one of them names; or
+ *   the bit is in one of the two places that are not verified (the mark of pinned pages, the zeros behind the payload).
+ * - The index: both processes drop their connections, so that nothing of it is cached, load every page, save one, and read every row
+ *   and every page of every tree. What a byte is for is found out here from SQLite's file format: how many bits of
+ *   rows and trees were flipped, and how many of them were noticed.
+ * - The journal: its first byte, the only one that is read while it is not hot. SQLite writes a zero there again.
+ * - The head file: one process opens the directory anew, and the file is what it was.
+ * - The first blocks of slabs: the index is removed, so that the slabs are scanned.
+ * This process never opens the store; it only changes files.
  */
 #define _GNU_SOURCE
+#include "store/kit/damage_kit.h"
 #include "store/kit/file_kit.h"
-#include "store/kit/raw_kit.h"
-#include "store/disk_inside.h"
-#include "store/store.h"
+#include "store/kit/sqlite_kit.h"
+#include "store/record.h"
 #include "support/random.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
@@ -24,241 +29,40 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CAP (64ull << 20)
-#define TEXTS 6u
-#define PAGES 4u
-#define PAGE_BYTES 18000u
-#define ALL (TEXTS * PAGES)
-
-/* ----------------------------------------------------------------- a process */
-
-typedef struct worker {
-    quire_store *store;
-    kit_raw raw;
-    uint64_t misses[QUIRE_MISS_REASONS];
-    uint64_t extra; /* texts that were saved once */
-    const char *dir;
-} worker;
-
-static void open_all(worker *w)
-{
-    char message[256] = "";
-    quire_store_options o = kit_options(w->dir, CAP, NULL);
-    o.message = message;
-    o.message_size = sizeof message;
-    quire_status status = quire_store_open(&w->store, &o);
-    if (status) fprintf(stderr, "open: %s\n", message);
-    KIT_REQUIRE(!status);
-    kit_raw_begin(&w->raw, w->store, PAGE_BYTES);
-}
-
-static void close_all(worker *w)
-{
-    quire_store_stats s = kit_stats(w->store);
-    for (int i = 0; i < QUIRE_MISS_COUNT; i++) w->misses[i] += s.misses[i];
-    kit_raw_end(&w->raw);
-    quire_store_close(w->store);
-}
-
-/* Aborts if a byte is wrong. */
-static uint32_t load_all(worker *w)
-{
-    uint32_t n = 0;
-    for (uint64_t t = 0; t < TEXTS; t++) n += kit_raw_load(&w->raw, t, PAGES, 10000);
-    KIT_REQUIRE(!quire_store_flush(w->store, 20000)); /* damaged objects are removed */
-    return n;
-}
-
-/* The namespace is new: it remembers what was handed in shortly before. */
-static void save_texts(worker *w, uint64_t first, uint64_t n)
-{
-    kit_raw raw;
-    kit_raw_begin(&raw, w->store, PAGE_BYTES);
-    for (uint64_t t = first; t < first + n; t++) kit_raw_save(&raw, t, PAGES);
-    KIT_REQUIRE(!quire_store_flush(w->store, 20000));
-    kit_raw_end(&raw);
-}
-
-/* Where the pages lie: slab and offset. */
-static void print_places(worker *w)
-{
-    for (uint64_t t = 0; t < TEXTS; t++) {
-        uint32_t tokens[PAGES * 64];
-        quire_key keys[PAGES], objects[PAGES];
-        kit_raw_tokens(tokens, t, PAGES);
-        quire_prompt p = {.size = sizeof(quire_prompt), .tokens = tokens, .n_tokens = PAGES * 64};
-        KIT_REQUIRE(!quire_chain_keys(keys, &w->raw.ns->root, &p, PAGES) &&
-                    !quire_chain_objects(objects, keys, PAGES, 0));
-        for (uint32_t i = 0; i < PAGES; i++) {
-            quire_entry e = {0};
-            quire_index_rc rc;
-            quire_index *ix = quire_disk_begin_read(w->store->disk, &rc);
-            KIT_REQUIRE(ix);
-            rc = quire_index_find(ix, &objects[i], &e);
-            KIT_REQUIRE(!quire_disk_end_read(w->store->disk, ix, rc));
-            printf("%u\n%llu\n", e.place.slab, (unsigned long long)e.place.at);
-        }
-    }
-}
-
-static void drop_connections(quire_disk *d)
-{
-    for (uint32_t i = 0; i < QUIRE_READERS; i++) {
-        pthread_mutex_lock(&d->reader_lock[i]);
-        quire_index_close(&d->reader[i]);
-        pthread_mutex_unlock(&d->reader_lock[i]);
-    }
-    pthread_mutex_lock(&d->write_lock);
-    quire_index_close(&d->writer);
-    pthread_mutex_unlock(&d->write_lock);
-}
-
-static void read_whole_index(quire_disk *d)
-{
-    quire_index_rc rc;
-    quire_index *ix = quire_disk_begin_read(d, &rc);
-    if (ix) (void)quire_disk_end_read(d, ix, quire_index_check(ix));
-}
-
-/* Until the index is whole, and all is found that it lacked. */
-static bool wait_until_whole(worker *w)
-{
-    for (uint64_t end = quire_now() + 20 * QUIRE_SECOND; quire_now() < end; usleep(1000)) {
-        quire_disk_usage usage;
-        if (w->store->disk->is_damaged || w->store->disk->is_scanning) continue;
-        quire_disk_usage_get(w->store->disk, &usage);
-        if (!w->store->disk->is_damaged && !usage.is_scanning) return true;
-    }
-    return false;
-}
-
-static int work(const char *dir)
-{
-    worker w = {.dir = dir};
-    char line[64];
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    open_all(&w);
-    while (fgets(line, sizeof line, stdin)) {
-        switch (line[0]) {
-        case 'L': printf("%u\n", load_all(&w)); break;
-        case 'S':
-            save_texts(&w, 0, TEXTS);
-            printf("0\n");
-            break;
-        case 'D': /* everything that is known of the index is forgotten and read again */
-            drop_connections(w.store->disk);
-            printf("%u\n", load_all(&w));
-            break;
-        case 'X': /* saving and evicting read the rest */
-            save_texts(&w, 1000000 + w.extra++ * 2 + (uint64_t)getpid() * 1000000, 1);
-            read_whole_index(w.store->disk);
-            printf("0\n");
-            break;
-        case 'T': {
-            uint64_t n;
-            printf("%d\n",
-                   (int)quire_disk_trim(w.store->disk, 0, (ALL + 8) * quire_record_bytes(PAGE_BYTES), &n));
-            break;
-        }
-        case 'P': print_places(&w); break;
-        case 'W': printf("%d\n", wait_until_whole(&w)); break;
-        case 'O':
-            close_all(&w);
-            open_all(&w);
-            printf("0\n");
-            break;
-        case 'M':
-            close_all(&w);
-            for (int i = 1; i < QUIRE_MISS_COUNT; i++) printf("%llu\n", (unsigned long long)w.misses[i]);
-            return 0;
-        default: break;
-        }
-    }
-    return 0;
-}
-
-/* ------------------------------------------------------------- the other side */
-
-typedef struct child {
-    pid_t pid;
-    FILE *to, *from;
-} child;
-
-static void begin_child(child *c, const char *dir)
-{
-    int in[2], out[2];
-    KIT_REQUIRE(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0);
-    c->pid = fork();
-    KIT_REQUIRE(c->pid >= 0);
-    if (!c->pid) {
-        dup2(in[0], 0);
-        dup2(out[1], 1);
-        execl("/proc/self/exe", "store_damage", "worker", dir, (char *)NULL);
-        _exit(127);
-    }
-    close(in[0]);
-    close(out[1]);
-    c->to = fdopen(in[1], "w");
-    c->from = fdopen(out[0], "r");
-    KIT_REQUIRE(c->to && c->from);
-}
-
-static char last[700]; /* what was done last */
-
-static long answer(child *c)
-{
-    char line[64];
-    if (fgets(line, sizeof line, c->from)) return atol(line);
-    int status = 0;
-    (void)waitpid(c->pid, &status, 0);
-    fprintf(stderr, "after %s: a process ended with %s %d\n", last, WIFSIGNALED(status) ? "signal" : "status",
-            WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
-    exit(1);
-}
-
-static void order(child *c, char what)
-{
-    if (fprintf(c->to, "%c\n", what) < 0 || fflush(c->to)) (void)answer(c);
-}
-
-static long ask(child *c, char what)
-{
-    order(c, what);
-    return answer(c);
-}
-
-/* Both at the same time; the smaller answer. */
-static long ask_both(child *c, char what)
-{
-    order(&c[0], what);
-    order(&c[1], what);
-    long a = answer(&c[0]), b = answer(&c[1]);
-    return a < b ? a : b;
-}
+enum { RECORD, INDEX, JOURNAL, HEAD, SLAB_HEAD, KINDS };
 
 typedef struct tally {
-    uint64_t flips[3], seen[3]; /* records, index, heads; those that were noticed */
+    uint64_t flips[KINDS], seen[KINDS]; /* those that were noticed */
+    uint64_t parts[KIT_PARTS], parts_seen[KIT_PARTS];
     uint64_t n_rebuilt, n_changed;
+    uint64_t unverified; /* of records */
+    uint64_t n_again;    /* had to be saved more than once */
 } tally;
-enum { RECORD, INDEX, HEAD };
 
 static void fail(const char *what, long n)
 {
-    fprintf(stderr, "after %s: %s (%ld)\n", last, what, n);
+    fprintf(stderr, "after %s: %s (%ld)\n", damage_last, what, n);
     exit(1);
 }
 
 /* Everything is there again, in both. */
-static void expect_whole(child *c, bool save)
+static void expect_whole(damage_child *c, bool save)
 {
-    if (!ask_both(c, 'W')) fail("the index did not become whole", 0);
-    long n = ask_both(c, 'L');
+    if (!damage_ask_both(c, DAMAGE_WHOLE, 0)) fail("the index did not become whole", 0);
+    long n = damage_ask_both(c, DAMAGE_LOAD_ALL, 0);
     /* What is lost is noticed when it is loaded, and saved again. */
-    for (int i = 0; save && n != (long)ALL && i < 6; i++) {
-        (void)ask(&c[i % 2], 'S');
-        n = ask_both(c, 'L');
+    for (int i = 0; save && n != (long)DAMAGE_ALL && i < 6; i++) {
+        (void)damage_ask(&c[i % 2], DAMAGE_SAVE_ALL, 0);
+        n = damage_ask_both(c, DAMAGE_LOAD_ALL, 0);
     }
-    if (n != (long)ALL) fail("pages are missing", n);
+    if (n != (long)DAMAGE_ALL) fail("pages are missing", n);
+}
+
+/* Nobody has anything of the index in memory any more; then both read it. */
+static long reread(damage_child *c)
+{
+    (void)damage_ask_both(c, DAMAGE_FORGET, 0);
+    return damage_ask_both(c, DAMAGE_LOAD_ALL, 0);
 }
 
 static ino_t inode_of(const char *path)
@@ -267,89 +71,174 @@ static ino_t inode_of(const char *path)
     return stat(path, &st) ? 0 : st.st_ino;
 }
 
-static void flip_record(child *c, const char *dir, rng *r, tally *t)
+static void flip(const char *path, uint64_t byte, uint32_t bit)
 {
-    uint64_t slab = 0, at = 0, which = rng_bits(r) % ALL;
+    snprintf(damage_last, sizeof damage_last, "flipping bit %u of byte %llu of %s", bit,
+             (unsigned long long)byte, path);
+    kit_flip_bit(path, byte, bit);
+}
+
+/* ----------------------------------------------------------------- records */
+
+enum { PINNED_MARK = 160, PINNED_END = 176, DESCRIPTION = 180 };
+
+static bool flip_record(damage_child *c, const char *dir, rng *r, tally *t)
+{
+    uint64_t slab = 0, at = 0, text = rng_bits(r) % DAMAGE_TEXTS, page = rng_bits(r) % DAMAGE_PAGES;
     char path[600];
-    order(&c[0], 'P');
-    for (uint64_t i = 0; i < ALL; i++) {
-        uint64_t s = (uint64_t)answer(&c[0]), a = (uint64_t)answer(&c[0]);
-        if (i == which) slab = s, at = a;
+    damage_order(&c[0], DAMAGE_PLACES, text);
+    for (uint64_t i = 0; i < DAMAGE_PAGES; i++) {
+        uint64_t s = (uint64_t)damage_answer(&c[0]), a = (uint64_t)damage_answer(&c[0]);
+        if (i == page) slab = s, at = a;
     }
     snprintf(path, sizeof path, "%s/slab-%08llx", dir, (unsigned long long)slab);
     /* As many in what describes the record as in the page. */
-    uint64_t byte = rng_bits(r) % 2 ? at + rng_bits(r) % 180
-                    : rng_bits(r) % 4 == 0
-                        ? at + rng_bits(r) % 4096
-                        : at + 4096 + rng_bits(r) % (quire_record_bytes(PAGE_BYTES) - 4096);
-    uint32_t bit = (uint32_t)(rng_bits(r) % 8);
-    snprintf(last, sizeof last, "flipping bit %u of byte %llu of %s (a record)", bit,
-             (unsigned long long)byte, path);
-    kit_flip_bit(path, byte, bit);
-    char index[600];
-    snprintf(index, sizeof index, "%s/index", dir);
-    ino_t before = inode_of(index);
-    long left = ask_both(c, 'L');
-    t->flips[RECORD]++;
-    t->seen[RECORD] += left < (long)ALL;
-    if (left < (long)(ALL - PAGES)) {
-        snprintf(path, sizeof path, "%s/index", dir);
-        fprintf(stderr, "index %lu before, %lu now; again %ld", (unsigned long)before,
-                (unsigned long)inode_of(path), ask_both(c, 'L'));
-        fprintf(stderr, ", %ld\n", ask_both(c, 'L'));
-        fail("one record was damaged, more than its chain is gone", left);
+    uint64_t all = quire_record_bytes(DAMAGE_PAGE_BYTES);
+    uint64_t byte = rng_bits(r) % 2        ? rng_bits(r) % DESCRIPTION
+                    : rng_bits(r) % 4 == 0 ? rng_bits(r) % QUIRE_BLOCK
+                                           : QUIRE_BLOCK + rng_bits(r) % (all - QUIRE_BLOCK);
+    flip(path, at + byte, (uint32_t)(rng_bits(r) % 8));
+    long n[2], reason[2];
+    for (int i = 0; i < 2; i++) damage_order(&c[i], DAMAGE_LOAD, text);
+    for (int i = 0; i < 2; i++) {
+        n[i] = damage_answer(&c[i]);
+        reason[i] = n[i] / DAMAGE_REASON;
+        n[i] %= DAMAGE_REASON;
     }
-    if (left < (long)ALL) (void)ask(&c[rng_bits(r) % 2], 'S');
-    left = ask_both(c, 'L');
-    if (left != (long)ALL) fail("what was saved again is not there", left);
+    bool unverified = (byte >= PINNED_MARK && byte < PINNED_END) || byte >= QUIRE_BLOCK + DAMAGE_PAGE_BYTES;
+    long expected = unverified ? (long)DAMAGE_PAGES : (long)page;
+    t->flips[RECORD]++;
+    t->seen[RECORD] += !unverified;
+    t->unverified += unverified;
+    if (n[0] != expected || n[1] != expected) fail("another number of pages came", n[0] * 100 + n[1]);
+    if (!unverified && !reason[0] && !reason[1]) fail("nobody says why the page is missing", 0);
+    if (unverified) return true;
+    /* A removal that waited too long for a lock is made up for when the page is met again. */
+    long again = 0;
+    for (int i = 0; i < 4 && again != (long)DAMAGE_PAGES; i++) {
+        (void)damage_ask(&c[rng_bits(r) % 2], DAMAGE_SAVE, text);
+        long a = damage_ask(&c[0], DAMAGE_LOAD, text), b = damage_ask(&c[1], DAMAGE_LOAD, text);
+        again = a % DAMAGE_REASON < b % DAMAGE_REASON ? a : b;
+        t->n_again += i > 0;
+    }
+    if (again != (long)DAMAGE_PAGES) fail("what was saved again is not there", again);
+    return true;
 }
 
-static void flip_index(child *c, const char *dir, rng *r, tally *t)
+/* ------------------------------------------------------------------- index */
+
+/* A byte of the index: mostly one that means something. */
+static uint64_t choose_byte(rng *r, const uint8_t *part, size_t n)
+{
+    bool any = rng_bits(r) % 8 == 0;
+    for (;;) {
+        uint64_t byte = rng_bits(r) % n;
+        if (any || part[byte] != KIT_PART_UNUSED) return byte;
+    }
+}
+
+static bool flip_index(damage_child *c, const char *dir, rng *r, tally *t)
 {
     char path[600];
-    struct stat st;
+    size_t n;
     snprintf(path, sizeof path, "%s/index", dir);
-    KIT_REQUIRE(stat(path, &st) == 0 && st.st_size);
-    uint64_t byte = rng_bits(r) % (uint64_t)st.st_size;
-    /* Half of them where something is: pages of SQLite have much room left. */
-    if (rng_bits(r) % 2) byte = kit_used_byte(path, byte / 4096 * 4096, (uint32_t)rng_bits(r));
-    uint32_t bit = (uint32_t)(rng_bits(r) % 8);
-    snprintf(last, sizeof last, "flipping bit %u of byte %llu of %s", bit, (unsigned long long)byte, path);
-    kit_flip_bit(path, byte, bit);
-    long left = ask_both(c, 'D');
-    (void)ask_both(c, 'X');
-    t->flips[INDEX]++;
+    (void)damage_ask_both(c, DAMAGE_FLUSH, 0); /* or a page that is cached is written over it */
+    ino_t before = inode_of(path);
+    uint8_t *parts = kit_sqlite_parts(path, &n);
+    uint64_t byte = choose_byte(r, parts, n);
+    kit_part part = (kit_part)parts[byte];
+    free(parts);
+    flip(path, byte, (uint32_t)(rng_bits(r) % 8));
+    long left = reread(c);
+    (void)damage_ask_both(c, DAMAGE_CHECK, 0);
     expect_whole(c, false); /* nothing was wrong with the records: all come back without being saved again */
-    bool rebuilt = inode_of(path) != st.st_ino;
-    t->seen[INDEX] += rebuilt || left < (long)ALL;
+    bool rebuilt = inode_of(path) != before, seen = rebuilt || left < (long)DAMAGE_ALL;
+    t->flips[INDEX]++;
+    t->seen[INDEX] += seen;
     t->n_rebuilt += rebuilt;
-    if (rng_bits(r) % 16 == 0) (void)ask(&c[0], 'T');
+    t->parts[part]++;
+    t->parts_seen[part] += seen;
+    if (!seen && part != KIT_PART_UNUSED && getenv("DAMAGE_UNSEEN"))
+        fprintf(stderr, "unseen, part %d: %s\n", (int)part, damage_last);
+    if (rng_bits(r) % 16 == 0) (void)damage_ask(&c[0], DAMAGE_TRIM, 0);
+    return true;
 }
 
-static void flip_head(child *c, const kit_files *f, const char *dir, rng *r, tally *t)
+/* The byte that tells whether the journal is hot. */
+static bool flip_journal(damage_child *c, const char *dir, rng *r, tally *t)
 {
     char path[600];
-    snprintf(path, sizeof path, "%s/quire-store", dir);
-    uint64_t byte = rng_bits(r) % 64;
-    if (rng_bits(r) % 2)
-        for (uint32_t i = 0; i < f->n; i++)
-            if (strstr(f->path[i], "/slab-")) snprintf(path, sizeof path, "%s", f->path[i]);
-    uint32_t bit = (uint32_t)(rng_bits(r) % 8);
-    struct stat before, after;
-    snprintf(last, sizeof last, "flipping bit %u of byte %llu of %s", bit, (unsigned long long)byte, path);
-    kit_flip_bit(path, byte, bit);
-    (void)stat(path, &before);
-    (void)ask(&c[rng_bits(r) % 2], 'O');
-    t->flips[HEAD]++;
-    expect_whole(c, false);
-    (void)stat(path, &after);
-    bool is_slab = strstr(path, "/slab-") != NULL;
-    t->seen[HEAD] += !is_slab;
-    if (is_slab) kit_flip_bit(path, byte, bit); /* nobody needs it as long as the head file is whole */
+    uint8_t first = 0xff;
+    snprintf(path, sizeof path, "%s/index-journal", dir);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    bool is_there = fd >= 0 && pread(fd, &first, 1, 0) == 1 && !first;
+    if (is_there) {
+        flip(path, 0, (uint32_t)(rng_bits(r) % 8));
+        (void)reread(c);
+        (void)damage_ask_both(c, DAMAGE_CHECK, 0);
+        expect_whole(c, false);
+        struct stat st;
+        bool was_read =
+            (pread(fd, &first, 1, 0) == 1 && !first) || (!fstat(fd, &st) && (!st.st_nlink || !st.st_size));
+        if (!was_read) fail("nobody has looked at the journal", first);
+        t->flips[JOURNAL]++;
+        t->seen[JOURNAL]++;
+    }
+    if (fd >= 0) close(fd);
+    return is_there;
 }
+
+/* ------------------------------------------------------------------- heads */
+
+static void read_head(const char *path, uint8_t head[64])
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    KIT_REQUIRE(fd >= 0 && pread(fd, head, 64, 0) == 64);
+    close(fd);
+}
+
+static bool flip_head(damage_child *c, const char *dir, rng *r, tally *t)
+{
+    char path[600];
+    uint8_t before[64], after[64];
+    snprintf(path, sizeof path, "%s/quire-store", dir);
+    read_head(path, before);
+    flip(path, rng_bits(r) % 64, (uint32_t)(rng_bits(r) % 8));
+    (void)damage_ask(&c[rng_bits(r) % 2], DAMAGE_REOPEN, 0);
+    expect_whole(c, false);
+    read_head(path, after);
+    if (memcmp(before, after, sizeof before)) fail("the head file is another one", 0);
+    t->flips[HEAD]++;
+    t->seen[HEAD]++;
+    return true;
+}
+
+static bool flip_slab_head(damage_child *c, const char *dir, rng *r, tally *t)
+{
+    kit_files f;
+    char path[600] = "", index[600];
+    snprintf(index, sizeof index, "%s/index", dir);
+    kit_files_list(&f, dir);
+    for (uint32_t i = 0; i < f.n; i++)
+        if (strstr(f.path[i], "/slab-")) snprintf(path, sizeof path, "%s", f.path[i]);
+    kit_files_free(&f);
+    uint64_t byte = rng_bits(r) % 64;
+    uint32_t bit = (uint32_t)(rng_bits(r) % 8);
+    ino_t before = inode_of(index);
+    flip(path, byte, bit);
+    KIT_REQUIRE(unlink(index) == 0);
+    (void)reread(c);
+    expect_whole(c, false);
+    if (inode_of(index) == before) fail("the index was not made anew", 0);
+    t->flips[SLAB_HEAD]++;
+    kit_flip_bit(path, byte, bit); /* nobody else repairs it: the key is in the head file, too */
+    return true;
+}
+
+/* ------------------------------------------------------------- whole files */
 
 /* Whatever is done to a whole file. */
-static void change_files(child *c, const char *dir, tally *t)
+static void change_files(damage_child *c, const char *dir, tally *t)
 {
     static const char *const actions[] = {
         "truncate -s 0 '%s'",
@@ -375,58 +264,88 @@ static void change_files(child *c, const char *dir, tally *t)
             int n = snprintf(command, sizeof command, actions[a], p, p, p, p);
 #pragma GCC diagnostic pop
             KIT_REQUIRE(n > 0 && n < (int)sizeof command);
-            snprintf(last, sizeof last, "%.690s", command);
+            snprintf(damage_last, sizeof damage_last, "%.690s", command);
             if (system(command)) continue; /* not to be done to this one */
-            (void)ask_both(c, 'D');
-            (void)ask_both(c, 'X');
-            (void)ask_both(c, 'L');
-            (void)ask(&c[0], 'O'); /* opened by one while the other goes on */
-            (void)ask_both(c, 'X');
+            (void)reread(c);
+            (void)damage_ask_both(c, DAMAGE_CHECK, 0);
+            (void)damage_ask_both(c, DAMAGE_LOAD_ALL, 0);
+            (void)damage_ask(&c[0], DAMAGE_REOPEN, 0); /* opened by one while the other goes on */
+            (void)damage_ask_both(c, DAMAGE_CHECK, 0);
             expect_whole(c, true);
-            (void)ask(&c[1], 'O');
+            (void)damage_ask(&c[1], DAMAGE_REOPEN, 0);
             expect_whole(c, true);
             t->n_changed++;
         }
         kit_files_free(&f);
-        (void)ask(&c[0], 'T');
+        (void)damage_ask(&c[0], DAMAGE_TRIM, 0);
     }
 }
 
 /* Without its index, and without its head file: every page comes back. */
-static void lose_index(child *c, const char *dir)
+static void lose_index(damage_child *c, const char *dir)
 {
     static const char *const names[] = {"index", "quire-store", "index quire-store"};
     char command[2000];
     for (int i = 0; i < 3; i++) {
-        (void)ask(&c[0], 'S');
+        (void)damage_ask(&c[0], DAMAGE_SAVE_ALL, 0);
         snprintf(command, sizeof command, "cd '%s' && rm -f %s", dir, names[i]);
-        snprintf(last, sizeof last, "%.690s", command);
+        snprintf(damage_last, sizeof damage_last, "%.690s", command);
         KIT_REQUIRE(system(command) == 0);
-        (void)ask_both(c, 'D');
+        (void)reread(c);
         expect_whole(c, false);
-        (void)ask(&c[0], 'O');
-        (void)ask(&c[1], 'O');
+        (void)damage_ask(&c[0], DAMAGE_REOPEN, 0);
+        (void)damage_ask(&c[1], DAMAGE_REOPEN, 0);
         expect_whole(c, false);
     }
 }
 
+static void print(const tally *t)
+{
+    static const char *const names[] = {"unused room", "the file's first 100 bytes",
+                                        "heads of pages and pointers", "rows and index entries"};
+    printf(
+        "%llu bits of records: %llu made their page a miss, %llu are in the two places that are not verified; %llu had "
+        "to be saved again more than once\n",
+        (unsigned long long)t->flips[RECORD], (unsigned long long)t->seen[RECORD],
+        (unsigned long long)t->unverified, (unsigned long long)t->n_again);
+    printf("%llu bits of the index, of which %llu were noticed; it was made anew %llu times:",
+           (unsigned long long)t->flips[INDEX], (unsigned long long)t->seen[INDEX],
+           (unsigned long long)t->n_rebuilt);
+    for (int i = KIT_PARTS; i-- > 0;)
+        printf(" %s: %llu, %llu noticed%s", names[i], (unsigned long long)t->parts[i],
+               (unsigned long long)t->parts_seen[i], i ? ";" : "\n");
+    printf("%llu bits of the journal's first byte, %llu of the head file, %llu of slabs' first blocks\n",
+           (unsigned long long)t->flips[JOURNAL], (unsigned long long)t->flips[HEAD],
+           (unsigned long long)t->flips[SLAB_HEAD]);
+}
+
+static void flip_one(damage_child *c, const char *dir, rng *r, tally *t)
+{
+    uint32_t kind = (uint32_t)(rng_bits(r) % 100);
+    bool done = kind < 13   ? flip_index(c, dir, r, t)
+                : kind < 15 ? flip_head(c, dir, r, t)
+                : kind < 16 ? flip_slab_head(c, dir, r, t)
+                            : kind < 17 && flip_journal(c, dir, r, t);
+    if (!done) (void)flip_record(c, dir, r, t);
+}
+
 int main(int argc, char **argv)
 {
-    if (argc == 3 && strcmp(argv[1], "worker") == 0) return work(argv[2]);
+    if (argc == 3 && strcmp(argv[1], "worker") == 0) return damage_work(argv[2]);
     uint32_t n_flips = argc > 1 ? (uint32_t)atoi(argv[1]) : 2000;
     uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 20261116;
     /* In memory: tens of thousands of rounds. A third argument names another place. */
     char *dir = kit_directory(argc > 3 ? argv[3] : access("/dev/shm", W_OK) ? NULL : "/dev/shm");
-    child c[2];
+    damage_child c[2];
     tally t = {0};
     rng r = {seed};
     signal(SIGPIPE, SIG_IGN);
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("seed %llu, %u flips\n", (unsigned long long)seed, n_flips);
     uint64_t begin = quire_now();
-    begin_child(&c[0], dir);
-    (void)ask(&c[0], 'S');
-    begin_child(&c[1], dir);
+    damage_begin(&c[0], dir);
+    (void)damage_ask(&c[0], DAMAGE_SAVE_ALL, 0);
+    damage_begin(&c[1], dir);
     expect_whole(c, false);
     change_files(c, dir, &t);
     printf("%llu times a file was truncated, removed or replaced while in use: no signal, no wrong page\n",
@@ -435,28 +354,14 @@ int main(int argc, char **argv)
     printf("index and head file removed: everything found again (%.0f s so far)\n",
            (double)(quire_now() - begin) / 1e9);
     for (uint32_t i = 0; i < n_flips; i++) {
-        kit_files f;
-        kit_files_list(&f, dir);
-        uint32_t kind = (uint32_t)(rng_bits(&r) % 20);
-        if (kind < 12)
-            flip_record(c, dir, &r, &t);
-        else if (kind < 19)
-            flip_index(c, dir, &r, &t);
-        else
-            flip_head(c, &f, dir, &r, &t);
-        kit_files_free(&f);
+        flip_one(c, dir, &r, &t);
         if ((i + 1) % 1000 == 0) printf("%u flips, %.0f s\n", i + 1, (double)(quire_now() - begin) / 1e9);
     }
-    printf(
-        "%llu bits of records flipped, %llu of them made a page a miss; %llu of the index, %llu of them were noticed and it was "
-        "made anew %llu times; %llu of heads\n",
-        (unsigned long long)t.flips[RECORD], (unsigned long long)t.seen[RECORD],
-        (unsigned long long)t.flips[INDEX], (unsigned long long)t.seen[INDEX],
-        (unsigned long long)t.n_rebuilt, (unsigned long long)t.flips[HEAD]);
-    for (int i = 0; i < 2; i++) order(&c[i], 'M');
+    print(&t);
+    for (int i = 0; i < 2; i++) damage_order(&c[i], DAMAGE_MISSES, 0);
     printf("misses by reason:");
     for (int m = 1; m < QUIRE_MISS_COUNT; m++) {
-        long a = answer(&c[0]) + answer(&c[1]);
+        long a = damage_answer(&c[0]) + damage_answer(&c[1]);
         if (a) printf(" %s %ld", quire_miss_name((quire_miss)m), a);
     }
     printf("\n%.0f s, 0 signals, 0 wrong pages\n", (double)(quire_now() - begin) / 1e9);

@@ -96,7 +96,7 @@ static void end_one(engine *e, rng *r, quire_chain *c, uint64_t text, rooms *kep
     KIT_REQUIRE(!quire_load_end(load, &got));
     KIT_REQUIRE(got % 64 == 0 && got / 64 >= first && got / 64 <= first + n);
     for (uint32_t i = 0; i < got / 64 - first; i++) {
-        kit_raw_page(text, first + i, expected, bytes);
+        kit_raw_page(e->raw, text, first + i, expected);
         KIT_REQUIRE(!memcmp(room[i], expected, bytes));
     }
     e->n_loads++;
@@ -286,7 +286,7 @@ static void scripted_begin(uint32_t n_threads, uint64_t latency)
     pthread_mutex_init(&turn, &attr);
     world_begin(&w);
     w.clock = quire_now();
-    w.log.write = no_touch;
+    w.log.log.write = no_touch;
     int one = world_add(&w, "10.0.0.1", 6379, -1), two = world_add(&w, "10.0.0.2", 6379, -1);
     world_slots(&w, 0, QUIRE_SLOTS / 2 - 1, one);
     world_slots(&w, QUIRE_SLOTS / 2, QUIRE_SLOTS - 1, two);
@@ -324,7 +324,7 @@ static void scripted_put(kit_raw *raw, uint64_t text, uint32_t n_pages)
     pthread_mutex_lock(&turn);
     for (uint32_t i = 0; i < n_pages; i++) {
         quire_object_id id = quire_namespace_object(raw->ns, keys, &objects[i], 0, i);
-        kit_raw_page(text, i, page, raw->page_bytes);
+        kit_raw_page(raw, text, i, page);
         world_put(&w, &objects[i], quire_sealed_bytes(id.bytes));
         KIT_REQUIRE(
             quire_seal(sealer, world_find(&w, &objects[i])->bytes, &raw->ns->seal_key, &id, page, NULL));

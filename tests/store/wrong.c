@@ -146,13 +146,13 @@ static void bits_on_disk(void **state)
     size_t n = (size_t)entry_of(d, &objects[1]).place.bytes;
     size_t payload = (size_t)quire_object_payload_bytes(good.bytes + QUIRE_RECORD_OBJECT);
     for (size_t i = 0; i < QUIRE_BLOCK;
-         i += i < 256 || i >= QUIRE_RECORD_OBJECT ? 1 : 97) { /* one bit each */
+         i += i < 320 || i >= QUIRE_RECORD_OBJECT ? 1 : 97) { /* one bit each */
         if (i >= 160 && i < 176) continue; /* the mark of pinned objects is not part of the page */
         quire_buffer now = read_record(d, &objects[1]); /* it has another place each time */
         now.bytes[i] ^= (uint8_t)(1u << rng_bits(&r) % 8);
         expect_miss(&s, &good, now.bytes,
                     i < 8                                 ? QUIRE_MISS_MAGIC
-                    : i >= 176 && i < QUIRE_RECORD_OBJECT ? QUIRE_MISS_RESERVED
+                    : i >= 304 && i < QUIRE_RECORD_OBJECT ? QUIRE_MISS_RESERVED
                                                           : QUIRE_MISS_HEADER);
         quire_buffer_destroy(&now, &d->allocator);
     }

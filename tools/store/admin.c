@@ -10,29 +10,56 @@
 
 /* -------------------------------------------------------------------- stat */
 
+static quire_status print_bytes(void *ctx, const void *bytes, size_t n)
+{
+    return fwrite(bytes, n, 1, (FILE *)ctx) == 1 ? QUIRE_OK : QUIRE_EIO;
+}
+
+static void print_stat(const quire_store_stats *s)
+{
+    printf("objects  %llu, %llu pinned\nfiles    %.3f of %.3f GB\n", (unsigned long long)s->disk_objects,
+           (unsigned long long)s->pinned_objects, (double)s->disk_bytes / 1e9,
+           (double)s->disk_cap_bytes / 1e9);
+    if (s->disk_unknown)
+        printf("unknown  %llu objects of other versions of Quire\n", (unsigned long long)s->disk_unknown);
+    if (s->disk_rebuilding) printf("index    is being made anew; not all objects are found yet\n");
+}
+
 int store_stat(int argc, char **argv)
 {
     static const tool_command about = {
         .name = "store stat",
-        .usage = "--dir DIRECTORY [--json]",
-        .about = "Shows how many objects and bytes a store has on disk.",
-        .examples = "  quire store stat --dir /var/cache/quire\n",
+        .usage = "--dir DIRECTORY [--json | --prometheus]",
+        .about =
+            "Shows how many objects and bytes a store has on disk. Counters of loads and saves belong to the process that\n"
+            "makes them: engines write them with quire_store_write_metrics(). With --prometheus this command writes the\n"
+            "same metrics for the directory, for the textfile collector of node_exporter; its own counters are 0.",
+        .examples =
+            "  quire store stat --dir /var/cache/quire\n"
+            "  quire store stat --dir /var/cache/quire --prometheus >/var/lib/node_exporter/store.prom\n",
+    };
+    static const tool_option more[] = {
+        {"--prometheus", NULL, "print Prometheus metrics", TOOL_FLAG(store_options, prometheus)},
     };
     store_options o;
     quire_store *store;
     quire_store_stats s = {.size = sizeof s};
-    int code = store_begin(&o, STORE_DISK, &about, NULL, 0, argc, argv, &store);
+    int code = store_parse(&o, STORE_DISK, &about, more, 1, argc, argv);
     if (code >= 0) return code;
+    if (o.json && o.prometheus) return tool_usage(about.name, "--json and --prometheus cannot be combined");
+    code = store_open(&o, &store);
+    if (code) return code;
     quire_store_stats_get(store, &s);
+    if (o.prometheus) (void)quire_store_write_metrics(store, NULL, print_bytes, stdout);
     quire_store_close(store);
     if (o.json)
-        printf("{\"objects\":%llu,\"pinned\":%llu,\"file_bytes\":%llu,\"cap_bytes\":%llu}\n",
+        printf("{\"objects\":%llu,\"pinned\":%llu,\"unknown\":%llu,\"file_bytes\":%llu,\"cap_bytes\":%llu,"
+               "\"rebuilding\":%s}\n",
                (unsigned long long)s.disk_objects, (unsigned long long)s.pinned_objects,
-               (unsigned long long)s.disk_bytes, (unsigned long long)s.disk_cap_bytes);
-    else
-        printf("objects  %llu, %llu pinned\nfiles    %.3f of %.3f GB\n", (unsigned long long)s.disk_objects,
-               (unsigned long long)s.pinned_objects, (double)s.disk_bytes / 1e9,
-               (double)s.disk_cap_bytes / 1e9);
+               (unsigned long long)s.disk_unknown, (unsigned long long)s.disk_bytes,
+               (unsigned long long)s.disk_cap_bytes, s.disk_rebuilding ? "true" : "false");
+    else if (!o.prometheus)
+        print_stat(&s);
     return tool_finish(o.command);
 }
 
@@ -88,17 +115,28 @@ int store_ls(int argc, char **argv)
 {
     static const tool_command about = {
         .name = "store ls",
-        .usage = "--dir DIRECTORY [--json]",
+        .usage = "--dir DIRECTORY [--json] | --remote HOST:PORT [--long] [--json]",
         .about =
             "Lists the objects on disk: object key, root of the namespace, group, page, bytes, time of last use. The text\n"
-            "form shows only the beginning of each key; --json shows whole keys.",
+            "form shows only the beginning of each key; --json shows whole keys.\n\n"
+            "With --remote: objects, bytes and times to live of the remote tier, per master; with --long also each key.\n"
+            "The login needs the rights +scan +strlen +ttl in addition to those of an engine. Objects in the remote tier\n"
+            "are encrypted and their keys are hashes: which tenant one belongs to cannot be told without the secret.",
         .examples = "  quire store ls --dir /var/cache/quire\n"
-                    "  quire store ls --dir /var/cache/quire --json\n",
+                    "  quire store ls --dir /var/cache/quire --json\n"
+                    "  quire store ls --remote cache:6379 --user admin --password-file password --tls\n",
+    };
+    static const tool_option more[] = {
+        {"--long", NULL, "with --remote: list each key", TOOL_FLAG(store_options, list_long)},
     };
     store_options o;
     quire_store *store;
-    int code = store_begin(&o, STORE_DISK, &about, NULL, 0, argc, argv, &store);
+    int code = store_parse(&o, STORE_DISK | STORE_REMOTE, &about, more, 1, argc, argv);
     if (code >= 0) return code;
+    if (o.directory && o.remote.host) return tool_usage(about.name, "give --dir or --remote, not both");
+    if (o.remote.host) return store_list_remote(&o);
+    code = store_open(&o, &store);
+    if (code) return code;
     walk w = {.options = &o, .list = true};
     quire_status status = quire_store_each(store, 0, visit, &w);
     quire_store_close(store);

@@ -22,7 +22,9 @@ typedef struct store_options {
     /* Of single commands. */
     const char *file, *tokens, *layout, *like, *server;
     uint64_t max_bytes, max_age_s, timeout_ms, n_streams, pid;
-    bool yes, computed_from_zero;
+    bool yes, computed_from_zero, prometheus, list_long;
+    const char *by, *tenant, *root; /* of du, rm and quota */
+    uint64_t quota_bytes;
 } store_options;
 
 /* The largest size that an option takes. */
@@ -47,7 +49,9 @@ void store_print_hex(FILE *file, const uint8_t *bytes, size_t n);
 /* The sub-commands. argv[0] is the name. */
 int store_stat(int argc, char **argv);
 int store_ls(int argc, char **argv);
+int store_list_remote(const store_options *o); /* ls --remote */
 int store_verify(int argc, char **argv);
+int store_doctor(int argc, char **argv);
 int store_gc(int argc, char **argv);
 int store_export(int argc, char **argv);
 int store_import(int argc, char **argv);

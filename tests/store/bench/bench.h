@@ -26,7 +26,7 @@ double bench_spread(uint32_t n_threads, void (*one)(void *ctx, uint32_t i), void
 
 /* Each prepares once and gives a function that measures one round. */
 typedef struct bench_way {
-    const char *impl, *op, *note;
+    const char *impl, *op, *cache, *note; /* cache: that of the operating system; NULL: not used */
     void *(*prepare)(const bench *b);
     double (*measure)(void *state); /* seconds for bench_pages pages */
     void (*end)(void *state);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* bench: prints one JSON object per way: quire_store_bench [THREADS [PAGES [DIRECTORY]]]. scripts/bench-store runs it. */
+/* bench: prints one JSON object per way: quire_store_bench [THREADS [PAGES [DIRECTORY [IMPL [OP [CACHE]]]]]]. With IMPL and so on only the
+ * ways that have it. scripts/bench-store runs it. */
 #define _GNU_SOURCE
 #include "store/bench/bench.h"
 #include "support/random.h"
@@ -68,10 +69,10 @@ static void print_row(const bench *b, const bench_way *w, double *seconds)
     double median = seconds[BENCH_ROUNDS / 2];
     if (median <= 0) return; /* left out: no server here */
     printf(
-        "{\"impl\":\"%s\",\"op\":\"%s\",\"threads\":%u,\"pages\":%u,\"page_bytes\":%zu,\"ms\":%.2f,\"median_ms\":%.2f,\"median_gb_s\":%.3f,"
+        "{\"impl\":\"%s\",\"op\":\"%s\",\"cache\":\"%s\",\"threads\":%u,\"pages\":%u,\"page_bytes\":%zu,\"ms\":%.2f,\"median_ms\":%.2f,\"median_gb_s\":%.3f,"
         "\"runs\":%u,\"note\":\"%s\"}\n",
-        w->impl, w->op, b->n_threads, bench_pages, b->page_bytes, 1e3 * seconds[0], 1e3 * median, gb / median,
-        BENCH_ROUNDS, w->note);
+        w->impl, w->op, w->cache ? w->cache : "none", b->n_threads, bench_pages, b->page_bytes,
+        1e3 * seconds[0], 1e3 * median, gb / median, BENCH_ROUNDS, w->note);
     fflush(stdout);
 }
 
@@ -98,8 +99,13 @@ int main(int argc, char **argv)
         memcpy(b.source + i, &bits, 8);
     }
     size_t n = 0;
-    for (size_t i = 0; i < bench_n_plain; i++) ways[n++] = &bench_plain_ways[i];
-    for (size_t i = 0; i < bench_n_quire; i++) ways[n++] = &bench_quire_ways[i];
+    for (size_t i = 0; i < bench_n_plain + bench_n_quire; i++) {
+        const bench_way *w = i < bench_n_plain ? &bench_plain_ways[i] : &bench_quire_ways[i - bench_n_plain];
+        const char *is[3] = {w->impl, w->op, w->cache ? w->cache : "none"};
+        bool is_wanted = true;
+        for (int k = 0; k < 3 && k + 4 < argc; k++) is_wanted &= !strcmp(is[k], argv[k + 4]);
+        if (is_wanted) ways[n++] = w;
+    }
     for (size_t i = 0; i < n; i++) state[i] = ways[i]->prepare(&b);
     for (size_t i = 0; i < n; i++) (void)ways[i]->measure(state[i]); /* once for nothing */
     for (uint32_t round = 0; round < BENCH_ROUNDS; round++)

@@ -197,13 +197,13 @@ static void plain_end(void *state)
 }
 
 const bench_way bench_plain_ways[] = {
-    {"read()", "load", "a file, page cache warm, into fresh memory", file_prepare, file_measure, file_end},
-    {"direct", "load", "a file, past the page cache, into fresh memory", direct_prepare, file_measure,
+    {"read()", "load", "warm", "a file, into fresh memory", file_prepare, file_measure, file_end},
+    {"direct", "load", NULL, "a file, past the page cache, into fresh memory", direct_prepare, file_measure,
      file_end},
-    {"libvalkey", "remote-load", "GET, pipelined, one connection per thread", valkey_prepare, valkey_measure,
-     valkey_end},
-    {"libvalkey+copy", "remote-load", "the same, and copied into fresh memory", valkey_prepare,
+    {"libvalkey", "remote-load", NULL, "GET, pipelined, one connection per thread", valkey_prepare,
+     valkey_measure, valkey_end},
+    {"libvalkey+copy", "remote-load", NULL, "the same, and copied into fresh memory", valkey_prepare,
      valkey_place_measure, valkey_end},
-    {"direct", "save", "a file, past the page cache", none_prepare, direct_save_measure, plain_end},
+    {"direct", "save", NULL, "a file, past the page cache", none_prepare, direct_save_measure, plain_end},
 };
 const size_t bench_n_plain = sizeof bench_plain_ways / sizeof *bench_plain_ways;

@@ -4,7 +4,10 @@
 #include "store/bench/bench.h"
 #include "store/kit/servers.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct mine {
     const bench *b;
@@ -111,11 +114,47 @@ static double load_measure(void *state)
     double start = bench_now();
     KIT_REQUIRE(!quire_load_begin(&load, m->ns, &p, seq, 600000) && !quire_load_end(load, &n));
     double seconds = bench_now() - start;
+    if (n != bench_pages * 64)
+        fprintf(stderr, "only %u of %u pages from the %s\n", n / 64, bench_pages,
+                m->on_server ? "server" : "disk");
     KIT_REQUIRE(n == bench_pages * 64);
     quire_seq_destroy(seq);
     KIT_REQUIRE(!quire_store_flush(m->store, 600000));
     quire_pool_destroy(pool);
     return seconds;
+}
+
+/* Loaded twice before: what is kept in memory for the next load is there. */
+static void *warm_prepare(const bench *b)
+{
+    mine *m = (mine *)disk_prepare(b);
+    for (int i = 0; i < 2; i++) (void)load_measure(m);
+    return m;
+}
+
+/* Nothing of the files is in memory: closed, written back, forgotten, opened again. */
+static void make_cold(const char *directory)
+{
+    char path[1200];
+    DIR *dir = opendir(directory);
+    KIT_REQUIRE(dir);
+    for (struct dirent *e; (e = readdir(dir));) {
+        snprintf(path, sizeof path, "%s/%s", directory, e->d_name);
+        int fd = e->d_name[0] == '.' ? -1 : open(path, O_RDWR | O_CLOEXEC);
+        if (fd < 0) continue;
+        KIT_REQUIRE(!fsync(fd) && !posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED));
+        close(fd);
+    }
+    closedir(dir);
+}
+
+static double cold_measure(void *state)
+{
+    mine *m = (mine *)state;
+    close_store(m);
+    make_cold(m->directory);
+    open_store(m, m->directory, 0);
+    return load_measure(m);
 }
 
 static void *remote_prepare(const bench *b)
@@ -146,9 +185,38 @@ static double save_measure(void *state)
     return seconds;
 }
 
+/* The server forgets, the store has not seen the pages. */
+static void *remote_save_prepare(const bench *b)
+{
+    mine *m = begin(b);
+    if (system("command -v redis-server >/dev/null 2>&1")) return m;
+    kit_server_start(&m->server, NULL);
+    m->on_server = true;
+    return m;
+}
+
+static double remote_save_measure(void *state)
+{
+    mine *m = (mine *)state;
+    if (!m->on_server) return 0;
+    valkeyContext *c = kit_connect(m->server.port);
+    freeReplyObject(valkeyCommand(c, "FLUSHALL SYNC"));
+    valkeyFree(c);
+    open_store(m, NULL, m->server.port);
+    double seconds = save(m);
+    close_store(m);
+    m->store = NULL;
+    return seconds;
+}
+
 const bench_way bench_quire_ways[] = {
-    {"quire", "load", "from disk, verified, into a fresh pool", disk_prepare, load_measure, end},
-    {"quire", "remote-load", "sealed, verified, into a fresh pool", remote_prepare, load_measure, end},
-    {"quire", "save", "hashed, until flushed", save_prepare, save_measure, end},
+    {"quire", "load", "warm",
+     "from disk, verified, into a fresh pool; the third load of the same pages and later ones", warm_prepare,
+     load_measure, end},
+    {"quire", "load", "cold", "from disk, verified, into a fresh pool; the store was opened just before",
+     disk_prepare, cold_measure, end},
+    {"quire", "save", NULL, "hashed, until flushed", save_prepare, save_measure, end},
+    {"quire", "remote-load", NULL, "sealed, verified, into a fresh pool", remote_prepare, load_measure, end},
+    {"quire", "remote-save", NULL, "sealed, until flushed", remote_save_prepare, remote_save_measure, end},
 };
 const size_t bench_n_quire = sizeof bench_quire_ways / sizeof *bench_quire_ways;

@@ -28,9 +28,10 @@ void kit_raw_tokens(uint32_t *tokens, uint64_t text, uint32_t n_pages)
     for (uint32_t i = 0; i < n_pages * 64; i++) tokens[i] = (uint32_t)rng_bits(&r);
 }
 
-void kit_raw_page(uint64_t text, uint32_t page, uint8_t *bytes, size_t n)
+void kit_raw_page(const kit_raw *raw, uint64_t text, uint32_t page, uint8_t *bytes)
 {
-    rng r = {text * 1000003 + page};
+    size_t n = raw->page_bytes;
+    rng r = {text * 1000003 + page + (raw->salt << 40)};
     for (size_t i = 0; i + 8 <= n; i += 8) {
         uint64_t bits = rng_bits(&r);
         memcpy(bytes + i, &bits, 8);
@@ -46,7 +47,7 @@ void kit_raw_save(kit_raw *r, uint64_t text, uint32_t n_pages)
     kit_raw_tokens(tokens, text, n_pages);
     quire_prompt p = {.size = sizeof(quire_prompt), .tokens = tokens, .n_tokens = n_pages * 64};
     for (uint32_t i = 0; i < n_pages; i++) {
-        kit_raw_page(text, i, bytes, r->page_bytes);
+        kit_raw_page(r, text, i, bytes);
         quire_status status = quire_namespace_save_raw(r->ns, &p, i, bytes);
         KIT_REQUIRE(status == QUIRE_OK || status == QUIRE_ENOMEM);
     }
@@ -54,6 +55,7 @@ void kit_raw_save(kit_raw *r, uint64_t text, uint32_t n_pages)
 }
 
 typedef struct expected {
+    const kit_raw *raw;
     uint64_t text;
     uint8_t *bytes;
     size_t n;
@@ -64,14 +66,14 @@ static void compare(void *ctx, uint32_t page_index, const void *bytes)
 {
     expected *e = (expected *)ctx;
     KIT_REQUIRE(page_index == e->next++);
-    kit_raw_page(e->text, page_index, e->bytes, e->n);
+    kit_raw_page(e->raw, e->text, page_index, e->bytes);
     KIT_REQUIRE(memcmp(bytes, e->bytes, e->n) == 0);
 }
 
 uint32_t kit_raw_load(kit_raw *r, uint64_t text, uint32_t n_pages, uint32_t timeout_ms)
 {
     uint32_t tokens[MAX_PAGES * 64], n = 0;
-    expected e = {.text = text, .bytes = (uint8_t *)malloc(r->page_bytes), .n = r->page_bytes};
+    expected e = {.raw = r, .text = text, .bytes = (uint8_t *)malloc(r->page_bytes), .n = r->page_bytes};
     KIT_REQUIRE(e.bytes);
     kit_raw_tokens(tokens, text, n_pages);
     quire_prompt p = {.size = sizeof(quire_prompt), .tokens = tokens, .n_tokens = n_pages * 64};

@@ -10,6 +10,7 @@ typedef struct kit_raw {
     quire_store *store;
     quire_namespace *ns;
     size_t page_bytes;
+    uint64_t salt; /* its pages differ from those of others */
 } kit_raw;
 
 void kit_raw_begin(kit_raw *r, quire_store *store, size_t page_bytes);
@@ -17,7 +18,7 @@ void kit_raw_end(kit_raw *r);
 /* Their tokens: 64 for each page. */
 void kit_raw_tokens(uint32_t *tokens, uint64_t text, uint32_t n_pages);
 /* The bytes of one page. */
-void kit_raw_page(uint64_t text, uint32_t page, uint8_t *bytes, size_t n);
+void kit_raw_page(const kit_raw *r, uint64_t text, uint32_t page, uint8_t *bytes);
 /* Saves the first n pages of conversation number `text`. */
 void kit_raw_save(kit_raw *r, uint64_t text, uint32_t n_pages);
 /* Loads them; aborts if a byte is wrong. Returns how many came. */

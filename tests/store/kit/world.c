@@ -267,7 +267,10 @@ void world_begin(world *w)
     memset(w, 0, sizeof *w);
     w->clock = 1000 * QUIRE_SECOND;
     w->allocator = quire_mem_allocator(NULL);
-    w->log = (quire_log){.size = sizeof w->log, .ctx = w, .write = on_log};
+    quire_log log = {.size = sizeof log, .ctx = w, .write = on_log};
+    quire_log_open(&w->log, &log);
+    w->log.now = world_now;
+    w->log.now_ctx = w;
     memset(w->owner, 0xff, sizeof w->owner);
     memset(w->goes_to, 0xff, sizeof w->goes_to);
 }

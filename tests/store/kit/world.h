@@ -70,7 +70,7 @@ typedef struct world {
 
     quire_counters counters;
     quire_allocator allocator;
-    quire_log log;
+    quire_store_log log;
     quire_remote *remote;
     quire_lane *keeper;
     atomic_bool stop;

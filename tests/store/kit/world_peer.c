@@ -277,6 +277,6 @@ void world_serve(quire_link *l)
         execute(l, &c);
         done += n;
     }
-    memmove(l->in, l->in + done, l->n_in - done);
+    if (done) memmove(l->in, l->in + done, l->n_in - done);
     l->n_in -= done;
 }

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT */
+/* The check of an index: finds rows and parts of the schema that SQLite takes for good. */
+#include "store/index.h"
+#include "store/kit/file_kit.h"
+
+#include <sqlite3.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const changes[] = {
+    NULL, /* nothing */
+    "UPDATE objects SET sum = sum + 1 WHERE id = 2",
+    "UPDATE objects SET ns = 7 WHERE id = 2",
+    "UPDATE objects SET version = 9 WHERE id = 2",
+    "UPDATE objects SET k = k + 1 WHERE id = 2",
+    "UPDATE objects SET slab = -1 WHERE id = 2",
+    "UPDATE objects SET at = 9223372036854771712 WHERE id = 2",
+    "UPDATE objects SET bytes = -4096 WHERE id = 2",
+    "UPDATE objects SET object = x'00' WHERE id = 2",
+    "UPDATE free SET sum = sum + 1",
+    "UPDATE free SET bytes = bytes + 4096",
+    "DELETE FROM head",
+    "CREATE INDEX another ON objects(bytes)",
+    "DROP INDEX by_namespace",
+};
+
+static void make(char *path)
+{
+    quire_index ix;
+    quire_index_head h = {.cap_bytes = 1 << 30, .slab = 1, .end = 100 * 4096, .next_slab = 2, .n_objects = 5};
+    KIT_REQUIRE(!quire_index_make(path, &h));
+    quire_index_init(&ix, path);
+    KIT_REQUIRE(!quire_index_begin(&ix, true, 1000));
+    for (uint32_t i = 0; i < 5; i++) {
+        quire_entry e = {.object.byte = {(uint8_t)(i + 1), 1, 2, 3},
+                         .ns = 1,
+                         .place = {1, 4096 + i * 8192, 8192},
+                         .version = QUIRE_RECORD_VERSION,
+                         .tick = i + 1};
+        KIT_REQUIRE(!quire_index_insert(&ix, &e));
+    }
+    KIT_REQUIRE(!quire_index_add_free(&ix, &(quire_place){1, 4096 + 5 * 8192, 8192}));
+    KIT_REQUIRE(!quire_index_end(&ix, QUIRE_INDEX_OK));
+    quire_index_close(&ix);
+}
+
+static quire_index_rc check(char *path)
+{
+    quire_index ix;
+    quire_index_init(&ix, path);
+    quire_index_rc rc = quire_index_begin(&ix, false, 1000);
+    if (!rc) rc = quire_index_end(&ix, quire_index_check(&ix));
+    quire_index_close(&ix);
+    return rc;
+}
+
+int main(void)
+{
+    char *dir = kit_directory(NULL), path[600];
+    snprintf(path, sizeof path, "%s/index", dir);
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        sqlite3 *db;
+        make(path);
+        KIT_REQUIRE(sqlite3_open(path, &db) == SQLITE_OK);
+        if (changes[i] && sqlite3_exec(db, changes[i], NULL, NULL, NULL)) {
+            fprintf(stderr, "%s: %s\n", changes[i], sqlite3_errmsg(db));
+            return 1;
+        }
+        sqlite3_close(db);
+        quire_index_rc rc = check(path);
+        if (rc != (changes[i] ? QUIRE_INDEX_DAMAGED : QUIRE_INDEX_OK)) {
+            fprintf(stderr, "%s: found %d\n", changes[i] ? changes[i] : "unchanged", rc);
+            return 1;
+        }
+    }
+    /* Free space that cannot be is no space. */
+    sqlite3 *db;
+    quire_index ix;
+    uint64_t bytes = 1;
+    make(path);
+    KIT_REQUIRE(sqlite3_open(path, &db) == SQLITE_OK);
+    KIT_REQUIRE(!sqlite3_exec(db, "UPDATE free SET bytes = -9000000000000000000", NULL, NULL, NULL));
+    sqlite3_close(db);
+    quire_index_init(&ix, path);
+    KIT_REQUIRE(!quire_index_begin(&ix, true, 1000) && !quire_index_drop_free(&ix, 1, &bytes) && !bytes);
+    KIT_REQUIRE(!quire_index_end(&ix, QUIRE_INDEX_OK));
+    quire_index_close(&ix);
+    /* A flipped bit in the schema, which SQLite still understands. */
+    static const char *const words[] = {"sum INTEGER", "tick INTEGER", "foreign_records", "pinned = 0"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        make(path);
+        uint64_t at = kit_find_bytes(path, 0, words[i], strlen(words[i]));
+        KIT_REQUIRE(at < 4096);
+        kit_flip_bit(path, at + strlen(words[i]) - 1, 0);
+        quire_index_rc rc = check(path);
+        if (rc != QUIRE_INDEX_DAMAGED) {
+            fprintf(stderr, "%s: found %d\n", words[i], rc);
+            return 1;
+        }
+    }
+    kit_remove(dir);
+    return 0;
+}
