@@ -4,6 +4,42 @@
 #include "store/kit/raw_kit.h"
 #include "support/fail_alloc.h"
 
+static void is_memory(quire_status status)
+{
+    KIT_REQUIRE(status == QUIRE_OK || status == QUIRE_ENOMEM);
+}
+
+/* A chain that could not grow is as it was. */
+static void use_chain(kit_raw *raw)
+{
+    uint32_t tokens[4 * 64], n[2], n_tokens = 0;
+    uint8_t bytes[4][5000];
+    void *rooms[4] = {bytes[0], bytes[1], bytes[2], bytes[3]};
+    const void *pages[4] = {bytes[0], bytes[1], bytes[2], bytes[3]};
+    quire_media media = {.position = 100};
+    quire_chain *c = NULL;
+    quire_load *load = NULL;
+    for (uint32_t i = 0; i < 4; i++) kit_raw_page(1, i, bytes[i], sizeof bytes[i]);
+    kit_raw_tokens(tokens, 1, 4);
+    quire_status status = quire_chain_create(&c, raw->ns);
+    is_memory(status);
+    if (status) return;
+    for (uint32_t i = 0; i < 4; i++) {
+        status = quire_chain_append(c, tokens + n_tokens, 64, &media, sizeof media, i == 1);
+        is_memory(status);
+        if (!status) n_tokens += 64;
+        KIT_REQUIRE(quire_chain_length(c) == n_tokens);
+        if (status) break;
+    }
+    is_memory(quire_chain_save_raw(c, 0, n_tokens / 64, pages, n));
+    status = quire_load_begin_raw(&load, c, 0, n_tokens / 64, rooms, 1000);
+    is_memory(status);
+    if (!status) KIT_REQUIRE(!quire_load_end(load, n) && n[0] <= n_tokens);
+    const quire_chain *both[2] = {c, c};
+    is_memory(quire_chain_lookup_many(both, 2, 0, n));
+    quire_chain_destroy(c);
+}
+
 /* One life of a store. Whatever fails is a miss or ENOMEM. */
 static void live(const char *directory, const quire_allocator *a)
 {
@@ -28,6 +64,7 @@ static void live(const char *directory, const quire_allocator *a)
         KIT_REQUIRE(status == QUIRE_OK || status == QUIRE_ENOMEM);
         status = quire_namespace_pin(raw.ns, &p, 1, 1000, NULL);
         KIT_REQUIRE(status == QUIRE_OK || status == QUIRE_ENOMEM);
+        use_chain(&raw);
         quire_namespace_destroy(raw.ns);
     }
     quire_store_close(store);
