@@ -22,7 +22,8 @@ typedef struct quire_quota {
 
 typedef struct quire_quotas {
     pthread_mutex_t lock;
-    uint64_t ino, size;
+    uint64_t ino;
+    _Atomic uint64_t size;       /* in bytes: takes part of the cap */
     int64_t change_s, change_ns; /* of the file when it was read */
     uint64_t asked;              /* tenant_bytes that this process was given: if the file is lost */
     uint64_t all;                /* limit of tenants without one of their own */

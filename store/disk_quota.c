@@ -203,7 +203,7 @@ quire_status quire_disk_set_quota(quire_disk *d, const uint8_t *tenant, uint64_t
     pthread_mutex_lock(&d->quotas.lock);
     if (!tenant) d->quotas.asked = bytes;
     bool done = change(d, tenant, bytes);
-    d->quotas.ino = 0; /* the file is read again, whatever has become of it */
+    d->quotas.change_s = -1; /* the file is read again, whatever has become of it */
     pthread_mutex_unlock(&d->quotas.lock);
     (void)quire_disk_end_write(d, &h, QUIRE_INDEX_OK);
     if (!done) {

@@ -34,6 +34,9 @@ static quire_index_rc find(quire_disk *d, const quire_key *object, quire_entry *
 
 /* ----------------------------------------------------------------- objects */
 
+/* How a record is read: the disk itself, or through the page cache, which has it already or not yet. */
+typedef enum read_way { PAST_CACHE, INTO_CACHE, FROM_CACHE } read_way;
+
 typedef struct reading {
     quire_slab *slab;
     quire_place place;
@@ -71,7 +74,7 @@ static quire_miss read_part(reading *r, uint8_t *to, size_t at, size_t n, quire_
 /* Who asks knows the object (id), or takes what the record says (object_header gets it). */
 static quire_miss read_record(quire_disk *d, const quire_place *place, const quire_key *object,
                               const quire_object_id *id, uint8_t *payload, uint64_t bytes,
-                              uint8_t *object_header, bool cached, const atomic_bool *stop)
+                              uint8_t *object_header, read_way way, const atomic_bool *stop)
 {
     quire_buffer buffer;
     quire_record record;
@@ -87,7 +90,8 @@ static quire_miss read_record(quire_disk *d, const quire_place *place, const qui
     r.block = buffer.bytes;
     r.tail = buffer.bytes + QUIRE_BLOCK;
     r.bounce = buffer.bytes + 2 * QUIRE_BLOCK;
-    r.cached = cached && quire_slab_open_cached(&d->slabs, r.slab);
+    r.cached = way != PAST_CACHE && quire_slab_open_cached(&d->slabs, r.slab);
+    if (r.cached && way == INTO_CACHE) quire_slab_prefetch(r.slab, place->at, place->bytes);
     /* From the disk in large parts; from memory in parts that are hashed while the CPU's cache has them. */
     size_t most = r.cached ? QUIRE_OBJECT_BLOCK : QUIRE_READ_PART;
     quire_miss miss = QUIRE_MISS_NONE;
@@ -118,13 +122,13 @@ static quire_miss read_record(quire_disk *d, const quire_place *place, const qui
     return miss;
 }
 
-/* Through the page cache, if it was loaded before, not long ago. */
-static quire_miss read_at(quire_disk *d, const quire_object_id *id, const quire_place *place, void *payload,
-                          const atomic_bool *stop)
+/* Through the page cache (way), if it was loaded before, not long ago. */
+static quire_miss read_at(quire_disk *d, const quire_object_id *id, const quire_place *place, read_way way,
+                          void *payload, const atomic_bool *stop)
 {
     bool cached = quire_warm_begin(&d->warm, &id->object, place);
-    quire_miss miss =
-        read_record(d, place, &id->object, id, (uint8_t *)payload, id->bytes, NULL, cached, stop);
+    quire_miss miss = read_record(d, place, &id->object, id, (uint8_t *)payload, id->bytes, NULL,
+                                  cached ? way : PAST_CACHE, stop);
     if (cached) quire_warm_end(&d->warm, &id->object, place, miss != QUIRE_MISS_NONE);
     return miss;
 }
@@ -133,7 +137,8 @@ static quire_miss read_at(quire_disk *d, const quire_object_id *id, const quire_
 static bool read_kept(quire_disk *d, const quire_object_id *id, void *payload, const atomic_bool *stop)
 {
     quire_place place;
-    return quire_warm_find(&d->warm, &id->object, &place) && !read_at(d, id, &place, payload, stop);
+    return quire_warm_find(&d->warm, &id->object, &place) &&
+           !read_at(d, id, &place, FROM_CACHE, payload, stop);
 }
 
 quire_miss quire_disk_read(quire_disk *d, const quire_object_id *id, void *payload, const atomic_bool *stop)
@@ -145,9 +150,9 @@ quire_miss quire_disk_read(quire_disk *d, const quire_object_id *id, void *paylo
         if (rc) return quire_disk_miss_of(rc);
         if (e.version != QUIRE_RECORD_VERSION) return QUIRE_MISS_VERSION;
         /* What looks damaged is looked at on the disk itself. */
-        quire_miss miss =
-            i ? read_record(d, &e.place, &id->object, id, (uint8_t *)payload, id->bytes, NULL, false, stop)
-              : read_at(d, id, &e.place, payload, stop);
+        quire_miss miss = i ? read_record(d, &e.place, &id->object, id, (uint8_t *)payload, id->bytes, NULL,
+                                          PAST_CACHE, stop)
+                            : read_at(d, id, &e.place, INTO_CACHE, payload, stop);
         if (miss == QUIRE_MISS_NONE || miss == QUIRE_MISS_DEADLINE || miss == QUIRE_MISS_MEMORY) return miss;
         /* Evicted while it was read, or saved again elsewhere? Then there is nothing wrong with it. A file that was
          * replaced under its name is opened anew. */
@@ -204,7 +209,7 @@ static quire_miss read_object(walk *w, const quire_entry *e, uint8_t *header, si
     if (!w->payloads) return QUIRE_MISS_NONE;
     if (!quire_mem_grow(&w->disk->allocator, &w->memory, &w->cap, *n)) return QUIRE_MISS_MEMORY;
     return read_record(w->disk, &e->place, &e->object, NULL, w->memory + QUIRE_OBJECT_HEADER, bytes,
-                       w->memory, false, NULL);
+                       w->memory, PAST_CACHE, NULL);
 }
 
 static quire_status visit(walk *w, const quire_entry *e)

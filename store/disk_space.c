@@ -104,8 +104,8 @@ uint64_t quire_disk_budget(const quire_disk *d, const quire_index_head *h)
 {
     struct stat st;
     uint64_t index = stat(d->index_path, &st) ? 0 : (uint64_t)st.st_size;
-    uint64_t quotas = sizeof(quire_quota) * (uint64_t)d->quotas.n; /* written anew beside the old file */
-    uint64_t rest = 2 * (index + quotas) + SMALL_FILES + TREE_BYTES * h->n_objects;
+    /* The file of limits is written anew beside the old one. */
+    uint64_t rest = 2 * (index + d->quotas.size) + SMALL_FILES + TREE_BYTES * h->n_objects;
     return h->cap_bytes > rest ? h->cap_bytes - rest : 0;
 }
 

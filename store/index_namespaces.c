@@ -205,3 +205,29 @@ quire_index_rc quire_index_oldest_of(quire_index *ix, const uint8_t tenant[QUIRE
     if (rc > QUIRE_INDEX_NONE) return rc;
     return end ? quire_index_judge(end) : any ? QUIRE_INDEX_OK : QUIRE_INDEX_NONE;
 }
+
+/* Rows without one: a statement that finds what is wrong. */
+static quire_index_rc expect_none(quire_index *ix, const char *sql)
+{
+    sqlite3_stmt *s = NULL;
+    int rc = sqlite3_prepare_v2(ix->db, sql, -1, &s, NULL);
+    if (!rc) rc = sqlite3_step(s);
+    (void)sqlite3_finalize(s);
+    return rc == SQLITE_ROW ? QUIRE_INDEX_DAMAGED : quire_index_judge(rc);
+}
+
+quire_index_rc quire_index_check_namespaces(quire_index *ix)
+{
+    quire_namespace_row row = {.id = INT64_MIN};
+    uint32_t n = 1;
+    quire_index_rc rc = QUIRE_INDEX_OK;
+    while (!rc && n) rc = quire_index_next_namespaces(ix, row.id, &row, 1, &n);
+    if (rc > QUIRE_INDEX_NONE) return rc;
+    /* Limits of tenants and what operators see depend on these counts. */
+    rc = expect_none(ix, "SELECT 1 FROM (SELECT ns, count(*) AS n, sum(bytes) AS bytes, sum(pinned) AS pinned"
+                         " FROM objects GROUP BY ns) AS o LEFT JOIN namespaces AS s ON s.id = o.ns"
+                         " WHERE s.id IS NULL OR s.n != o.n OR s.bytes != o.bytes OR s.pinned != o.pinned");
+    if (rc) return rc;
+    return expect_none(ix, "SELECT 1 FROM namespaces WHERE n != 0 AND NOT EXISTS"
+                           " (SELECT 1 FROM objects WHERE ns = namespaces.id)");
+}

@@ -414,5 +414,6 @@ static quire_index_rc check_table(quire_index *ix, const char *sql, quire_index_
 quire_index_rc quire_index_check_rows(quire_index *ix)
 {
     quire_index_rc rc = check_table(ix, "SELECT " QUIRE_ENTRY_COLUMNS ", k FROM objects", check_entry);
-    return rc ? rc : check_table(ix, "SELECT slab, at, bytes, sum FROM free", check_free);
+    if (!rc) rc = check_table(ix, "SELECT slab, at, bytes, sum FROM free", check_free);
+    return rc ? rc : quire_index_check_namespaces(ix);
 }

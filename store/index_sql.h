@@ -19,8 +19,8 @@
     X(FIND, "SELECT " QUIRE_ENTRY_COLUMNS " FROM objects INDEXED BY by_key WHERE k = ?1")                    \
     X(OLDEST, "SELECT " QUIRE_ENTRY_COLUMNS " FROM objects INDEXED BY by_use"                                \
               " WHERE pinned = 0 AND version = ?1 ORDER BY tick LIMIT 1")                                    \
-    X(NEWEST, "SELECT tick FROM objects INDEXED BY by_use" \
- " WHERE pinned = 0 AND version = ?1 ORDER BY tick DESC LIMIT 1") \
+    X(NEWEST, "SELECT tick FROM objects INDEXED BY by_use"                                                   \
+              " WHERE pinned = 0 AND version = ?1 ORDER BY tick DESC LIMIT 1")                               \
     X(NEXT, "SELECT " QUIRE_ENTRY_COLUMNS " FROM objects WHERE id > ?1 ORDER BY id LIMIT ?2")                \
     X(BEFORE, "SELECT " QUIRE_ENTRY_COLUMNS " FROM objects INDEXED BY by_place"                              \
               " WHERE slab = ?1 AND at < ?2 ORDER BY at DESC LIMIT 1")                                       \
@@ -92,6 +92,8 @@ quire_index_rc quire_index_one_entry(quire_index *ix, quire_sql which, const int
                                      quire_entry *out);
 quire_index_rc quire_index_entries(quire_index *ix, quire_sql which, const int64_t *values, int n_values,
                                    quire_entry *out, uint32_t cap, uint32_t *n);
+/* Whether rows of namespaces and their counts are right. */
+quire_index_rc quire_index_check_namespaces(quire_index *ix);
 /* A statement without values. */
 quire_index_rc quire_index_run(quire_index *ix, quire_sql which);
 /* Whether every row has its right sum. */

@@ -289,6 +289,12 @@ static bool leave_direct(quire_slab *slab)
     return true;
 }
 
+void quire_slab_prefetch(quire_slab *slab, uint64_t at, uint64_t n)
+{
+    int fd = slab->cached_fd >= 0 ? slab->cached_fd : slab->fd;
+    (void)posix_fadvise(fd, (off_t)at, (off_t)n, POSIX_FADV_WILLNEED);
+}
+
 void quire_slab_uncache(quire_slab *slab, uint64_t at, uint64_t n)
 {
     (void)posix_fadvise(slab->fd, (off_t)at, (off_t)n, POSIX_FADV_DONTNEED);

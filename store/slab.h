@@ -66,6 +66,8 @@ struct iovec;
 quire_miss quire_slab_read_parts(quire_slab *slab, struct iovec *v, int n, uint64_t at, bool cached);
 /* Whether it can be read through the page cache. */
 bool quire_slab_open_cached(quire_slabs *s, quire_slab *slab);
+/* Begins to read it into the page cache; the file is open for that. */
+void quire_slab_prefetch(quire_slab *slab, uint64_t at, uint64_t n);
 void quire_slab_uncache(quire_slab *slab, uint64_t at, uint64_t n);
 bool quire_slab_write(quire_slab *slab, const void *from, size_t n, uint64_t at);
 /* Gives the space back. */

@@ -18,7 +18,7 @@ from .profile import Profile
 from .rows import MlxRows, NativeRows
 from .sequence import Ring, Sequence, SnapshotInfo, snapshot_info
 from .step import Step
-from .store import Chain, Identity, Load, Namespace, RawLoad, Remote, Store
+from .store import Chain, Identity, Load, Namespace, RawLoad, Remote, Store, Usage
 from .threads import Threads
 
 __version__ = _native.text(_native.lib.quire_version())

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from contextlib import ExitStack
-from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil
@@ -35,7 +35,8 @@ class _Remote(n.Sized):
 class _Options(n.Sized):
     _fields_ = [("directory", c_char_p), ("disk_bytes", c_uint64), ("disk_bytes_per_day", c_uint64), ("disk_threads", c_uint32),
                 ("no_promote", c_uint32), ("queue_bytes", c_size_t), ("remote", POINTER(_Remote)), ("allocator", c_void_p),
-                ("log", c_void_p), ("message", c_char_p), ("message_size", c_size_t), ("disk_cache_bytes", c_uint64)]
+                ("log", c_void_p), ("message", c_char_p), ("message_size", c_size_t), ("disk_cache_bytes", c_uint64),
+                ("tenant_bytes", c_uint64), ("seal_disk", c_uint32), ("reserved", c_uint32)]
 
 
 class _Stats(n.Sized):
@@ -48,7 +49,22 @@ class _Stats(n.Sized):
 
 class _Identity(n.Sized):
     _fields_ = [("weights", c_char_p), ("tokenizer", c_char_p), ("adapter", c_char_p), ("adapter_scale", c_double), ("rope", c_char_p),
-                ("secret", c_char_p)]
+                ("secret", c_char_p), ("tenant_name", c_char_p), ("model_name", c_char_p)]
+
+
+class _NamespaceStats(n.Sized):
+    _fields_ = [("loads", c_uint64), ("loaded", c_uint64 * 2), ("loaded_bytes", c_uint64 * 2), ("saved", c_uint64 * 2),
+                ("saved_bytes", c_uint64 * 2), ("known", c_uint64 * 2), ("dropped", c_uint64 * 2), ("failed", c_uint64 * 2),
+                ("misses", c_uint64 * _MISS_REASONS), ("disk_objects", c_uint64), ("disk_bytes", c_uint64)]
+
+
+class _Usage(n.Sized):
+    _fields_ = [("root", c_uint8 * 32), ("tenant", c_uint8 * 16), ("tenant_name", c_char * 64), ("model_name", c_char * 64),
+                ("objects", c_uint64), ("bytes", c_uint64), ("pinned", c_uint64), ("quota_bytes", c_uint64), ("last_used_us", c_uint64)]
+
+
+class _Selection(n.Sized):
+    _fields_ = [("root", c_char_p), ("tenant", c_char_p), ("tenant_name", c_char_p), ("model_name", c_char_p)]
 
 
 class _Media(Structure):
@@ -62,6 +78,8 @@ class _Prompt(n.Sized):
 
 _OUT, _P, _U32, _S, _PROMPT = POINTER(c_void_p), c_void_p, c_uint32, c_int, POINTER(_Prompt)
 _POINTERS = POINTER(c_void_p)
+
+_USAGE_FN = CFUNCTYPE(c_int, c_void_p, POINTER(_Usage))
 
 _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_store_open": (_S, [_OUT, POINTER(_Options)]),
@@ -91,6 +109,11 @@ _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_load_is_done": (c_int, [_P]),
     "quire_load_end": (_S, [_P, POINTER(c_uint32)]),
     "quire_store_gc": (_S, [_P, c_uint64, c_uint64, POINTER(c_uint64)]),
+    "quire_store_usage_each": (_S, [_P, _USAGE_FN, c_void_p]),
+    "quire_store_remove": (_S, [_P, POINTER(_Selection), POINTER(c_uint64)]),
+    "quire_store_set_quota": (_S, [_P, c_char_p, c_uint64]),
+    "quire_namespace_remove": (_S, [_P, POINTER(c_uint64)]),
+    "quire_namespace_stats_get": (_S, [_P, POINTER(_NamespaceStats)]),
 }
 
 
@@ -127,7 +150,10 @@ class Remote:
 
 @dataclass(frozen=True)
 class Identity:
-    """Everything that affects the bytes of a page. secret: 32 random bytes of the tenant; whoever has them can read its pages."""
+    """Everything that affects the bytes of a page. secret: 32 random bytes of the tenant; whoever has them can read its pages.
+
+    tenant_name and model_name are for operators and not part of the identity: at most 63 bytes of printable text, readable on disk.
+    """
 
     weights: str
     tokenizer: str
@@ -135,6 +161,23 @@ class Identity:
     secret: bytes = field(repr=False)
     adapter: str = ""
     adapter_scale: float = 0.0
+    tenant_name: str = ""
+    model_name: str = ""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one namespace has on disk. quota_bytes is that of the whole tenant, 0 if it has none; last_used in seconds since 1970."""
+
+    root: bytes
+    tenant: bytes
+    tenant_name: str
+    model_name: str
+    objects: int
+    bytes: int
+    pinned: int
+    quota_bytes: int
+    last_used: float
 
 
 #: An image or other input that takes the place of a token: its position and a digest of 32 bytes.
@@ -169,19 +212,22 @@ class Store(Shared):
     """A store with a directory, a remote, or both. A process can open a directory only once; any number of processes can share it.
 
     Closing the store, or the end of the process, saves the pages queued for the disk and closes its namespaces. disk_bytes limits the
-    size of all its files; a new directory needs it, and 0 keeps the limit of an existing one. disk_cache_bytes: of pages that are loaded
-    again and again so much may stay in the operating system's page cache (0: 1 GiB, at most a sixteenth of the memory; 1: none).
+    size of all its files; a new directory needs it, and 0 keeps the limit of an existing one. tenant_bytes limits what each tenant has
+    in the directory; 0 keeps the limit of an existing one, 2**64 - 1 is none. seal_disk encrypts pages on disk. disk_cache_bytes: of
+    pages that are loaded again and again so much may stay in the operating system's page cache (0: 1 GiB, at most a sixteenth of the
+    memory; 1: none).
     """
 
     def __init__(self, directory: "Union[str, PathLike[str], None]" = None, *, disk_bytes: int = 0, disk_bytes_per_day: int = 0,
                  disk_threads: int = 0, promote: bool = True, queue_bytes: int = 0, remote: Optional[Remote] = None,
-                 disk_cache_bytes: int = 0) -> None:
+                 tenant_bytes: int = 0, seal_disk: bool = False, disk_cache_bytes: int = 0) -> None:
         message = ctypes.create_string_buffer(512)
         options = _Options(directory=None if directory is None else fsencode(directory),
                            disk_bytes=n.u64(disk_bytes, "disk_bytes"),
                            disk_bytes_per_day=n.u64(disk_bytes_per_day, "disk_bytes_per_day"),
                            disk_threads=n.u32(disk_threads, "disk_threads"), no_promote=int(not promote),
                            queue_bytes=n.u64(queue_bytes, "queue_bytes"),
+                           tenant_bytes=n.u64(tenant_bytes, "tenant_bytes"), seal_disk=int(seal_disk),
                            message=ctypes.cast(message, c_char_p), message_size=len(message),
                            disk_cache_bytes=n.u64(disk_cache_bytes, "disk_cache_bytes"))
         if remote is not None:
@@ -237,18 +283,53 @@ class Store(Shared):
                                           2**64 - 1 if max_bytes is None else n.u64(max_bytes, "max_bytes"), removed))
         return int(removed.value)
 
+    def usage(self) -> List[Usage]:
+        """What every namespace has on disk. Fast: reads only the index."""
+        found: List[Usage] = []
+
+        def add(_: Any, pointer: Any) -> int:
+            u = pointer.contents
+            found.append(Usage(bytes(u.root), bytes(u.tenant), u.tenant_name.decode(errors="replace"),
+                               u.model_name.decode(errors="replace"), u.objects, u.bytes, u.pinned, u.quota_bytes, u.last_used_us / 1e6))
+            return 0
+
+        with self._use() as store:
+            n.check(_lib().quire_store_usage_each(store, _USAGE_FN(add), None))
+        return found
+
+    def remove(self, *, root: Optional[bytes] = None, tenant: Optional[bytes] = None, tenant_name: Optional[str] = None,
+               model_name: Optional[str] = None) -> int:
+        """Removes all pages of the namespaces that match everything given from the disk, also pinned ones. Returns their number."""
+        if (root is not None and len(root) != 32) or (tenant is not None and len(tenant) != 16):
+            raise ValueError("a root must have 32 bytes and a tenant 16")
+        removed = c_uint64()
+        with self._use() as store:
+            n.check(_lib().quire_store_remove(store, _Selection(root, tenant, _text(tenant_name), _text(model_name)), removed))
+        return int(removed.value)
+
+    def set_quota(self, tenant: bytes, quota_bytes: int) -> None:
+        """Limits what a tenant has on disk, for all processes. 0: the limit of all tenants holds again; 2**64 - 1: none."""
+        if len(tenant) != 16:
+            raise ValueError("a tenant must have 16 bytes")
+        with self._use() as store:
+            n.check(_lib().quire_store_set_quota(store, tenant, n.u64(quota_bytes, "quota_bytes")))
+
     @property
     def stats(self) -> Dict[str, Any]:
         """The members of quire_store_stats. In pairs the first number is for the disk, the second for the remote. misses: a dict by reason."""
         got = _Stats()
         with self._use() as store:
             n.check(_lib().quire_store_stats_get(store, got))
-        stats: Dict[str, Any] = {}
-        for name, *_ in _Stats._fields_:
-            value = getattr(got, name)
-            stats[name] = value if isinstance(value, int) else tuple(value)
-        stats["misses"] = {n.text(_lib().quire_miss_name(i)): count for i, count in enumerate(got.misses) if count}
-        return stats
+        return _members(got)
+
+
+def _members(got: Any) -> Dict[str, Any]:
+    stats: Dict[str, Any] = {}
+    for name, *_ in got._fields_:
+        value = getattr(got, name)
+        stats[name] = value if isinstance(value, int) else tuple(value)
+    stats["misses"] = {n.text(_lib().quire_miss_name(i)): count for i, count in enumerate(got.misses) if count}
+    return stats
 
 
 def _ms(seconds: float) -> int:
@@ -263,7 +344,8 @@ class Namespace(Shared):
         if len(identity.secret) != 32:
             raise ValueError("the secret must have 32 bytes")
         c_identity = _Identity(_text(identity.weights), _text(identity.tokenizer), _text(identity.adapter),
-                               identity.adapter_scale, _text(identity.rope), identity.secret)
+                               identity.adapter_scale, _text(identity.rope), identity.secret, _text(identity.tenant_name),
+                               _text(identity.model_name))
         options = n.seq_options(ring.max_tokens, ring.sinks, ring.spare_tokens)
         out = c_void_p()
         self.store = store
@@ -301,6 +383,21 @@ class Namespace(Shared):
         with self._use() as space:
             _lib().quire_namespace_root(space, root)
         return root.raw
+
+    @property
+    def stats(self) -> Dict[str, Any]:
+        """The members of quire_namespace_stats: what was done through this namespace, and what the disk holds of it."""
+        got = _NamespaceStats()
+        with self._use() as space:
+            n.check(_lib().quire_namespace_stats_get(space, got))
+        return _members(got)
+
+    def remove(self) -> int:
+        """Removes all pages of this namespace from the disk, also pinned ones. Returns their number."""
+        removed = c_uint64()
+        with self._use() as space:
+            n.check(_lib().quire_namespace_remove(space, removed))
+        return int(removed.value)
 
     def save(self, tokens: Tokens, sequence: Sequence, *, media: Seq[Media] = ()) -> None:
         """Hands the finished pages of the sequence to the store and returns at once. tokens: the tokens of the sequence."""
@@ -509,4 +606,4 @@ class RawLoad(Handle):
         return int(length.value)
 
 
-__all__ = ["Buffer", "Chain", "Identity", "Load", "Media", "Namespace", "RawLoad", "Remote", "Store"]
+__all__ = ["Buffer", "Chain", "Identity", "Load", "Media", "Namespace", "RawLoad", "Remote", "Store", "Usage"]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import pathlib
@@ -268,6 +269,58 @@ class Store(StoreTest):
         environment = {**os.environ, "QUIRE_LIBRARY": self.folder.name}
         said = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
         self.assertIn("not part of this build", said)
+
+
+class Tenants(StoreTest):
+    def test_usage_removal_limits_counters(self) -> None:
+        named = dataclasses.replace(IDENTITY, tenant_name="alice", model_name="model")
+        other = dataclasses.replace(IDENTITY, secret=bytes(32), tenant_name="bob")
+        with self.open() as store, one_layer() as pool:
+            space, second = store.namespace(named, pool.plan), store.namespace(other, pool.plan)
+            for one in (space, second):
+                one.save(TOKENS, filled(pool))
+            store.flush()
+            self.assertEqual(space.load(TOKENS, pool.sequence()), 256)
+            usage = {u.tenant_name: u for u in store.usage()}
+            self.assertEqual(set(usage), {"alice", "bob"})
+            alice = usage["alice"]
+            self.assertEqual((alice.root, alice.model_name, alice.objects, alice.pinned, alice.quota_bytes), (space.root, "model", 4, 0, 0))
+            self.assertEqual(space.stats["disk_bytes"], alice.bytes)
+            self.assertAlmostEqual(alice.last_used, time.time(), delta=60)
+            self.assertEqual(space.stats["saved"], (4, 0))
+            self.assertEqual(space.stats["loaded"][0], 4)
+            self.assertEqual(second.stats["loads"], 0)
+            store.set_quota(alice.tenant, alice.bytes // 2)
+            self.assertEqual(space.lookup(TOKENS), 128)
+            self.assertEqual([u.quota_bytes for u in store.usage() if u.tenant_name == "alice"], [alice.bytes // 2])
+            self.assertEqual(second.lookup(TOKENS), 256)
+            self.assertEqual(store.remove(tenant=alice.tenant), 2)
+            self.assertEqual(store.remove(tenant_name="bob", model_name="x"), 0)
+            self.assertEqual([u.tenant_name for u in store.usage()], ["bob"])
+            self.assertEqual(second.remove(), 4)
+            self.assertEqual(store.usage(), [])
+            second.save(TOKENS, filled(pool))
+            store.flush()
+            self.assertEqual(second.lookup(TOKENS), 256)
+            with self.assertRaises(quire.QuireError):
+                store.remove()
+            for call in (lambda: store.remove(root=b"1"), lambda: store.set_quota(b"1", 1)):
+                with self.assertRaises(ValueError):
+                    call()
+            with self.assertRaises(quire.QuireError):
+                store.namespace(dataclasses.replace(IDENTITY, tenant_name="x" * 64), pool.plan)
+
+    def test_sealed(self) -> None:
+        with quire.Store(self.path, disk_bytes=64 << 20, seal_disk=True, tenant_bytes=1 << 30) as store, one_layer() as pool:
+            space = store.namespace(IDENTITY, pool.plan)
+            s = filled(pool)
+            space.save(TOKENS, s)
+            store.flush()
+            self.assertEqual(store.usage()[0].quota_bytes, 1 << 30)
+        with self.open() as store, one_layer() as pool:
+            space, loaded, s = store.namespace(IDENTITY, pool.plan), pool.sequence(), filled(pool)
+            self.assertEqual(space.load(TOKENS, loaded), 256)
+            self.assertTrue((loaded.codes("k").codes == s.codes("k", 0, 0, 256).codes).all())
 
 
 class RemoteTier(StoreTest):

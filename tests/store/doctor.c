@@ -348,6 +348,7 @@ static void clusters(void **state)
     kit_raw raw;
     char words[80];
     kit_cluster_start_with(&c, 3, 1);
+    for (int i = 0; i < 2; i++) kit_wait_for(c.node[i].port, "CLUSTER NODES", "slave");
     quire_store_remote remote = kit_remote(c.node[0].port);
     remote.ttl_seconds = 3000;
     quire_store *store = kit_open(NULL, 0, &remote);

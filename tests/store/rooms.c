@@ -129,26 +129,42 @@ static void *run_engine(void *arg)
     return NULL;
 }
 
-static void attack(const char *what, kit_raw *raw, uint64_t ms, bool is_patient)
+typedef struct tally {
+    uint64_t n_loads, n_pages, n_whole, n_cut;
+} tally;
+
+static void attack_once(kit_raw *raw, uint64_t ms, bool is_patient, uint32_t seed, tally *t)
 {
     engine e[ENGINES];
-    uint64_t n_loads = 0, n_pages = 0, n_whole = 0, n_cut = 0;
     for (uint32_t i = 0; i < ENGINES; i++) {
-        e[i] =
-            (engine){.raw = raw, .until = quire_now() + ms * QUIRE_MS, .number = i, .is_patient = is_patient};
+        e[i] = (engine){.raw = raw,
+                        .until = quire_now() + ms * QUIRE_MS,
+                        .number = seed * ENGINES + i,
+                        .is_patient = is_patient};
         KIT_REQUIRE(!pthread_create(&e[i].thread, NULL, run_engine, &e[i]));
     }
     for (uint32_t i = 0; i < ENGINES; i++) {
         pthread_join(e[i].thread, NULL);
-        n_loads += e[i].n_loads;
-        n_pages += e[i].n_pages;
-        n_whole += e[i].n_whole;
-        n_cut += e[i].n_cut;
+        t->n_loads += e[i].n_loads;
+        t->n_pages += e[i].n_pages;
+        t->n_whole += e[i].n_whole;
+        t->n_cut += e[i].n_cut;
+    }
+}
+
+static void attack(const char *what, kit_raw *raw, uint64_t ms, bool is_patient, bool shares)
+{
+    tally t = {0};
+    bool is_one = false; /* loads that got everything, loads that did not, pages that were shared */
+    for (uint32_t i = 0; i < 20 && !is_one; i++) {
+        attack_once(raw, ms, is_patient, i, &t);
+        is_one =
+            t.n_whole && t.n_cut && t.n_pages && (!shares || quire_counted(&raw->store->counters.shared));
     }
     printf("%s, pages of %zu bytes: %llu loads, %llu pages; %llu whole, %llu cut short\n", what,
-           raw->page_bytes, (unsigned long long)n_loads, (unsigned long long)n_pages,
-           (unsigned long long)n_whole, (unsigned long long)n_cut);
-    KIT_REQUIRE(n_whole && n_cut && n_pages); /* else it was no attack */
+           raw->page_bytes, (unsigned long long)t.n_loads, (unsigned long long)t.n_pages,
+           (unsigned long long)t.n_whole, (unsigned long long)t.n_cut);
+    KIT_REQUIRE(is_one);
 }
 
 /* ------------------------------------------------------------------- places */
@@ -161,7 +177,7 @@ static void on_disk(size_t page_bytes, uint64_t ms)
     kit_raw_begin(&raw, store, page_bytes);
     for (uint32_t i = 0; i < TEXTS; i++) kit_raw_save(&raw, i, PAGES);
     KIT_REQUIRE(!quire_store_flush(store, 60000));
-    attack("disk", &raw, ms, false);
+    attack("disk", &raw, ms, false, false);
     kit_raw_end(&raw);
     quire_store_close(store);
     kit_remove(dir);
@@ -180,14 +196,14 @@ static void on_server(size_t page_bytes, uint64_t ms, bool with_disk)
     kit_raw_begin(&raw, store, page_bytes);
     for (uint32_t i = 0; i < TEXTS; i++) kit_raw_save(&raw, i, PAGES);
     KIT_REQUIRE(!quire_store_flush(store, 60000));
-    attack("server", &raw, ms, false);
+    attack("server", &raw, ms, false, false);
     kit_raw_end(&raw);
     quire_store_close(store);
     /* With a proxy that takes its time: replies come when the engine has left. */
     proxy.latency_ms = 2;
     store = kit_open(with_disk ? dir : NULL, with_disk ? 64u << 20 : 0, &slow);
     kit_raw_begin(&raw, store, page_bytes);
-    attack(with_disk ? "slow server and disk" : "slow server", &raw, ms, false);
+    attack(with_disk ? "slow server and disk" : "slow server", &raw, ms, false, false);
     kit_raw_end(&raw);
     quire_store_close(store);
     kit_proxy_end(&proxy);
@@ -343,8 +359,7 @@ static void on_script(uint32_t n_threads, size_t page_bytes, uint64_t ms)
     w.n_read_cuts = 5;
     kit_raw_begin(&raw, &scripted, page_bytes);
     for (uint32_t i = 0; i < TEXTS; i++) scripted_put(&raw, i, PAGES);
-    attack("scripted network", &raw, ms, true);
-    KIT_REQUIRE(n_threads < 2 || quire_counted(&scripted.counters.shared)); /* followers were served */
+    attack("scripted network", &raw, ms, true, n_threads > 1);
     kit_raw_end(&raw);
     scripted_end();
 }

@@ -157,6 +157,8 @@ static void rotations(void **state)
 {
     (void)state;
     static const kit_slot kinds[] = {{.version = 3},
+                                     {.version = 3, .k_type = 8, .v_type = 1},
+                                     {.version = 4, .k_type = 8, .v_type = 1},
                                      {.version = 4},
                                      {.version = 4, .rot_v = 64},
                                      {.version = 4, .rot_k = 64, .rot_v = 64},
@@ -425,6 +427,20 @@ static char *remembered(scene *s)
     return text;
 }
 
+/* The line as it would be with another digest: the digit at `at` is another one. */
+static void plant(scene *s, const char *text, uint32_t at, uint32_t mode)
+{
+    char copy[65536], digits[17];
+    snprintf(copy, sizeof copy, "%s", text);
+    char *line = copy + 16, *end = strchr(line, '\n');
+    uint8_t check[32];
+    line[at] = line[at] == '0' ? '1' : '0';
+    EVP_Digest(line, (size_t)(end - line) - 16, check, NULL, EVP_sha256(), NULL);
+    for (int i = 0; i < 8; i++) snprintf(digits + 2 * i, 3, "%02x", check[i]);
+    memcpy(end - 16, digits, 16);
+    kit_write_text(in(s, "quire/digests"), copy, mode);
+}
+
 static void model_digest(void **state)
 {
     (void)state;
@@ -444,28 +460,30 @@ static void model_digest(void **state)
     assert_non_null(strstr(copy, "9a129038d9a00aed0cf6a7ea059ca50a813449061ab87848cf1a13eafdf33b2c"));
     assert_int_equal(kit_mode(in(&s, "quire/digests")), 0600);
     /* A damaged line is not used, */
-    char *line = copy + 16;
-    *line ^= 1;
+    copy[16] ^= 1;
     kit_write_text(in(&s, "quire/digests"), copy, 0600);
+    copy[16] ^= 1;
     assert_int_equal(put_model(&s), 0);
     assert_says(&s, "\"saved\":0,\"known\":4");
     assert_non_null(strstr(remembered(&s), "9a129038"));
     /* a whole one is: its digest gives another namespace, */
-    char *end = strchr(line, '\n');
-    uint8_t check[32];
-    EVP_Digest(line, (size_t)(end - line) - 16, check, NULL, EVP_sha256(), NULL);
-    for (int i = 0; i < 8; i++) snprintf(end - 16 + 2 * i, 3, "%02x", check[i]);
-    *end = '\n';
-    kit_write_text(in(&s, "quire/digests"), copy, 0600);
+    plant(&s, copy, 0, 0600);
     assert_int_equal(put_model(&s), 0);
     assert_says(&s, "\"saved\":4,\"known\":0");
     /* but not from a file that others can write, */
-    kit_write_text(in(&s, "quire/digests"), copy, 0622);
+    plant(&s, copy, 1, 0622);
     assert_int_equal(put_model(&s), 0);
     assert_says(&s, "\"saved\":0,\"known\":4");
-    /* nor for a file that has changed, */
-    kit_write_text(in(&s, "quire/digests"), copy, 0600);
+    /* nor for a file that has changed and then got its old time back, */
+    struct stat before;
+    assert_int_equal(stat(in(&s, "model"), &before), 0);
+    plant(&s, copy, 2, 0600);
     make_model(&s, "weights", 60);
+    assert_int_equal(
+        utimensat(AT_FDCWD, in(&s, "model"), (struct timespec[]){before.st_atim, before.st_mtim}, 0), 0);
+    assert_int_equal(put_model(&s), 0);
+    assert_says(&s, "\"saved\":0,\"known\":4");
+    sleep(4); /* old enough to be looked up, with another ctime */
     assert_int_equal(put_model(&s), 0);
     assert_says(&s, "\"saved\":0,\"known\":4");
     /* and without a place to write it works too. */

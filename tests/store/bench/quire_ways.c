@@ -173,6 +173,20 @@ static void *save_prepare(const bench *b)
     return begin(b);
 }
 
+/* The first load after saving, in the same process. */
+static double saved_measure(void *state)
+{
+    mine *m = (mine *)state;
+    char *directory = kit_directory(m->b->directory);
+    open_store(m, directory, 0);
+    (void)save(m);
+    double seconds = load_measure(m);
+    close_store(m);
+    m->store = NULL;
+    kit_remove(directory);
+    return seconds;
+}
+
 static double save_measure(void *state)
 {
     mine *m = (mine *)state;
@@ -215,6 +229,8 @@ const bench_way bench_quire_ways[] = {
      load_measure, end},
     {"quire", "load", "cold", "from disk, verified, into a fresh pool; the store was opened just before",
      disk_prepare, cold_measure, end},
+    {"quire", "load", "saved", "from disk, verified, into a fresh pool; the first load after saving",
+     save_prepare, saved_measure, end},
     {"quire", "save", NULL, "hashed, until flushed", save_prepare, save_measure, end},
     {"quire", "remote-load", NULL, "sealed, verified, into a fresh pool", remote_prepare, load_measure, end},
     {"quire", "remote-save", NULL, "sealed, until flushed", remote_save_prepare, remote_save_measure, end},

@@ -80,7 +80,7 @@ void kit_slot_write(const char *path, const kit_slot *s)
     if (s->version >= 4) put32(f, s->rot_k), put32(f, s->rot_v);
     for (uint32_t side = 0; side < 2; side++)
         for (uint32_t l = 0; l < LAYERS; l++) {
-            put32(f, side ? s->v_type ? s->v_type : 8 : 1);
+            put32(f, side ? s->v_type ? s->v_type : 8 : s->k_type ? s->k_type : 1);
             if (side && s->transposed) {
                 put32(f, 2);
                 put32(f, 10);

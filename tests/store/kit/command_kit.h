@@ -20,7 +20,7 @@ typedef struct kit_slot {
     uint32_t version, n_cells, n_streams, salt;
     uint32_t n_tokens; /* 0: one more than cells */
     uint32_t rot_k, rot_v;
-    uint32_t v_type; /* ggml's number; 0: q8_0 */
+    uint32_t k_type, v_type; /* ggml's numbers; 0: f16 and q8_0 */
     bool transposed;
     /* What an honest slot does not have. */
     bool is_reversed;        /* cell 0 has the last position */
