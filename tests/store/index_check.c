@@ -12,6 +12,7 @@ static const char *const changes[] = {
     NULL, /* nothing */
     "UPDATE objects SET sum = sum + 1 WHERE id = 2",
     "UPDATE objects SET ns = 7 WHERE id = 2",
+    "UPDATE namespaces SET bytes = bytes + 1",
     "UPDATE objects SET version = 9 WHERE id = 2",
     "UPDATE objects SET k = k + 1 WHERE id = 2",
     "UPDATE objects SET slab = -1 WHERE id = 2",
@@ -32,9 +33,12 @@ static void make(char *path)
     KIT_REQUIRE(!quire_index_make(path, &h));
     quire_index_init(&ix, path);
     KIT_REQUIRE(!quire_index_begin(&ix, true, 1000));
+    quire_namespace_row row = {.root.byte = {7}};
+    int64_t ns;
+    KIT_REQUIRE(!quire_index_namespace(&ix, &row, &ns));
     for (uint32_t i = 0; i < 5; i++) {
         quire_entry e = {.object.byte = {(uint8_t)(i + 1), 1, 2, 3},
-                         .ns = 1,
+                         .ns = ns,
                          .place = {1, 4096 + i * 8192, 8192},
                          .version = QUIRE_RECORD_VERSION,
                          .tick = i + 1};
