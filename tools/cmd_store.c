@@ -9,6 +9,9 @@
 static const tool_entry commands[] = {
     {"stat", "show the number of objects, their size and the limit", store_stat},
     {"ls", "list the objects on disk, or count those of the remote tier", store_ls},
+    {"du", "show how much each tenant, model or namespace has on disk", store_du},
+    {"rm", "remove a tenant's, a model's or a namespace's objects from disk", store_rm},
+    {"quota", "limit how much a tenant may have on disk", store_quota},
     {"doctor", "look for what is wrong with a directory or a remote tier, and say what to do", store_doctor},
     {"verify", "read and check every object on disk", store_verify},
     {"gc", "remove damaged objects, and old or excess ones if you ask for it", store_gc},

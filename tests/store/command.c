@@ -68,8 +68,8 @@ static void command_lines(void **state)
 {
     (void)state;
     char out[KIT_OUTPUT];
-    static const char *const names[] = {"stat",   "ls",     "verify",   "gc",
-                                        "export", "import", "put-slot", "get-slot"};
+    static const char *const names[] = {"stat",     "ls",       "verify", "gc", "export", "import",
+                                        "put-slot", "get-slot", "du",     "rm", "quota",  "doctor"};
     assert_int_equal(kit_quire(out, "--help"), 0);
     assert_int_equal(kit_quire(out, "%s", ""), 2);
     assert_int_equal(kit_quire(out, "tidy"), 2);

@@ -70,8 +70,8 @@ static void look_at_name(files *f, const char *name, const struct stat *st, uid_
     else if (strlen(name) == 13 && sscanf(name, "slab-%8x%c", &id, &end) == 1)
         f->n_slabs++;
     else
-        known = strncmp(name, "index", 5) == 0 ||
-                strncmp(name, "quire-", 6) == 0; /* journals, new ones under way */
+        known = strncmp(name, "index", 5) == 0 || strncmp(name, "quire-", 6) == 0 ||
+                strncmp(name, "quotas", 6) == 0; /* with journals, and new ones under way */
     if (!known && !f->n_foreign++) (void)snprintf(f->foreign, sizeof f->foreign, "%.60s", name);
     if (!known) return;
     if (st->st_mode & 077 && !f->n_open++) (void)snprintf(f->open, sizeof f->open, "%.60s", name);

@@ -117,6 +117,7 @@ int store_parse(store_options *o, uint32_t groups, const tool_command *about, co
                          .timeout_ms = 10000,
                          .n_streams = 1,
                          .max_bytes = UINT64_MAX,
+                         .quota_bytes = UINT64_MAX,
                          .remote = {.size = sizeof(quire_store_remote)}};
     int code = tool_parse(&command, argc, argv, o);
     if (code >= 0) return code;
@@ -195,13 +196,18 @@ static int digest_model(store_options *o)
     return TOOL_OK;
 }
 
+int store_secret(store_options *o)
+{
+    const char *wrong = read_secret(o->secret_file, o->secret);
+    return wrong ? tool_failed(o->command, "%s: %s", o->secret_file, wrong) : TOOL_OK;
+}
+
 int store_identity(store_options *o, quire_identity *out)
 {
     if (!o->secret_file) return tool_usage(o->command, "give --secret-file FILE");
     if (!o->model == !o->weights) return tool_usage(o->command, "give either --model FILE or --weights TEXT");
-    const char *wrong = read_secret(o->secret_file, o->secret);
-    if (wrong) return tool_failed(o->command, "%s: %s", o->secret_file, wrong);
-    int code = o->model ? digest_model(o) : TOOL_OK;
+    int code = store_secret(o);
+    if (!code && o->model) code = digest_model(o);
     if (code) return code;
     *out = (quire_identity){sizeof(quire_identity),
                             .weights = o->weights,

@@ -43,6 +43,8 @@ int store_begin(store_options *o, uint32_t groups, const tool_command *about, co
                 size_t n_more, int argc, char **argv, quire_store **out);
 /* Reads the secret and takes the digest of the model. */
 int store_identity(store_options *o, quire_identity *out);
+/* Only the secret, into o->secret. */
+int store_secret(store_options *o);
 
 void store_print_hex(FILE *file, const uint8_t *bytes, size_t n);
 
@@ -52,6 +54,9 @@ int store_ls(int argc, char **argv);
 int store_list_remote(const store_options *o); /* ls --remote */
 int store_verify(int argc, char **argv);
 int store_doctor(int argc, char **argv);
+int store_du(int argc, char **argv);
+int store_rm(int argc, char **argv);
+int store_quota(int argc, char **argv);
 int store_gc(int argc, char **argv);
 int store_export(int argc, char **argv);
 int store_import(int argc, char **argv);
