@@ -6,9 +6,8 @@ from __future__ import annotations
 import ctypes
 import weakref
 from contextlib import ExitStack
-from ctypes import CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import c_char_p, c_uint8, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import ceil
 from os import PathLike, fsencode
 from typing import Any, Dict, List, Optional, Sequence as Seq, Tuple, Union
@@ -16,114 +15,12 @@ from typing import Any, Dict, List, Optional, Sequence as Seq, Tuple, Union
 import numpy as np
 import numpy.typing as npt
 
-from . import _native as n
+from . import _native as n, _store as c
 from ._handle import Handle, Shared
+from ._stream import Writer
 from .plan import Plan
 from .pool import Pool
 from .sequence import Ring, Sequence
-
-_MISS_REASONS = 64  # QUIRE_MISS_REASONS
-
-
-class _Remote(n.Sized):
-    _fields_ = [("host", c_char_p), ("user", c_char_p), ("password", c_char_p), ("port", c_uint32), ("tls", c_uint32),
-                ("tls_ca", c_char_p), ("tls_cert", c_char_p), ("tls_key", c_char_p), ("tls_name", c_char_p),
-                ("connections", c_uint32), ("ttl_seconds", c_uint32), ("connect_ms", c_uint32), ("stall_ms", c_uint32),
-                ("in_flight_bytes", c_size_t), ("min_bytes_per_second", c_uint32), ("read_replicas", c_uint32)]
-
-
-class _Options(n.Sized):
-    _fields_ = [("directory", c_char_p), ("disk_bytes", c_uint64), ("disk_bytes_per_day", c_uint64), ("disk_threads", c_uint32),
-                ("no_promote", c_uint32), ("queue_bytes", c_size_t), ("remote", POINTER(_Remote)), ("allocator", c_void_p),
-                ("log", c_void_p), ("message", c_char_p), ("message_size", c_size_t), ("disk_cache_bytes", c_uint64),
-                ("tenant_bytes", c_uint64), ("seal_disk", c_uint32), ("reserved", c_uint32)]
-
-
-class _Stats(n.Sized):
-    _fields_ = [("loads", c_uint64), ("misses", c_uint64 * _MISS_REASONS), ("loaded", c_uint64 * 2), ("loaded_bytes", c_uint64 * 2),
-                ("saved", c_uint64 * 2), ("saved_bytes", c_uint64 * 2), ("known", c_uint64 * 2), ("dropped", c_uint64 * 2),
-                ("failed", c_uint64 * 2), ("queued_bytes", c_uint64 * 2), ("evicted", c_uint64), ("removed", c_uint64 * 2),
-                ("disk_bytes", c_uint64), ("disk_cap_bytes", c_uint64), ("disk_objects", c_uint64), ("pinned_objects", c_uint64),
-                ("breaks", c_uint64), ("reconnects", c_uint64), ("nodes", c_uint32), ("nodes_down", c_uint32)]
-
-
-class _Identity(n.Sized):
-    _fields_ = [("weights", c_char_p), ("tokenizer", c_char_p), ("adapter", c_char_p), ("adapter_scale", c_double), ("rope", c_char_p),
-                ("secret", c_char_p), ("tenant_name", c_char_p), ("model_name", c_char_p)]
-
-
-class _NamespaceStats(n.Sized):
-    _fields_ = [("loads", c_uint64), ("loaded", c_uint64 * 2), ("loaded_bytes", c_uint64 * 2), ("saved", c_uint64 * 2),
-                ("saved_bytes", c_uint64 * 2), ("known", c_uint64 * 2), ("dropped", c_uint64 * 2), ("failed", c_uint64 * 2),
-                ("misses", c_uint64 * _MISS_REASONS), ("disk_objects", c_uint64), ("disk_bytes", c_uint64)]
-
-
-class _Usage(n.Sized):
-    _fields_ = [("root", c_uint8 * 32), ("tenant", c_uint8 * 16), ("tenant_name", c_char * 64), ("model_name", c_char * 64),
-                ("objects", c_uint64), ("bytes", c_uint64), ("pinned", c_uint64), ("quota_bytes", c_uint64), ("last_used_us", c_uint64)]
-
-
-class _Selection(n.Sized):
-    _fields_ = [("root", c_char_p), ("tenant", c_char_p), ("tenant_name", c_char_p), ("model_name", c_char_p)]
-
-
-class _Media(Structure):
-    _fields_ = [("position", c_uint32), ("digest", c_uint8 * 32)]
-
-
-class _Prompt(n.Sized):
-    _fields_ = [("tokens", c_void_p), ("media", POINTER(_Media)), ("media_stride", c_size_t), ("n_tokens", c_uint32),
-                ("n_media", c_uint32)]
-
-
-_OUT, _P, _U32, _S, _PROMPT = POINTER(c_void_p), c_void_p, c_uint32, c_int, POINTER(_Prompt)
-_POINTERS = POINTER(c_void_p)
-
-_USAGE_FN = CFUNCTYPE(c_int, c_void_p, POINTER(_Usage))
-
-_PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
-    "quire_store_open": (_S, [_OUT, POINTER(_Options)]),
-    "quire_store_flush": (_S, [_P, _U32]),
-    "quire_store_close": (None, [_P]),
-    "quire_miss_name": (c_char_p, [_S]),
-    "quire_store_stats_get": (_S, [_P, POINTER(_Stats)]),
-    "quire_namespace_create": (_S, [_OUT, _P, POINTER(_Identity), _P, POINTER(n.SeqOptions)]),
-    "quire_namespace_destroy": (None, [_P]),
-    "quire_namespace_root": (None, [_P, c_char_p]),
-    "quire_namespace_save": (_S, [_P, _PROMPT, _P]),
-    "quire_namespace_lookup": (_S, [_P, _PROMPT, _U32, POINTER(c_uint32)]),
-    "quire_namespace_create_raw": (_S, [_OUT, _P, POINTER(_Identity), c_char_p, c_size_t]),
-    "quire_namespace_lookup_many": (_S, [_P, _PROMPT, c_size_t, _U32, _U32, POINTER(c_uint32)]),
-    "quire_chain_create": (_S, [_OUT, _P]),
-    "quire_chain_destroy": (None, [_P]),
-    "quire_chain_append": (_S, [_P, _P, _U32, POINTER(_Media), c_size_t, _U32]),
-    "quire_chain_truncate": (_S, [_P, _U32]),
-    "quire_chain_length": (_U32, [_P]),
-    "quire_chain_save": (_S, [_P, _P, POINTER(c_uint32)]),
-    "quire_chain_save_raw": (_S, [_P, _U32, _U32, _POINTERS, POINTER(c_uint32)]),
-    "quire_chain_lookup_many": (_S, [_POINTERS, _U32, _U32, POINTER(c_uint32)]),
-    "quire_load_begin_raw": (_S, [_OUT, _P, _U32, _U32, _POINTERS, _U32]),
-    "quire_load_cancel": (None, [_P]),
-    "quire_namespace_pin": (_S, [_P, _PROMPT, _U32, _U32, POINTER(c_uint32)]),
-    "quire_load_begin": (_S, [_OUT, _P, _PROMPT, _P, _U32]),
-    "quire_load_is_done": (c_int, [_P]),
-    "quire_load_end": (_S, [_P, POINTER(c_uint32)]),
-    "quire_store_gc": (_S, [_P, c_uint64, c_uint64, POINTER(c_uint64)]),
-    "quire_store_usage_each": (_S, [_P, _USAGE_FN, c_void_p]),
-    "quire_store_remove": (_S, [_P, POINTER(_Selection), POINTER(c_uint64)]),
-    "quire_store_set_quota": (_S, [_P, c_char_p, c_uint64]),
-    "quire_namespace_remove": (_S, [_P, POINTER(c_uint64)]),
-    "quire_namespace_stats_get": (_S, [_P, POINTER(_NamespaceStats)]),
-}
-
-
-@lru_cache(maxsize=None)
-def _lib() -> ctypes.CDLL:
-    """Opens the library when a store is first used, because everything else works without OpenSSL."""
-    try:
-        return n.load("libquire_store.so.0.2", _PROTOTYPES)
-    except OSError as error:
-        raise ImportError(f"the store is not part of this build, or a library that it needs is missing: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -203,9 +100,9 @@ class _PromptArgument:
         self.tokens = np.ascontiguousarray(given, dtype=np.uint32)
         if any(len(digest) != 32 for _, digest in media):
             raise ValueError("a digest must have 32 bytes")
-        self.media = (_Media * len(media))(*[
-            _Media(n.u32(position, "position"), (c_uint8 * 32).from_buffer_copy(digest)) for position, digest in media])
-        self.value = _Prompt(self.tokens.ctypes.data, self.media, ctypes.sizeof(_Media), len(self.tokens), len(media))
+        self.media = (c.Media * len(media))(*[
+            c.Media(n.u32(position, "position"), (c_uint8 * 32).from_buffer_copy(digest)) for position, digest in media])
+        self.value = c.Prompt(self.tokens.ctypes.data, self.media, ctypes.sizeof(c.Media), len(self.tokens), len(media))
 
 
 class Store(Shared):
@@ -222,7 +119,7 @@ class Store(Shared):
                  disk_threads: int = 0, promote: bool = True, queue_bytes: int = 0, remote: Optional[Remote] = None,
                  tenant_bytes: int = 0, seal_disk: bool = False, disk_cache_bytes: int = 0) -> None:
         message = ctypes.create_string_buffer(512)
-        options = _Options(directory=None if directory is None else fsencode(directory),
+        options = c.Options(directory=None if directory is None else fsencode(directory),
                            disk_bytes=n.u64(disk_bytes, "disk_bytes"),
                            disk_bytes_per_day=n.u64(disk_bytes_per_day, "disk_bytes_per_day"),
                            disk_threads=n.u32(disk_threads, "disk_threads"), no_promote=int(not promote),
@@ -231,15 +128,15 @@ class Store(Shared):
                            message=ctypes.cast(message, c_char_p), message_size=len(message),
                            disk_cache_bytes=n.u64(disk_cache_bytes, "disk_cache_bytes"))
         if remote is not None:
-            options.remote = ctypes.pointer(_Remote(
+            options.remote = ctypes.pointer(c.Remote(
                 _text(remote.host), _text(remote.user), _text(remote.password), n.u32(remote.port, "port"), int(remote.tls),
                 _text(remote.tls_ca), _text(remote.tls_cert), _text(remote.tls_key), _text(remote.tls_name),
                 n.u32(remote.connections, "connections"), n.u32(remote.ttl_seconds, "ttl_seconds"), n.u32(remote.connect_ms, "connect_ms"),
                 n.u32(remote.stall_ms, "stall_ms"), n.u64(remote.in_flight_bytes, "in_flight_bytes"),
                 n.u32(remote.min_bytes_per_second, "min_bytes_per_second"), int(remote.read_replicas)))
         out = c_void_p()
-        n.check(_lib().quire_store_open(ctypes.byref(out), options), n.text(message.value))
-        super().__init__(out.value, _lib().quire_store_close)
+        n.check(c.lib().quire_store_open(ctypes.byref(out), options), n.text(message.value))
+        super().__init__(out.value, c.lib().quire_store_close)
         self._namespaces: "weakref.WeakSet[Namespace]" = weakref.WeakSet()
         self._close_at_exit()
 
@@ -250,7 +147,7 @@ class Store(Shared):
     def flush(self, timeout: float = 10.0) -> None:
         """Waits until everything in the queues is saved. Raises QuireError with status EIO if the time limit is reached first."""
         with self._use() as store:
-            n.check(_lib().quire_store_flush(store, _ms(timeout)))
+            n.check(c.lib().quire_store_flush(store, _ms(timeout)))
 
     def namespace(self, identity: Identity, plan: Plan, *, max_tokens: int = 0, sinks: int = 0,
                   spare_tokens: int = 0) -> "Namespace":
@@ -272,14 +169,14 @@ class Store(Shared):
                     raise ValueError("the chain belongs to another store")
             held.enter_context(self._use())
             pointers = (c_void_p * len(chains))(*[chain._get() for chain in chains])
-            n.check(_lib().quire_chain_lookup_many(pointers, len(chains), _ms(timeout), found))
+            n.check(c.lib().quire_chain_lookup_many(pointers, len(chains), _ms(timeout), found))
         return list(found)
 
     def gc(self, *, max_age: float = 0.0, max_bytes: Optional[int] = None) -> int:
         """Removes damaged objects, objects not used for max_age seconds, and the least recently used ones beyond max_bytes. Returns their number."""
         removed = c_uint64()
         with self._use() as store:
-            n.check(_lib().quire_store_gc(store, n.u64(ceil(max_age), "max_age"),
+            n.check(c.lib().quire_store_gc(store, n.u64(ceil(max_age), "max_age"),
                                           2**64 - 1 if max_bytes is None else n.u64(max_bytes, "max_bytes"), removed))
         return int(removed.value)
 
@@ -294,7 +191,7 @@ class Store(Shared):
             return 0
 
         with self._use() as store:
-            n.check(_lib().quire_store_usage_each(store, _USAGE_FN(add), None))
+            n.check(c.lib().quire_store_usage_each(store, c.USAGE_FN(add), None))
         return found
 
     def remove(self, *, root: Optional[bytes] = None, tenant: Optional[bytes] = None, tenant_name: Optional[str] = None,
@@ -304,7 +201,7 @@ class Store(Shared):
             raise ValueError("a root must have 32 bytes and a tenant 16")
         removed = c_uint64()
         with self._use() as store:
-            n.check(_lib().quire_store_remove(store, _Selection(root, tenant, _text(tenant_name), _text(model_name)), removed))
+            n.check(c.lib().quire_store_remove(store, c.Selection(root, tenant, _text(tenant_name), _text(model_name)), removed))
         return int(removed.value)
 
     def set_quota(self, tenant: bytes, quota_bytes: int) -> None:
@@ -312,15 +209,22 @@ class Store(Shared):
         if len(tenant) != 16:
             raise ValueError("a tenant must have 16 bytes")
         with self._use() as store:
-            n.check(_lib().quire_store_set_quota(store, tenant, n.u64(quota_bytes, "quota_bytes")))
+            n.check(c.lib().quire_store_set_quota(store, tenant, n.u64(quota_bytes, "quota_bytes")))
 
     @property
     def stats(self) -> Dict[str, Any]:
         """The members of quire_store_stats. In pairs the first number is for the disk, the second for the remote. misses: a dict by reason."""
-        got = _Stats()
+        got = c.Stats()
         with self._use() as store:
-            n.check(_lib().quire_store_stats_get(store, got))
+            n.check(c.lib().quire_store_stats_get(store, got))
         return _members(got)
+
+    def metrics(self, labels: Optional[str] = None) -> str:
+        """All figures in the text format of Prometheus. labels are added to every sample: 'server="a"'."""
+        writer = Writer()
+        with self._use() as store:
+            writer.check(c.lib().quire_store_write_metrics(store, _text(labels), writer.callback, None))
+        return writer.bytes().decode()
 
 
 def _members(got: Any) -> Dict[str, Any]:
@@ -328,7 +232,7 @@ def _members(got: Any) -> Dict[str, Any]:
     for name, *_ in got._fields_:
         value = getattr(got, name)
         stats[name] = value if isinstance(value, int) else tuple(value)
-    stats["misses"] = {n.text(_lib().quire_miss_name(i)): count for i, count in enumerate(got.misses) if count}
+    stats["misses"] = {n.text(c.lib().quire_miss_name(i)): count for i, count in enumerate(got.misses) if count}
     return stats
 
 
@@ -343,7 +247,7 @@ class Namespace(Shared):
     def __init__(self, store: Store, identity: Identity, plan: Optional[Plan], ring: Ring, layout: str = "", page_bytes: int = 0) -> None:
         if len(identity.secret) != 32:
             raise ValueError("the secret must have 32 bytes")
-        c_identity = _Identity(_text(identity.weights), _text(identity.tokenizer), _text(identity.adapter),
+        c_identity = c.Identity(_text(identity.weights), _text(identity.tokenizer), _text(identity.adapter),
                                identity.adapter_scale, _text(identity.rope), identity.secret, _text(identity.tenant_name),
                                _text(identity.model_name))
         options = n.seq_options(ring.max_tokens, ring.sinks, ring.spare_tokens)
@@ -356,10 +260,10 @@ class Namespace(Shared):
             held.enter_context(store._lock)
             if plan is not None:
                 held.enter_context(plan._lock)
-                n.check(_lib().quire_namespace_create(ctypes.byref(out), store._get(), c_identity, plan._get(), options))
+                n.check(c.lib().quire_namespace_create(ctypes.byref(out), store._get(), c_identity, plan._get(), options))
             else:
-                n.check(_lib().quire_namespace_create_raw(ctypes.byref(out), store._get(), c_identity, _text(layout), self.page_bytes))
-            super().__init__(out.value, _lib().quire_namespace_destroy, store)
+                n.check(c.lib().quire_namespace_create_raw(ctypes.byref(out), store._get(), c_identity, _text(layout), self.page_bytes))
+            super().__init__(out.value, c.lib().quire_namespace_destroy, store)
             store._namespaces.add(self)
 
     def _close_children(self) -> None:
@@ -381,22 +285,22 @@ class Namespace(Shared):
         """The hash of the identity, from which all keys are derived."""
         root = ctypes.create_string_buffer(32)
         with self._use() as space:
-            _lib().quire_namespace_root(space, root)
+            c.lib().quire_namespace_root(space, root)
         return root.raw
 
     @property
     def stats(self) -> Dict[str, Any]:
         """The members of quire_namespace_stats: what was done through this namespace, and what the disk holds of it."""
-        got = _NamespaceStats()
+        got = c.NamespaceStats()
         with self._use() as space:
-            n.check(_lib().quire_namespace_stats_get(space, got))
+            n.check(c.lib().quire_namespace_stats_get(space, got))
         return _members(got)
 
     def remove(self) -> int:
         """Removes all pages of this namespace from the disk, also pinned ones. Returns their number."""
         removed = c_uint64()
         with self._use() as space:
-            n.check(_lib().quire_namespace_remove(space, removed))
+            n.check(c.lib().quire_namespace_remove(space, removed))
         return int(removed.value)
 
     def save(self, tokens: Tokens, sequence: Sequence, *, media: Seq[Media] = ()) -> None:
@@ -405,13 +309,13 @@ class Namespace(Shared):
         with sequence._lock, self._use() as space:
             pointer = sequence._get()
             self._uses(sequence.pool)
-            n.check(_lib().quire_namespace_save(space, prompt.value, pointer))
+            n.check(c.lib().quire_namespace_save(space, prompt.value, pointer))
 
     def lookup(self, tokens: Tokens, *, media: Seq[Media] = (), timeout: float = 0.0) -> int:
         """The number of tokens of the prompt, in whole pages, that can be loaded. Asks the remote only if timeout is not 0."""
         prompt, found = _PromptArgument(tokens, media), c_uint32()
         with self._use() as space:
-            n.check(_lib().quire_namespace_lookup(space, prompt.value, _ms(timeout), found))
+            n.check(c.lib().quire_namespace_lookup(space, prompt.value, _ms(timeout), found))
         return int(found.value)
 
     def lookup_many(self, prompts: Seq[Tokens], *, media: Optional[Seq[Seq[Media]]] = None, timeout: float = 0.0) -> List[int]:
@@ -419,9 +323,9 @@ class Namespace(Shared):
         if media is not None and len(media) != len(prompts):
             raise ValueError("media must have one entry for each prompt")
         arguments = [_PromptArgument(tokens, media[i] if media is not None else ()) for i, tokens in enumerate(prompts)]
-        values, found = (_Prompt * len(arguments))(*[a.value for a in arguments]), (c_uint32 * len(arguments))()
+        values, found = (c.Prompt * len(arguments))(*[a.value for a in arguments]), (c_uint32 * len(arguments))()
         with self._use() as space:
-            n.check(_lib().quire_namespace_lookup_many(space, values, ctypes.sizeof(_Prompt), len(arguments), _ms(timeout), found))
+            n.check(c.lib().quire_namespace_lookup_many(space, values, ctypes.sizeof(c.Prompt), len(arguments), _ms(timeout), found))
         return list(found)
 
     def chain(self, tokens: Tokens = (), *, media: Seq[Media] = ()) -> "Chain":
@@ -443,12 +347,12 @@ class Namespace(Shared):
         """Pins the pages of the prompt that are on disk, so that they are not evicted until unpinned. Returns the number of tokens on disk."""
         prompt, found = _PromptArgument(tokens, media), c_uint32()
         with self._use() as space:
-            n.check(_lib().quire_namespace_pin(space, prompt.value, int(pinned), _ms(timeout), found))
+            n.check(c.lib().quire_namespace_pin(space, prompt.value, int(pinned), _ms(timeout), found))
         return int(found.value)
 
 
 def _end(pointer: int) -> None:
-    _lib().quire_load_end(pointer, ctypes.byref(c_uint32()))
+    c.lib().quire_load_end(pointer, ctypes.byref(c_uint32()))
 
 
 class Load(Handle):
@@ -459,7 +363,7 @@ class Load(Handle):
         with sequence._lock, namespace._use() as space:
             pointer = sequence._get()
             namespace._uses(sequence.pool)
-            n.check(_lib().quire_load_begin(ctypes.byref(out), space, prompt.value, pointer, _ms(timeout)))
+            n.check(c.lib().quire_load_begin(ctypes.byref(out), space, prompt.value, pointer, _ms(timeout)))
             super().__init__(out.value, _end, namespace, sequence)
             sequence._load = self._token
             namespace._loads.add(self)
@@ -469,13 +373,13 @@ class Load(Handle):
     def done(self) -> bool:
         """True if end() would return without waiting."""
         with self._lock:
-            return bool(_lib().quire_load_is_done(self._get()))
+            return bool(c.lib().quire_load_is_done(self._get()))
 
     def end(self) -> int:
         """Waits for the load and returns the new length of the sequence."""
         length = c_uint32()
         with self._lock:
-            status = _lib().quire_load_end(self._get(), length)
+            status = c.lib().quire_load_end(self._get(), length)
             self._ended()
             n.check(status)
         return int(length.value)
@@ -509,27 +413,27 @@ class Chain(Handle):
         out = c_void_p()
         self.namespace = namespace
         with namespace._use() as space:
-            n.check(_lib().quire_chain_create(ctypes.byref(out), space))
-            super().__init__(out.value, _lib().quire_chain_destroy, namespace)
+            n.check(c.lib().quire_chain_create(ctypes.byref(out), space))
+            super().__init__(out.value, c.lib().quire_chain_destroy, namespace)
             namespace._chains.add(self)
 
     @property
     def length(self) -> int:
         """The number of tokens."""
         with self._lock:
-            return int(_lib().quire_chain_length(self._get()))
+            return int(c.lib().quire_chain_length(self._get()))
 
     def append(self, tokens: Tokens, *, media: Seq[Media] = ()) -> None:
         """Appends tokens. Positions of media count from the beginning of the whole prompt."""
         part = _PromptArgument(tokens, media)
         with self._lock, self.namespace._use():
-            n.check(_lib().quire_chain_append(self._get(), part.tokens.ctypes.data, len(part.tokens), part.media,
-                                              ctypes.sizeof(_Media), len(media)))
+            n.check(c.lib().quire_chain_append(self._get(), part.tokens.ctypes.data, len(part.tokens), part.media,
+                                              ctypes.sizeof(c.Media), len(media)))
 
     def truncate(self, n_tokens: int) -> None:
         """Shortens the prompt to its first n_tokens tokens."""
         with self._lock, self.namespace._use():
-            n.check(_lib().quire_chain_truncate(self._get(), n.u32(n_tokens, "n_tokens")))
+            n.check(c.lib().quire_chain_truncate(self._get(), n.u32(n_tokens, "n_tokens")))
 
     def save(self, sequence: Sequence) -> int:
         """Hands the finished pages of the sequence to the store and returns at once. Returns the number of pages that were dropped because
@@ -538,7 +442,7 @@ class Chain(Handle):
         with sequence._lock, self._lock, self.namespace._use():
             pointer = sequence._get()
             self.namespace._uses(sequence.pool)
-            n.check(_lib().quire_chain_save(self._get(), pointer, dropped))
+            n.check(c.lib().quire_chain_save(self._get(), pointer, dropped))
         return int(dropped.value)
 
     def save_raw(self, pages: Seq[Buffer], first_page: int = 0) -> int:
@@ -546,7 +450,7 @@ class Chain(Handle):
         the queue is full."""
         given, dropped = _Pages(pages, self.namespace.page_bytes, False), c_uint32()
         with self._lock, self.namespace._use():
-            n.check(_lib().quire_chain_save_raw(self._get(), n.u32(first_page, "first_page"), len(given.views), given.pointers, dropped))
+            n.check(c.lib().quire_chain_save_raw(self._get(), n.u32(first_page, "first_page"), len(given.views), given.pointers, dropped))
         return int(dropped.value)
 
     def load_raw(self, buffers: Seq[Buffer], first_page: int = 0, *, timeout: float = 10.0) -> "RawLoad":
@@ -566,8 +470,8 @@ class _RawEnd:
         self.pages: Optional[_Pages] = pages
 
     def __call__(self, pointer: int) -> None:
-        _lib().quire_load_cancel(pointer)
-        _lib().quire_load_end(pointer, ctypes.byref(c_uint32()))
+        c.lib().quire_load_cancel(pointer)
+        c.lib().quire_load_end(pointer, ctypes.byref(c_uint32()))
         self.pages = None
 
 
@@ -577,7 +481,7 @@ class RawLoad(Handle):
     def __init__(self, chain: Chain, pages: _Pages, first_page: int, timeout: float) -> None:
         out, namespace = c_void_p(), chain.namespace
         with chain._lock, namespace._use():
-            n.check(_lib().quire_load_begin_raw(ctypes.byref(out), chain._get(), n.u32(first_page, "first_page"), len(pages.views),
+            n.check(c.lib().quire_load_begin_raw(ctypes.byref(out), chain._get(), n.u32(first_page, "first_page"), len(pages.views),
                                                 pages.pointers, _ms(timeout)))
             self._end = _RawEnd(pages)
             super().__init__(out.value, self._end, namespace)
@@ -587,19 +491,19 @@ class RawLoad(Handle):
     def done(self) -> bool:
         """True if wait() would return at once."""
         with self._lock:
-            return bool(_lib().quire_load_is_done(self._get()))
+            return bool(c.lib().quire_load_is_done(self._get()))
 
     def cancel(self) -> None:
         """Ends the time limit now: wait() returns soon, with the pages that have arrived."""
         with self._lock:
-            _lib().quire_load_cancel(self._get())
+            c.lib().quire_load_cancel(self._get())
 
     def wait(self) -> int:
         """Waits for the load and ends it. Returns the number of tokens of the prompt up to the first page that did not arrive, those before
         first_page included. The contents of the buffers of this page and of those behind it are undefined."""
         length = c_uint32()
         with self._lock:
-            status = _lib().quire_load_end(self._get(), length)
+            status = c.lib().quire_load_end(self._get(), length)
             self._ended()
             self._end.pages = None
             n.check(status)

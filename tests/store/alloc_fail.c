@@ -19,7 +19,7 @@ static void use_chain(kit_raw *raw)
     quire_media media = {.position = 100};
     quire_chain *c = NULL;
     quire_load *load = NULL;
-    for (uint32_t i = 0; i < 4; i++) kit_raw_page(1, i, bytes[i], sizeof bytes[i]);
+    for (uint32_t i = 0; i < 4; i++) kit_raw_page(raw, 1, i, bytes[i]);
     kit_raw_tokens(tokens, 1, 4);
     quire_status status = quire_chain_create(&c, raw->ns);
     is_memory(status);
