@@ -21,6 +21,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static quire_store *open_store(const char *dir, uint64_t cap, bool seal)
@@ -299,10 +300,17 @@ static void damage(void **state)
 
 /* --------------------------------------------------------------------- cost */
 
-/* Seconds for writing and reading some pages of 2.25 MiB; the best of several rounds. */
+static double cpu_seconds(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* CPU seconds for writing and reading some pages of 2.25 MiB; the best of several rounds. */
 static int cost(const char *parent)
 {
-    enum { PAGES = 128, ROUNDS = 5 };
+    enum { PAGES = 24, ROUNDS = 3 };
     const size_t bytes = 2359296 - 4096;
     uint8_t *page = (uint8_t *)malloc(bytes);
     quire_owner owner = {.seal_key = {{5}}};
@@ -319,20 +327,20 @@ static int cost(const char *parent)
             puts[i].id.object.byte[0] = (uint8_t)i;
             puts[i].id.owner = &owner;
         }
-        uint64_t begin = quire_now();
+        double begin = cpu_seconds();
         KIT_REQUIRE(quire_disk_write(store->disk, puts, PAGES));
-        double took = (double)(quire_now() - begin) / 1e9;
+        double took = cpu_seconds() - begin;
         if (took < best[seal][0]) best[seal][0] = took;
-        begin = quire_now();
+        begin = cpu_seconds();
         for (uint32_t i = 0; i < PAGES; i++)
             KIT_REQUIRE(!quire_disk_read(store->disk, &puts[i].id, page, NULL));
-        took = (double)(quire_now() - begin) / 1e9;
+        took = cpu_seconds() - begin;
         if (took < best[seal][1]) best[seal][1] = took;
         quire_store_close(store);
         kit_remove(dir);
     }
     for (int k = 0; k < 2; k++)
-        printf("%s: %.2f GB/s plain, %.2f GB/s sealed, %.2f ms more per page of 2.25 MiB\n",
+        printf("%s: %.2f GB per CPU second plain, %.2f sealed, %.2f ms more per page of 2.25 MiB\n",
                k ? "load" : "save", PAGES * (double)bytes / best[0][k] / 1e9,
                PAGES * (double)bytes / best[1][k] / 1e9, (best[1][k] - best[0][k]) / PAGES * 1e3);
     free(page);

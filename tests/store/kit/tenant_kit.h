@@ -33,6 +33,7 @@ kit_usage kit_usage_get(quire_store *store);
 /* The one of this tenant and root; NULL: it has nothing. */
 const quire_namespace_usage *kit_usage_of(const kit_usage *u, const kit_tenant *t);
 
+/* What is said about the file of limits. */
 typedef struct kit_log {
     char last[4400];
     uint32_t n_warnings;
