@@ -121,6 +121,16 @@ static int read_number(sqlite3 *db, const char *sql, int *out)
     return rc ? rc : end;
 }
 
+/* The file's own format versions. A flipped bit there makes it one that may be read only, for good. */
+static bool is_writable(sqlite3 *db)
+{
+    sqlite3_file *file = NULL;
+    uint8_t versions[2] = {0};
+    return sqlite3_file_control(db, "main", SQLITE_FCNTL_FILE_POINTER, &file) == SQLITE_OK && file &&
+           file->pMethods && file->pMethods->xRead(file, versions, 2, 18) == SQLITE_OK && versions[0] == 1 &&
+           versions[1] == 1;
+}
+
 static quire_index_rc check_version(sqlite3 *db)
 {
     int application = 0, version = 0;
@@ -128,7 +138,8 @@ static quire_index_rc check_version(sqlite3 *db)
     if (!rc) rc = read_number(db, "PRAGMA user_version", &version);
     if (rc) return quire_index_judge(rc);
     uint32_t known = (uint32_t)version >> 16;
-    if (application == APPLICATION && version == MARK(INDEX_VERSION)) return QUIRE_INDEX_OK;
+    if (application == APPLICATION && version == MARK(INDEX_VERSION))
+        return is_writable(db) ? QUIRE_INDEX_OK : QUIRE_INDEX_DAMAGED;
     return application == APPLICATION && version == MARK(known) ? QUIRE_INDEX_FOREIGN : QUIRE_INDEX_DAMAGED;
 }
 
@@ -242,6 +253,8 @@ quire_index_rc quire_index_begin(quire_index *ix, bool write, uint32_t timeout_m
     quire_index_rc rc = make_sure_it_is_open(ix);
     if (!rc) rc = quire_index_run(ix, write ? QUIRE_SQL_BEGIN_WRITE : QUIRE_SQL_BEGIN_READ);
     ix->is_writing = !rc && write;
+    if (rc == QUIRE_INDEX_FAILED && ix->db && sqlite3_errcode(ix->db) == SQLITE_READONLY)
+        quire_index_close(ix); /* looked at again when it is opened */
     if (rc == QUIRE_INDEX_BUSY) ix->stuck_until = quire_now() + STUCK_MS * QUIRE_MS;
     if (!rc && write && !is_current(ix)) { /* replaced between the look and the lock */
         (void)quire_index_end(ix, QUIRE_INDEX_LOST);

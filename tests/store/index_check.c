@@ -82,6 +82,24 @@ static void flip_bits(char *path)
     KIT_REQUIRE(check(path) == QUIRE_INDEX_OK);
 }
 
+/* A bit that makes the file one that a later SQLite may write to, and this one may not: nothing could be saved for good. */
+static void flip_write_version(char *path)
+{
+    quire_index ix;
+    make(path);
+    quire_index_init(&ix, path);
+    KIT_REQUIRE(!quire_index_begin(&ix, true, 1000) && !quire_index_end(&ix, QUIRE_INDEX_OK));
+    kit_flip_bit(path, 18, 5);
+    kit_flip_bit(path, 27, 0); /* as if another process had written: what is cached is read again */
+    quire_index_rc rc = QUIRE_INDEX_OK;
+    for (int i = 0; i < 3 && rc != QUIRE_INDEX_DAMAGED; i++) {
+        rc = quire_index_begin(&ix, true, 1000);
+        if (!rc) (void)quire_index_end(&ix, QUIRE_INDEX_OK);
+    }
+    KIT_REQUIRE(rc == QUIRE_INDEX_DAMAGED);
+    quire_index_close(&ix);
+}
+
 int main(void)
 {
     char *dir = kit_directory(NULL), path[600];
@@ -126,6 +144,7 @@ int main(void)
             return 1;
         }
     }
+    flip_write_version(path);
     flip_bits(path);
     kit_remove(dir);
     return 0;
