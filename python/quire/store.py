@@ -391,7 +391,8 @@ class _Pages:
     def __init__(self, buffers: Seq[Buffer], page_bytes: int, writable: bool) -> None:
         if isinstance(buffers, (bytes, bytearray, memoryview, str)):
             raise TypeError("pages must be a sequence of buffers, one for each page")
-        self.views = [memoryview(buffer) for buffer in buffers]
+        given: Seq[Any] = buffers  # numpy's type says nothing about its buffer
+        self.views = [memoryview(buffer) for buffer in given]
         for view in self.views:
             if not view.c_contiguous:
                 raise ValueError("the bytes of a page must be contiguous")

@@ -15,7 +15,7 @@ from support import one_layer
 from test_store import IDENTITY, TOKENS, StoreTest, filled
 
 import quire
-from quire import store as store_module
+from quire import _store
 
 PAGE = 3000
 LONG = list(range(64 * 20))
@@ -221,7 +221,7 @@ class Raw(StoreTest):
                     load.cancel()
 
     def test_a_buffer_is_held_while_a_dropped_load_ends(self) -> None:
-        library = store_module._lib()
+        library = _store.lib()
         real, begun = library.quire_load_end, threading.Event()
 
         def slow(*arguments: Any) -> int:

@@ -21,7 +21,7 @@ from support import SOURCE, one_layer, rows
 
 import quire
 from quire import _native
-from quire import store as store_module
+from quire import _store
 
 
 class Closing(unittest.TestCase):
@@ -362,6 +362,7 @@ class Threads(unittest.TestCase):
 
 
 HEADERS = sorted((SOURCE / "include" / "quire").glob("*.h"))
+STORE_HEADER = SOURCE / "include" / "quire" / "quire_store.h"
 
 
 def declared(header: pathlib.Path) -> str:
@@ -373,7 +374,9 @@ def class_of(structure: str) -> Any:
     """The class that Python has for a structure of the headers, or None."""
     word = structure.replace("quire_", "", 1).replace("rows_out", "rows")
     found = getattr(_native, word.title().replace("_", ""), None)
-    return found or getattr(store_module, "_" + word.replace("store_", "", 1).title().replace("_", ""), None)
+    in_store = re.search(rf"\b{structure};", declared(STORE_HEADER)) is not None
+    name = word.replace("store_", "", 1).replace("namespace_usage", "usage").title().replace("_", "")
+    return found or (getattr(_store, name, None) if in_store else None)
 
 
 def structures() -> "Dict[str, List[str]]":
@@ -420,13 +423,13 @@ class Declarations(unittest.TestCase):
                 found = [(m, getattr(kind, m).offset, getattr(kind, m).size) for m in names]
                 self.assertEqual([*found, ("-", 0, ctypes.sizeof(kind))], wanted)
                 self.assertEqual(issubclass(kind, _native.Sized), wanted[0][0] == "size")
-        ours = {x for module in (_native, store_module) for x in vars(module).values()
+        ours = {x for module in (_native, _store) for x in vars(module).values()
                 if isinstance(x, type) and issubclass(x, ctypes.Structure) and x is not ctypes.Structure}
         self.assertEqual(seen, ours)
 
     def test_sizes_are_set(self) -> None:
         """In every structure that Python constructs, whatever members are given."""
-        for module in (_native, store_module):
+        for module in (_native, _store):
             for kind in vars(module).values():
                 if isinstance(kind, type) and issubclass(kind, _native.Sized):
                     self.assertEqual(kind().size, ctypes.sizeof(kind))
@@ -440,7 +443,7 @@ class Declarations(unittest.TestCase):
         version = ".".join(re.search(rf"QUIRE_VERSION_{part} (\d+)", text).group(1) for part in ("MAJOR", "MINOR", "PATCH"))
         self.assertEqual(quire.__version__, version)
         self.assertIn(f"#define QUIRE_PAGE_TOKENS {quire.PAGE_TOKENS}u\n", text)
-        self.assertIn(f"#define QUIRE_MISS_REASONS {store_module._MISS_REASONS}\n", text)
+        self.assertIn(f"#define QUIRE_MISS_REASONS {_store.MISS_REASONS}\n", text)
         self.assertIn("quire_form { QUIRE_F32 = 0, QUIRE_F16, QUIRE_BF16, QUIRE_NATIVE, QUIRE_MLX }", text)
         self.assertEqual((_native.F32, _native.F16, _native.BF16, _native.NATIVE, _native.MLX), (0, 1, 2, 3, 4))
         self.assertEqual(_native.status_name(10), "EIO")
@@ -452,7 +455,7 @@ class Declarations(unittest.TestCase):
                    "quire_miss": ctypes.c_int}
         functions = {name: (result, arguments) for header in HEADERS
                      for result, name, arguments in re.findall(r"QUIRE_API ([^;()]*?)(quire_\w+)\(([^()]*)\);", declared(header))}
-        for name, (result, arguments) in {**_native._PROTOTYPES, **store_module._PROTOTYPES}.items():
+        for name, (result, arguments) in {**_native._PROTOTYPES, **_store._PROTOTYPES}.items():
             said, given = functions[name]
             given_list = [] if given.strip() == "void" else given.split(",")
             self.assertEqual(len(arguments), len(given_list), name)
@@ -465,7 +468,7 @@ class Declarations(unittest.TestCase):
                         wanted = class_of(word) or numbers.get(word, ctypes.c_void_p)
                         self.assertIs(kind._type_, ctypes.c_void_p if rest.count("*") > 1 else wanted)
                     else:
-                        self.assertTrue(kind in (ctypes.c_void_p, ctypes.c_char_p, _native.WRITE, _native.READ))
+                        self.assertTrue(kind in (ctypes.c_void_p, ctypes.c_char_p, _native.WRITE, _native.READ, _store.USAGE_FN))
 
 
 class Environment(unittest.TestCase):

@@ -21,7 +21,7 @@ import numpy as np
 from support import one_layer, rows
 
 import quire
-from quire import store as store_module
+from quire import _store
 
 SECRET = bytes(range(32))
 IDENTITY = quire.Identity(weights="sha256:1", tokenizer="1", rope="base=10000 scale=1 dims=64", secret=SECRET)
@@ -211,19 +211,19 @@ class Store(StoreTest):
         """A load is ended once, by the thread or by the end of the process."""
         code = (f"import sys; sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})\n"
                 "from test_store import *\n"
-                "from quire import store as module\n"
+                "from quire import _store as module\n"
                 f"store = quire.Store({self.path!r}, disk_bytes=64 << 20)\n"
                 "pool = one_layer(); space = store.namespace(IDENTITY, pool.plan); s = pool.sequence()\n"
-                "real = module._lib().quire_load_end\n"
+                "real = module.lib().quire_load_end\n"
                 "def slow(*arguments):\n"
                 "    print('end', flush=True); begun.set(); time.sleep(0.2); return real(*arguments)\n"
-                "begun = threading.Event(); module._lib().quire_load_end = slow\n"
+                "begun = threading.Event(); module.lib().quire_load_end = slow\n"
                 "threading.Thread(target=space.load, args=(TOKENS, s), daemon=True).start(); begun.wait()\n")
         done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "end\n", ""))
 
     def test_a_sequence_is_busy_until_a_dropped_load_has_ended(self) -> None:
-        library = store_module._lib()
+        library = _store.lib()
         real, begun = library.quire_load_end, threading.Event()
 
         def slow(*arguments: Any) -> int:
@@ -283,6 +283,8 @@ class Tenants(StoreTest):
             self.assertEqual(space.load(TOKENS, pool.sequence()), 256)
             usage = {u.tenant_name: u for u in store.usage()}
             self.assertEqual(set(usage), {"alice", "bob"})
+            self.assertIn('quire_store_loaded_pages_total{server="a",tier="disk"} 4\n', store.metrics('server="a"'))
+            self.assertRaises(quire.QuireError, store.metrics, "server=a")
             alice = usage["alice"]
             self.assertEqual((alice.root, alice.model_name, alice.objects, alice.pinned, alice.quota_bytes), (space.root, "model", 4, 0, 0))
             self.assertEqual(space.stats["disk_bytes"], alice.bytes)
