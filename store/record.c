@@ -35,6 +35,7 @@ struct quire_mac {
     quire_allocator allocator;
     EVP_MAC *algorithm;
     EVP_MAC_CTX *keyed; /* copied for each use */
+    uint64_t seed;      /* of the hash that records of all versions have */
 };
 
 quire_mac *quire_mac_create(const quire_allocator *allocator, const uint8_t key[QUIRE_DIRECTORY_KEY])
@@ -45,6 +46,7 @@ quire_mac *quire_mac_create(const quire_allocator *allocator, const uint8_t key[
     quire_mac *m = (quire_mac *)quire_mem_take(allocator, sizeof *m);
     if (!m) return NULL;
     m->allocator = *allocator;
+    m->seed = quire_load64(key);
     m->algorithm = EVP_MAC_fetch(NULL, "HMAC", NULL);
     m->keyed = m->algorithm ? EVP_MAC_CTX_new(m->algorithm) : NULL;
     if (m->keyed && EVP_MAC_init(m->keyed, key, QUIRE_DIRECTORY_KEY, params) == 1) return m;
@@ -59,6 +61,13 @@ void quire_mac_destroy(quire_mac *m)
     EVP_MAC_CTX_free(m->keyed);
     EVP_MAC_free(m->algorithm);
     quire_mem_free(&a, m, sizeof *m);
+}
+
+/* Whoever chooses the bytes of pages does not know the seed: nothing in a page passes for a record of a later version, which
+ * would be left alone for ever. */
+uint64_t quire_record_check(const quire_mac *m, const uint8_t *block)
+{
+    return XXH3_64bits_withSeed(block, AT_CHECK, m->seed);
 }
 
 #define FLAG_SEALED 1u
@@ -85,7 +94,7 @@ bool quire_record_write(uint8_t block[QUIRE_BLOCK], const quire_mac *mac, const 
     quire_store64(block + AT_LENGTH, r->place.bytes);
     quire_store32(block + AT_FLAGS, quire_object_is_sealed(object_header) ? FLAG_SEALED : 0);
     quire_store32(block + AT_SLAB, r->place.slab);
-    quire_store64(block + AT_CHECK, XXH3_64bits(block, AT_CHECK));
+    quire_store64(block + AT_CHECK, quire_record_check(mac, block));
     quire_store64(block + AT_PLACE, r->place.at);
     quire_store64(block + AT_WRITTEN, r->written_us);
     memcpy(block + AT_TENANT, r->tenant, QUIRE_TENANT);
@@ -116,7 +125,7 @@ quire_miss quire_record_read(quire_record *out, const uint8_t block[QUIRE_BLOCK]
     *out = (quire_record){.place = *place};
     if (memcmp(block, magic, sizeof magic)) return QUIRE_MISS_MAGIC;
     if (!quire_version_is_whole(block + AT_VERSION) ||
-        quire_load64(block + AT_CHECK) != XXH3_64bits(block, AT_CHECK))
+        quire_load64(block + AT_CHECK) != quire_record_check(mac, block))
         return QUIRE_MISS_HEADER;
     out->version = quire_load32(block + AT_VERSION);
     out->place.bytes = quire_load64(block + AT_LENGTH);

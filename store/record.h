@@ -43,6 +43,8 @@ typedef struct quire_record {
 typedef struct quire_mac quire_mac;
 quire_mac *quire_mac_create(const quire_allocator *allocator, const uint8_t key[QUIRE_DIRECTORY_KEY]);
 void quire_mac_destroy(quire_mac *mac);
+/* The hash of the first bytes of a record, which all versions have. */
+uint64_t quire_record_check(const quire_mac *mac, const uint8_t *block);
 
 /* object_header: QUIRE_OBJECT_HEADER bytes. false: no memory. */
 bool quire_record_write(uint8_t block[QUIRE_BLOCK], const quire_mac *mac, const quire_record *record,

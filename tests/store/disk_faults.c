@@ -318,7 +318,7 @@ static void unknown_versions_stay(void)
                 KIT_REQUIRE(fd >= 0 && pread(fd, head, sizeof head, (off_t)at) == (ssize_t)sizeof head);
                 close(fd);
                 memcpy(head, later, sizeof later);
-                quire_store64(head + 32, XXH3_64bits(head, 32));
+                quire_store64(head + 32, kit_record_check(f.path[i], head));
                 kit_overwrite(f.path[i], at, head, sizeof head);
             } else {
                 kit_overwrite(f.path[i], at, later_object, sizeof later_object);

@@ -199,7 +199,7 @@ static void damaged_directory(void)
         EXPECT(fd >= 0 && pread(fd, head, sizeof head, (off_t)first) == (ssize_t)sizeof head);
         close(fd);
         memcpy(head + 8, later, sizeof later);
-        quire_store64(head + 32, XXH3_64bits(head, 32));
+        quire_store64(head + 32, kit_record_check(files.path[i], head));
         kit_overwrite(files.path[i], first, head, sizeof head);
         uint64_t last = first;
         for (uint64_t at = first; at != UINT64_MAX;) {

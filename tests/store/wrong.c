@@ -226,6 +226,32 @@ static void fields(void **state)
     kit_remove(dir);
 }
 
+/* What a page contains cannot pass for a record of a later version, which would be left alone for ever. */
+static void later_versions_in_pages(void **state)
+{
+    (void)state;
+    char *dir = kit_directory(NULL);
+    quire_store *store = kit_open(dir, KIT_CAP, NULL);
+    quire_disk *d = store->disk;
+    kit_scene s;
+    quire_key objects[PAGES];
+    quire_record found;
+    begin(&s, store);
+    save(&s);
+    keys_of(&s, objects);
+    quire_place place = entry_of(d, &objects[1]).place;
+    quire_buffer block = read_record(d, &objects[1]);
+    quire_store_version(block.bytes + 8, QUIRE_RECORD_VERSION + 1);
+    quire_store64(block.bytes + 32, XXH3_64bits(block.bytes, 32)); /* without the directory's key */
+    assert_int_equal(quire_record_read(&found, block.bytes, d->mac, &place), QUIRE_MISS_HEADER);
+    quire_store64(block.bytes + 32, quire_record_check(d->mac, block.bytes));
+    assert_int_equal(quire_record_read(&found, block.bytes, d->mac, &place), QUIRE_MISS_VERSION);
+    quire_buffer_destroy(&block, &d->allocator);
+    kit_scene_end(&s);
+    quire_store_close(store);
+    kit_remove(dir);
+}
+
 /* Every part of the identity gives other keys: nothing is found, whoever saved. */
 static void identities(void **state)
 {
@@ -418,6 +444,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_on_disk),
         cmocka_unit_test(fields),
+        cmocka_unit_test(later_versions_in_pages),
         cmocka_unit_test(identities),
         cmocka_unit_test(on_remote),
     };

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 void kit_files_list(kit_files *f, const char *directory)
 {
@@ -104,4 +105,13 @@ uint64_t kit_find_bytes(const char *path, uint64_t from, const void *bytes, size
     close(fd);
     free(memory);
     return found;
+}
+
+uint64_t kit_record_check(const char *slab, const uint8_t *head)
+{
+    uint64_t seed = 0; /* the beginning of the directory's key */
+    int fd = open(slab, O_RDONLY | O_CLOEXEC);
+    KIT_REQUIRE(fd >= 0 && pread(fd, &seed, sizeof seed, 24) == (ssize_t)sizeof seed);
+    close(fd);
+    return XXH3_64bits_withSeed(head, 32, seed);
 }

@@ -25,5 +25,7 @@ uint32_t kit_plain_blocks(const char *path, uint64_t *blocks, uint32_t cap);
 uint64_t kit_used_byte(const char *path, uint64_t block, uint32_t which);
 /* The first place of these bytes at or after `from`; UINT64_MAX: there is none. */
 uint64_t kit_find_bytes(const char *path, uint64_t from, const void *bytes, size_t n);
+/* The hash of a record's first 32 bytes, with the seed of the slab that it lies in. */
+uint64_t kit_record_check(const char *slab, const uint8_t *head);
 
 #endif
