@@ -38,8 +38,8 @@ static FILE *result; /* of this test: the standard files are watched */
 typedef struct heard {
     pthread_mutex_t lock;
     char lines[200][256];
-    uint32_t n;
-    quire_store *store; /* asked from within, as an engine may */
+    _Atomic uint32_t n;
+    _Atomic(quire_store *) store; /* asked from within, as an engine may */
 } heard;
 
 static void hear(void *ctx, quire_log_level level, const char *sentence)
