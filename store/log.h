@@ -19,7 +19,7 @@
     X(PAGE, 5, "damaged pages")                         \
     X(VERSION, 2, "pages of unknown versions")          \
     X(DROPPED, 2, "pages that were not saved")          \
-    X(QUOTA, 5, "tenants that reached their quota")
+    X(QUOTA, 5, "limits of tenants")
 
 typedef enum quire_event {
 #define QUIRE_EVENT_ENUM(name, lines, text) QUIRE_EVENT_##name,
