@@ -332,7 +332,12 @@ static void flip_one(damage_child *c, const char *dir, rng *r, tally *t)
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "worker") == 0) return damage_work(argv[2]);
-    uint32_t n_flips = argc > 1 ? (uint32_t)atoi(argv[1]) : 2000;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    uint32_t n_flips = 200;
+#else
+    uint32_t n_flips = 2000;
+#endif
+    if (argc > 1) n_flips = (uint32_t)atoi(argv[1]);
     uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 20261116;
     /* In memory: tens of thousands of rounds. A third argument names another place. */
     char *dir = kit_directory(argc > 3 ? argv[3] : access("/dev/shm", W_OK) ? NULL : "/dev/shm");
