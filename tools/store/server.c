@@ -101,10 +101,11 @@ static bool begin_tls(server *s, const quire_store_remote *o)
         return fail(s, SERVER_NO_TLS, "%s cannot be read or does not belong to the certificate", o->tls_key);
     s->ssl = SSL_new(s->context);
     if (!s->ssl || SSL_set_fd(s->ssl, s->fd) != 1) return fail(s, SERVER_NO_TLS, "no memory");
-    if (is_address)
-        (void)X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(s->ssl), name);
-    else
-        (void)(SSL_set1_host(s->ssl, name) && SSL_set_tlsext_host_name(s->ssl, name));
+    /* A password follows: without the name nobody knows who gets it. */
+    bool is_named = is_address ? X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(s->ssl), name) == 1
+                               : SSL_set1_host(s->ssl, name) == 1 &&
+                                     SSL_set_tlsext_host_name(s->ssl, (char *)(uintptr_t)name) == 1;
+    if (!is_named) return fail(s, SERVER_NO_TLS, "the name of the server cannot be checked");
     ERR_clear_error();
     int rc = SSL_connect(s->ssl);
     note_certificate(s);
