@@ -114,8 +114,7 @@ static void close_removed(quire_slabs *s)
             continue;
         }
         *at = slab->next;
-        close(slab->fd);
-        quire_mem_free(&s->allocator, slab, sizeof *slab);
+        close_file(s, slab);
     }
 }
 
