@@ -17,6 +17,7 @@
 #define QUOTA_FILE "quotas"
 #define QUOTA_VERSION 1u
 #define QUOTA_MAX 65536u
+#define FILE_MAX (AT_ENTRIES + ENTRY * (uint64_t)QUOTA_MAX + HASH)
 #define EVICT_MAX 256u
 static const uint8_t magic[8] = {'Q', 'U', 'I', 'R', 'E', 'Q', 'T', 0};
 /* Then entries of 16 bytes tenant and 8 bytes limit, in order of the tenants; then the hash of all before it. */
@@ -81,10 +82,9 @@ static void read_file(quire_disk *d, uint64_t size)
     quire_quotas *q = &d->quotas;
     size_t n = (size_t)size;
     bool done = false;
-    uint8_t *bytes = size > AT_ENTRIES + ENTRY * (uint64_t)QUOTA_MAX + HASH
-                         ? NULL
-                         : (uint8_t *)quire_mem_take(&d->allocator, n);
-    int fd = bytes ? openat(d->directory_fd, QUOTA_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
+    uint8_t *bytes = size > FILE_MAX ? NULL : (uint8_t *)quire_mem_take(&d->allocator, n);
+    int fd = bytes ? openat(d->directory_fd, QUOTA_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
+                   : -1; /* a FIFO would wait */
     if (fd >= 0) {
         done = pread(fd, bytes, n, 0) == (ssize_t)n && take_over(d, bytes, n);
         close(fd);

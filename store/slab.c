@@ -143,7 +143,8 @@ bool quire_slab_open_cached(quire_slabs *s, quire_slab *slab)
     name_of(slab->id, name);
     pthread_mutex_lock(&s->lock);
     if (slab->cached_fd < 0) {
-        int fd = openat(s->directory_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        int fd = openat(s->directory_fd, name,
+                        O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* a FIFO would wait */
         if (fd >= 0 && (fstat(fd, &st) || st.st_dev != slab->dev || st.st_ino != slab->ino)) {
             close(fd); /* another file has the name now */
             fd = -1;

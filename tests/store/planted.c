@@ -13,6 +13,7 @@
 #include "store/kit/raw_kit.h"
 
 #include <fcntl.h>
+#include <sqlite3.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -100,12 +101,76 @@ static void index_files(void **state)
     kit_remove(outside);
 }
 
-int main(void)
+/* The file of limits: what cannot be read is as good as none. */
+static void limits(void **state)
 {
+    static const char *const kinds[] = {"fifo", "directory", "link"};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        char *dir = kit_directory(NULL);
+        use(dir, 1);
+        plant(dir, "quotas", kinds[i], "/dev/zero");
+        alarm(60);
+        use(dir, 2);
+        alarm(0);
+        kit_remove(dir);
+    }
+}
+
+/* A slab that is open, and then something else under its name: the second load opens the file once more, for the page cache. */
+static void open_slab(void **state)
+{
+    (void)state;
+    char *dir = kit_directory(NULL);
+    kit_raw raw;
+    quire_store *store = kit_open(dir, KIT_CAP, NULL);
+    kit_raw_begin(&raw, store, BYTES);
+    kit_raw_save(&raw, 1, PAGES);
+    assert_int_equal(quire_store_flush(store, 20000), 0);
+    assert_int_equal(kit_raw_load(&raw, 1, PAGES, 5000), PAGES);
+    plant(dir, "slab-00000001", "fifo", NULL);
+    alarm(60);
+    for (int i = 0; i < 3; i++) (void)kit_raw_load(&raw, 1, PAGES, 5000);
+    kit_raw_end(&raw);
+    quire_store_close(store);
+    alarm(0);
+    kit_remove(dir);
+}
+
+/* Views and triggers in the index, which would never come to an end. */
+static void endless_index(void **state)
+{
+    static const char *const plants[] = {
+        "ALTER TABLE head RENAME TO other; CREATE VIEW head AS SELECT o.id, o.value FROM other AS o, endless",
+        "CREATE TRIGGER t AFTER INSERT ON objects BEGIN SELECT sum(x) FROM endless; END",
+    };
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        char *dir = kit_directory(NULL), path[600];
+        sqlite3 *db;
+        use(dir, 1);
+        snprintf(path, sizeof path, "%s/index", dir);
+        assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+        assert_int_equal(sqlite3_exec(db,
+                                      "CREATE VIEW endless AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL"
+                                      " SELECT x + 1 FROM c) SELECT x FROM c WHERE x < 0",
+                                      NULL, NULL, NULL),
+                         SQLITE_OK);
+        assert_int_equal(sqlite3_exec(db, plants[i], NULL, NULL, NULL), SQLITE_OK);
+        sqlite3_close(db);
+        alarm(60);
+        use(dir, 2);
+        alarm(0);
+        kit_remove(dir);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(head_of_zeros),
-        cmocka_unit_test(slabs),
-        cmocka_unit_test(index_files),
+        cmocka_unit_test(head_of_zeros), cmocka_unit_test(slabs),     cmocka_unit_test(index_files),
+        cmocka_unit_test(limits),        cmocka_unit_test(open_slab), cmocka_unit_test(endless_index),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
