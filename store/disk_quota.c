@@ -199,12 +199,19 @@ quire_status quire_disk_set_quota(quire_disk *d, const uint8_t *tenant, uint64_t
 {
     quire_index_head h;
     quire_index_rc rc = quire_disk_begin_write(d, &h); /* one process at a time */
-    if (rc) return QUIRE_EIO;
+    if (rc) {
+        say_file(d, "could not be written");
+        return QUIRE_EIO;
+    }
     pthread_mutex_lock(&d->quotas.lock);
-    if (!tenant) d->quotas.asked = bytes;
     bool done = change(d, tenant, bytes);
     d->quotas.change_s = -1; /* the file is read again, whatever has become of it */
     pthread_mutex_unlock(&d->quotas.lock);
+    if (!tenant) { /* holds for this process, whatever becomes of the file */
+        pthread_mutex_lock(&d->quotas.lock);
+        d->quotas.asked = bytes;
+        pthread_mutex_unlock(&d->quotas.lock);
+    }
     (void)quire_disk_end_write(d, &h, QUIRE_INDEX_OK);
     if (!done) {
         say_file(d, "could not be written");
