@@ -115,6 +115,13 @@ static void refresh(quire_disk *d)
     if (is_there) read_file(d, q->size);
 }
 
+/* One that is too large is none of ours. */
+uint64_t quire_disk_quota_bytes(const quire_disk *d)
+{
+    uint64_t size = d->quotas.size;
+    return size > FILE_MAX ? 0 : size;
+}
+
 static bool write_file(quire_disk *d)
 {
     quire_quotas *q = &d->quotas;
@@ -198,6 +205,11 @@ static bool change(quire_disk *d, const uint8_t *tenant, uint64_t bytes)
 quire_status quire_disk_set_quota(quire_disk *d, const uint8_t *tenant, uint64_t bytes)
 {
     quire_index_head h;
+    if (!tenant) { /* holds for this process, whatever becomes of the file */
+        pthread_mutex_lock(&d->quotas.lock);
+        d->quotas.asked = bytes;
+        pthread_mutex_unlock(&d->quotas.lock);
+    }
     quire_index_rc rc = quire_disk_begin_write(d, &h); /* one process at a time */
     if (rc) {
         say_file(d, "could not be written");
@@ -207,11 +219,6 @@ quire_status quire_disk_set_quota(quire_disk *d, const uint8_t *tenant, uint64_t
     bool done = change(d, tenant, bytes);
     d->quotas.change_s = -1; /* the file is read again, whatever has become of it */
     pthread_mutex_unlock(&d->quotas.lock);
-    if (!tenant) { /* holds for this process, whatever becomes of the file */
-        pthread_mutex_lock(&d->quotas.lock);
-        d->quotas.asked = bytes;
-        pthread_mutex_unlock(&d->quotas.lock);
-    }
     (void)quire_disk_end_write(d, &h, QUIRE_INDEX_OK);
     if (!done) {
         say_file(d, "could not be written");

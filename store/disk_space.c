@@ -105,7 +105,7 @@ uint64_t quire_disk_budget(const quire_disk *d, const quire_index_head *h)
     struct stat st;
     uint64_t index = stat(d->index_path, &st) ? 0 : (uint64_t)st.st_size;
     /* The file of limits is written anew beside the old one. */
-    uint64_t rest = 2 * (index + d->quotas.size) + SMALL_FILES + TREE_BYTES * h->n_objects;
+    uint64_t rest = 2 * (index + quire_disk_quota_bytes(d)) + SMALL_FILES + TREE_BYTES * h->n_objects;
     return h->cap_bytes > rest ? h->cap_bytes - rest : 0;
 }
 
