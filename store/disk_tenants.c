@@ -80,6 +80,7 @@ typedef struct removal {
     const quire_store_selection *selection;
     uint64_t n_removed;
     uint64_t deadline; /* moves on with every step that succeeds */
+    uint64_t dev, ino; /* of the index; 0: none yet */
 } removal;
 
 /* OK: a transaction of a whole index. AGAIN: there is none now, but there may be soon. */
@@ -88,7 +89,11 @@ static outcome begin(removal *r, quire_index_head *h)
     quire_index_rc rc = quire_disk_begin_write(r->disk, h);
     if (rc == QUIRE_INDEX_FOREIGN) return FAILED;
     if (rc) return AGAIN;
-    if (h->scan_slab >= h->scan_end) return DONE;
+    const quire_index *ix = &r->disk->writer;
+    bool is_same = !r->ino || (r->ino == ix->ino && r->dev == ix->dev);
+    r->dev = ix->dev;
+    r->ino = ix->ino;
+    if (is_same && h->scan_slab >= h->scan_end) return DONE;
     (void)quire_disk_end_write(r->disk, h, QUIRE_INDEX_OK);
     return AGAIN;
 }
@@ -108,6 +113,16 @@ static bool is_selected(const quire_store_selection *s, const quire_namespace_ro
            (!s->model_name || !strcmp(s->model_name, r->model_name));
 }
 
+/* Within the transaction: another process may have removed it, and its number may be another one's now. */
+static quire_index_rc find_again(const removal *r, int64_t ns)
+{
+    quire_namespace_row row;
+    uint32_t n;
+    quire_index_rc rc = quire_index_next_namespaces(&r->disk->writer, ns - 1, &row, 1, &n);
+    if (rc) return rc;
+    return n && row.id == ns && is_selected(r->selection, &row) ? QUIRE_INDEX_OK : QUIRE_INDEX_NONE;
+}
+
 static outcome remove_namespace(removal *r, int64_t ns)
 {
     quire_entry entries[REMOVE_MAX];
@@ -115,7 +130,9 @@ static outcome remove_namespace(removal *r, int64_t ns)
         quire_index_head h;
         outcome o = begin(r, &h);
         if (o) return o;
-        quire_index_rc rc = quire_index_in_namespace(&r->disk->writer, ns, entries, REMOVE_MAX, &n);
+        quire_index_rc rc = find_again(r, ns);
+        if (rc == QUIRE_INDEX_NONE) return end(r, &h, QUIRE_INDEX_OK);
+        if (!rc) rc = quire_index_in_namespace(&r->disk->writer, ns, entries, REMOVE_MAX, &n);
         if (rc == QUIRE_INDEX_NONE) rc = QUIRE_INDEX_OK;
         for (uint32_t i = 0; i < n && !rc; i++) rc = quire_disk_delete(r->disk, &h, &entries[i]);
         if (!rc && n < REMOVE_MAX) rc = quire_index_delete_namespace(&r->disk->writer, ns);
