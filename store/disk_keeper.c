@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "store/disk_inside.h"
 
+#include <errno.h>
 #include <sys/stat.h>
 
 #define POLL_MS 250u     /* for what could not be done at once */
@@ -224,6 +225,12 @@ static void leave_alone(found *f, uint64_t disk_bytes)
     f->at = UINT64_MAX;
 }
 
+/* The file is well, and can be opened later. */
+static bool is_short_of_means(int error)
+{
+    return error == ENOMEM || error == EMFILE || error == ENFILE;
+}
+
 static bool scan_some(quire_disk *d, quire_buffer *buffer, found *f)
 {
     quire_index_head h;
@@ -239,6 +246,7 @@ static bool scan_some(quire_disk *d, quire_buffer *buffer, found *f)
     }
     *f = (found){.slab = (uint32_t)h.scan_slab, .at = h.scan_at};
     quire_slab *slab = quire_slab_take(&d->slabs, f->slab);
+    if (!slab && is_short_of_means(errno)) return false; /* tried again later */
     if (!slab)
         f->at = UINT64_MAX;
     else if (quire_slab_read_head(&d->slabs, f->slab, key) == QUIRE_MISS_VERSION)

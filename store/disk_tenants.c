@@ -176,7 +176,8 @@ static outcome give_back(removal *r)
             if (rc == QUIRE_INDEX_NONE) rc = QUIRE_INDEX_OK;
             if (rc || !more) break;
             quire_slab *slab = quire_slab_take(&r->disk->slabs, p.slab);
-            if (slab) punched = quire_slab_punch(slab, p.at, p.bytes); /* none: the file is gone */
+            punched =
+                slab ? quire_slab_punch(slab, p.at, p.bytes) : quire_slab_is_gone(&r->disk->slabs, p.slab);
             quire_slab_give(&r->disk->slabs, slab);
             h.free_bytes -= p.bytes < h.free_bytes ? p.bytes : h.free_bytes;
             slab_at = p.slab;
@@ -218,7 +219,7 @@ static void sync_slab(void *ctx, uint32_t id, uint64_t disk_bytes)
     leftovers *l = (leftovers *)ctx;
     (void)disk_bytes;
     quire_slab *slab = quire_slab_take(&l->disk->slabs, id);
-    if (slab) l->is_synced &= fdatasync(slab->fd) == 0;
+    l->is_synced &= slab ? fdatasync(slab->fd) == 0 : quire_slab_is_gone(&l->disk->slabs, id);
     quire_slab_give(&l->disk->slabs, slab);
 }
 

@@ -83,12 +83,14 @@ static int open_file(const quire_slabs *s, uint32_t id, int flags, bool *direct)
 /* Under the lock. */
 static quire_slab *enlist(quire_slabs *s, uint32_t id, int fd, bool direct)
 {
-    struct stat st;
+    struct stat st = {0};
     quire_slab *slab = fstat(fd, &st) || !S_ISREG(st.st_mode)
                            ? NULL
                            : (quire_slab *)quire_mem_take(&s->allocator, sizeof *slab);
     if (!slab) {
+        bool is_file = S_ISREG(st.st_mode);
         close(fd);
+        errno = is_file ? ENOMEM : ENXIO;
         return NULL;
     }
     slab->id = id;
@@ -193,6 +195,14 @@ bool quire_slab_remove(quire_slabs *s, uint32_t id)
     bool gone = unlinkat(s->directory_fd, name, 0) == 0 || errno == ENOENT;
     quire_slab_forget(s, id);
     return gone;
+}
+
+bool quire_slab_is_gone(const quire_slabs *s, uint32_t id)
+{
+    struct stat st;
+    char name[24];
+    name_of(id, name);
+    return fstatat(s->directory_fd, name, &st, AT_SYMLINK_NOFOLLOW) ? errno == ENOENT : !S_ISREG(st.st_mode);
 }
 
 bool quire_slab_is_current(const quire_slabs *s, const quire_slab *slab)

@@ -47,6 +47,8 @@ quire_slab *quire_slab_take(quire_slabs *s, uint32_t id);
 void quire_slab_give(quire_slabs *s, quire_slab *slab);
 /* A new file; errno is EEXIST if there is one. */
 quire_slab *quire_slab_create(quire_slabs *s, uint32_t id, const uint8_t key[QUIRE_DIRECTORY_KEY]);
+/* Whether there is no such file: what could not be taken may be taken later otherwise. */
+bool quire_slab_is_gone(const quire_slabs *s, uint32_t id);
 /* Whether the name still stands for this file. */
 bool quire_slab_is_current(const quire_slabs *s, const quire_slab *slab);
 /* The next one who takes it opens the file anew. */
