@@ -10,7 +10,8 @@
 #include <cmocka.h>
 
 #include "store/kit/file_kit.h"
-#include "store/kit/raw_kit.h"
+#include "store/kit/tenant_kit.h"
+#include "store/record.h"
 
 #include <fcntl.h>
 #include <sqlite3.h>
@@ -165,12 +166,69 @@ static void endless_index(void **state)
     }
 }
 
+/* Numbers of slabs that no store has come to: an index that is made anew does not count up to them. */
+static void far_slabs(void **state)
+{
+    static const char *const names[] = {"slab-ffffffff", "slab-fffffffe", "slab-3fffffff", "slab-00000000"};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        char *dir = kit_directory(NULL), path[600];
+        use(dir, 1);
+        plant(dir, names[i], "zeros", NULL);
+        snprintf(path, sizeof path, "%s/index", dir);
+        assert_int_equal(unlink(path), 0);
+        kit_raw raw;
+        quire_store *store = kit_open(dir, 0, NULL);
+        kit_wait_for_scan(store);
+        kit_raw_begin(&raw, store, BYTES);
+        kit_raw_save(&raw, 2, PAGES);
+        assert_int_equal(quire_store_flush(store, 20000), 0);
+        for (uint64_t t = 1; t < 3; t++) assert_int_equal(kit_raw_load(&raw, t, PAGES, 5000), PAGES);
+        kit_raw_end(&raw);
+        quire_store_close(store);
+        kit_remove(dir);
+    }
+}
+
+/* A record with something behind the end of a name: the index would keep less than what its sum is of. */
+static void name_with_tail(void **state)
+{
+    (void)state;
+    char *dir = kit_directory(NULL), path[600];
+    uint8_t key[32], block[QUIRE_BLOCK], header[QUIRE_OBJECT_HEADER];
+    quire_record r;
+    quire_place place = {.slab = 1, .at = QUIRE_BLOCK};
+    quire_allocator a = quire_mem_allocator(NULL);
+    use(dir, 1);
+    snprintf(path, sizeof path, "%s/slab-00000001", dir);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(pread(fd, key, sizeof key, 24) == 32 &&
+                pread(fd, block, sizeof block, QUIRE_BLOCK) == QUIRE_BLOCK);
+    quire_mac *mac = quire_mac_create(&a, key);
+    assert_int_equal(quire_record_read(&r, block, mac, &place), QUIRE_MISS_NONE);
+    memcpy(header, block + QUIRE_RECORD_OBJECT, sizeof header);
+    memcpy(r.tenant_name, "a\0b", 4);
+    assert_true(quire_record_write(block, mac, &r, header));
+    assert_int_equal(pwrite(fd, block, sizeof block, QUIRE_BLOCK), QUIRE_BLOCK);
+    close(fd);
+    quire_mac_destroy(mac);
+    snprintf(path, sizeof path, "%s/index", dir);
+    assert_int_equal(unlink(path), 0);
+    quire_store *store = kit_open(dir, 0, NULL);
+    kit_wait_for_scan(store);
+    assert_int_equal(kit_usage_get(store).n, 1);
+    quire_store_close(store);
+    use(dir, 2);
+    kit_remove(dir);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 2) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(head_of_zeros), cmocka_unit_test(slabs),     cmocka_unit_test(index_files),
-        cmocka_unit_test(limits),        cmocka_unit_test(open_slab), cmocka_unit_test(endless_index),
+        cmocka_unit_test(head_of_zeros), cmocka_unit_test(slabs),          cmocka_unit_test(index_files),
+        cmocka_unit_test(limits),        cmocka_unit_test(open_slab),      cmocka_unit_test(endless_index),
+        cmocka_unit_test(far_slabs),     cmocka_unit_test(name_with_tail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
