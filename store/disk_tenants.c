@@ -229,10 +229,10 @@ static outcome clean_up(removal *r)
     outcome o = begin(r, &h);
     if (o) return o;
     leftovers l = {.disk = r->disk, .head = &h, .is_synced = true};
-    quire_slab_each(&r->disk->slabs, clean_slab, &l);
+    l.is_synced = quire_slab_each(&r->disk->slabs, clean_slab, &l);
     o = end(r, &h, QUIRE_INDEX_OK);
     if (o) return o;
-    quire_slab_each(&r->disk->slabs, sync_slab, &l);
+    l.is_synced &= quire_slab_each(&r->disk->slabs, sync_slab, &l);
     return l.is_synced ? DONE : FAILED;
 }
 

@@ -12,7 +12,9 @@
 #include "store/kit/tenant_kit.h"
 #include "store/store.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <sqlite3.h>
 #include <stdlib.h>
 #include <string.h>
@@ -192,6 +194,43 @@ static void slabs_cannot_be_opened(void **state)
     kit_remove(dir);
 }
 
+static atomic_bool is_unreadable; /* the directory, for want of descriptors */
+
+DIR *fdopendir(int fd)
+{
+    static DIR *(*real)(int);
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "fdopendir");
+    errno = EMFILE;
+    return is_unreadable ? NULL : real(fd);
+}
+
+/* Slabs that cannot be listed are not gone either: an index that knows of none would have them overwritten. */
+static void slabs_cannot_be_listed(void **state)
+{
+    (void)state;
+    char *dir = kit_directory(NULL), path[600];
+    quire_store *store = kit_open(dir, KIT_CAP, NULL);
+    save(store, 1);
+    quire_store_close(store);
+    snprintf(path, sizeof path, "%s/index", dir);
+    assert_int_equal(unlink(path), 0);
+    quire_store_options o = {.size = sizeof o, .directory = dir};
+    is_unreadable = true;
+    if (!quire_store_open(&store, &o)) {
+        save(store, 2);
+        quire_store_close(store);
+    }
+    is_unreadable = false;
+    store = kit_open(dir, 0, NULL);
+    kit_wait_for_scan(store);
+    assert_int_equal(load(store, 1), PAGES);
+    is_unreadable = true;
+    (void)remove_tenant(store, 1, QUIRE_EIO);
+    is_unreadable = false;
+    quire_store_close(store);
+    kit_remove(dir);
+}
+
 /* ------------------------------------------------------------------- limits */
 
 /* The index is locked when the store is opened: the limit holds for this process all the same. */
@@ -257,7 +296,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(number_is_used_again),    cmocka_unit_test(index_is_made_anew),
         cmocka_unit_test(slabs_cannot_be_opened),  cmocka_unit_test(limit_while_locked),
-        cmocka_unit_test(file_of_limits_is_large),
+        cmocka_unit_test(file_of_limits_is_large), cmocka_unit_test(slabs_cannot_be_listed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
