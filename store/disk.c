@@ -99,7 +99,8 @@ static void look_for_key(void *ctx, uint32_t id, uint64_t disk_bytes)
 static quire_status recover_head(quire_disk *d, bool is_ours, complaint c)
 {
     search s = {.disk = d};
-    quire_slab_each(&d->slabs, look_for_key, &s);
+    if (!quire_slab_each(&d->slabs, look_for_key, &s))
+        return complain(c, QUIRE_EIO, "%s: %s", d->directory, strerror(errno));
     if (!is_ours && !s.n_slabs)
         return complain(c, QUIRE_EIO, "%s/" HEAD_FILE " is not a file of a store; use another directory",
                         d->directory);

@@ -120,6 +120,8 @@ quire_index_rc quire_disk_give_back(quire_disk *d, quire_index_head *h, uint64_t
 #define QUIRE_NO_QUOTA UINT64_MAX
 void quire_disk_begin_quotas(quire_disk *d);
 void quire_disk_end_quotas(quire_disk *d);
+/* What the file takes. */
+uint64_t quire_disk_quota_bytes(const quire_disk *d);
 /* How many bytes the records of a tenant may take. */
 uint64_t quire_disk_quota(quire_disk *d, const uint8_t tenant[QUIRE_TENANT]);
 /* Evicts what tenants have beyond their limits. tenant NULL: all. false: could not be done. */

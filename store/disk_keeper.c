@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "store/disk_inside.h"
 
+#include <errno.h>
 #include <sys/stat.h>
 
 #define POLL_MS 250u     /* for what could not be done at once */
@@ -32,7 +33,7 @@ static void count_slab(void *ctx, uint32_t id, uint64_t disk_bytes)
 quire_index_rc quire_disk_make_index(quire_disk *d, uint64_t cap_bytes)
 {
     survey s = {.end = 1};
-    quire_slab_each(&d->slabs, count_slab, &s);
+    if (!quire_slab_each(&d->slabs, count_slab, &s)) return QUIRE_INDEX_FAILED;
     quire_index_head h = {.cap_bytes = cap_bytes,
                           .next_slab = s.end,
                           .scan_slab = 1,
@@ -178,12 +179,15 @@ static quire_index_rc add_record(quire_disk *d, quire_index_head *h, const quire
 typedef struct rest {
     const quire_index_head *head;
     uint64_t bytes;
+    uint64_t first; /* slab */
 } rest;
 
 static void count_rest(void *ctx, uint32_t id, uint64_t disk_bytes)
 {
     rest *r = (rest *)ctx;
-    if (id >= r->head->scan_slab && id < r->head->scan_end) r->bytes += disk_bytes;
+    if (id < r->head->scan_slab || id >= r->head->scan_end) return;
+    r->bytes += disk_bytes;
+    if (id < r->first) r->first = id;
 }
 
 /* What was found becomes rows, if nobody else has gone on from the same place. */
@@ -209,9 +213,10 @@ static quire_index_rc adopt_found(quire_disk *d, const found *f, uint64_t from)
         h.scan_slab++;
         h.scan_at = QUIRE_BLOCK;
     }
-    rest r = {.head = &h};
-    quire_slab_each(&d->slabs, count_rest, &r);
-    h.unscanned_bytes = r.bytes;
+    rest r = {.head = &h, .first = h.scan_end};
+    bool all = quire_slab_each(&d->slabs, count_rest, &r);
+    if (all) h.unscanned_bytes = r.bytes;
+    if (all && f->at == UINT64_MAX) h.scan_slab = r.first; /* numbers can be far apart */
     d->is_scanning = h.scan_slab < h.scan_end;
     if (!d->is_scanning) d->is_quota_due = true; /* what was evicted earlier may have been found again */
     return quire_disk_end_write(d, &h, rc);
@@ -222,6 +227,12 @@ static void leave_alone(found *f, uint64_t disk_bytes)
 {
     f->foreign[f->n_foreign++] = (quire_place){f->slab, 0, disk_bytes};
     f->at = UINT64_MAX;
+}
+
+/* The file is well, and can be opened later. */
+static bool is_short_of_means(int error)
+{
+    return error == ENOMEM || error == EMFILE || error == ENFILE;
 }
 
 static bool scan_some(quire_disk *d, quire_buffer *buffer, found *f)
@@ -239,6 +250,7 @@ static bool scan_some(quire_disk *d, quire_buffer *buffer, found *f)
     }
     *f = (found){.slab = (uint32_t)h.scan_slab, .at = h.scan_at};
     quire_slab *slab = quire_slab_take(&d->slabs, f->slab);
+    if (!slab && is_short_of_means(errno)) return false; /* tried again later */
     if (!slab)
         f->at = UINT64_MAX;
     else if (quire_slab_read_head(&d->slabs, f->slab, key) == QUIRE_MISS_VERSION)
@@ -305,7 +317,7 @@ static void remove_empty_slabs(quire_disk *d)
     quire_index_head h;
     empties e = {.disk = d, .head = &h};
     if (quire_disk_begin_write(d, &h)) return;
-    if (h.scan_slab >= h.scan_end) quire_slab_each(&d->slabs, remove_if_empty, &e);
+    if (h.scan_slab >= h.scan_end) (void)quire_slab_each(&d->slabs, remove_if_empty, &e);
     (void)quire_disk_end_write(d, &h, e.rc == QUIRE_INDEX_NONE ? QUIRE_INDEX_OK : e.rc);
 }
 

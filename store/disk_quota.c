@@ -17,6 +17,7 @@
 #define QUOTA_FILE "quotas"
 #define QUOTA_VERSION 1u
 #define QUOTA_MAX 65536u
+#define FILE_MAX (AT_ENTRIES + ENTRY * (uint64_t)QUOTA_MAX + HASH)
 #define EVICT_MAX 256u
 static const uint8_t magic[8] = {'Q', 'U', 'I', 'R', 'E', 'Q', 'T', 0};
 /* Then entries of 16 bytes tenant and 8 bytes limit, in order of the tenants; then the hash of all before it. */
@@ -81,10 +82,9 @@ static void read_file(quire_disk *d, uint64_t size)
     quire_quotas *q = &d->quotas;
     size_t n = (size_t)size;
     bool done = false;
-    uint8_t *bytes = size > AT_ENTRIES + ENTRY * (uint64_t)QUOTA_MAX + HASH
-                         ? NULL
-                         : (uint8_t *)quire_mem_take(&d->allocator, n);
-    int fd = bytes ? openat(d->directory_fd, QUOTA_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
+    uint8_t *bytes = size > FILE_MAX ? NULL : (uint8_t *)quire_mem_take(&d->allocator, n);
+    int fd = bytes ? openat(d->directory_fd, QUOTA_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
+                   : -1; /* a FIFO would wait */
     if (fd >= 0) {
         done = pread(fd, bytes, n, 0) == (ssize_t)n && take_over(d, bytes, n);
         close(fd);
@@ -113,6 +113,13 @@ static void refresh(quire_disk *d)
     q->n = 0;
     q->all = 0;
     if (is_there) read_file(d, q->size);
+}
+
+/* One that is too large is none of ours. */
+uint64_t quire_disk_quota_bytes(const quire_disk *d)
+{
+    uint64_t size = d->quotas.size;
+    return size > FILE_MAX ? 0 : size;
 }
 
 static bool write_file(quire_disk *d)
@@ -198,10 +205,17 @@ static bool change(quire_disk *d, const uint8_t *tenant, uint64_t bytes)
 quire_status quire_disk_set_quota(quire_disk *d, const uint8_t *tenant, uint64_t bytes)
 {
     quire_index_head h;
+    if (!tenant) { /* holds for this process, whatever becomes of the file */
+        pthread_mutex_lock(&d->quotas.lock);
+        d->quotas.asked = bytes;
+        pthread_mutex_unlock(&d->quotas.lock);
+    }
     quire_index_rc rc = quire_disk_begin_write(d, &h); /* one process at a time */
-    if (rc) return QUIRE_EIO;
+    if (rc) {
+        say_file(d, "could not be written");
+        return QUIRE_EIO;
+    }
     pthread_mutex_lock(&d->quotas.lock);
-    if (!tenant) d->quotas.asked = bytes;
     bool done = change(d, tenant, bytes);
     d->quotas.change_s = -1; /* the file is read again, whatever has become of it */
     pthread_mutex_unlock(&d->quotas.lock);

@@ -105,7 +105,7 @@ uint64_t quire_disk_budget(const quire_disk *d, const quire_index_head *h)
     struct stat st;
     uint64_t index = stat(d->index_path, &st) ? 0 : (uint64_t)st.st_size;
     /* The file of limits is written anew beside the old one. */
-    uint64_t rest = 2 * (index + d->quotas.size) + SMALL_FILES + TREE_BYTES * h->n_objects;
+    uint64_t rest = 2 * (index + quire_disk_quota_bytes(d)) + SMALL_FILES + TREE_BYTES * h->n_objects;
     return h->cap_bytes > rest ? h->cap_bytes - rest : 0;
 }
 
@@ -169,6 +169,7 @@ quire_index_rc quire_disk_give_back(quire_disk *d, quire_index_head *h, uint64_t
         quire_index_rc rc = quire_index_take_largest(&d->writer, &p);
         if (rc) return rc;
         quire_slab *slab = quire_slab_take(&d->slabs, p.slab);
+        if (!slab && !quire_slab_is_gone(&d->slabs, p.slab)) return QUIRE_INDEX_FAILED; /* stays free */
         /* A slab that is gone takes no space; one that cannot be punched keeps it for good. */
         if (slab) (void)quire_slab_punch(slab, p.at, p.bytes);
         quire_slab_give(&d->slabs, slab);

@@ -80,6 +80,7 @@ typedef struct removal {
     const quire_store_selection *selection;
     uint64_t n_removed;
     uint64_t deadline; /* moves on with every step that succeeds */
+    uint64_t dev, ino; /* of the index; 0: none yet */
 } removal;
 
 /* OK: a transaction of a whole index. AGAIN: there is none now, but there may be soon. */
@@ -88,7 +89,11 @@ static outcome begin(removal *r, quire_index_head *h)
     quire_index_rc rc = quire_disk_begin_write(r->disk, h);
     if (rc == QUIRE_INDEX_FOREIGN) return FAILED;
     if (rc) return AGAIN;
-    if (h->scan_slab >= h->scan_end) return DONE;
+    const quire_index *ix = &r->disk->writer;
+    bool is_same = !r->ino || (r->ino == ix->ino && r->dev == ix->dev);
+    r->dev = ix->dev;
+    r->ino = ix->ino;
+    if (is_same && h->scan_slab >= h->scan_end) return DONE;
     (void)quire_disk_end_write(r->disk, h, QUIRE_INDEX_OK);
     return AGAIN;
 }
@@ -108,6 +113,16 @@ static bool is_selected(const quire_store_selection *s, const quire_namespace_ro
            (!s->model_name || !strcmp(s->model_name, r->model_name));
 }
 
+/* Within the transaction: another process may have removed it, and its number may be another one's now. */
+static quire_index_rc find_again(const removal *r, int64_t ns)
+{
+    quire_namespace_row row;
+    uint32_t n;
+    quire_index_rc rc = quire_index_next_namespaces(&r->disk->writer, ns - 1, &row, 1, &n);
+    if (rc) return rc;
+    return n && row.id == ns && is_selected(r->selection, &row) ? QUIRE_INDEX_OK : QUIRE_INDEX_NONE;
+}
+
 static outcome remove_namespace(removal *r, int64_t ns)
 {
     quire_entry entries[REMOVE_MAX];
@@ -115,7 +130,9 @@ static outcome remove_namespace(removal *r, int64_t ns)
         quire_index_head h;
         outcome o = begin(r, &h);
         if (o) return o;
-        quire_index_rc rc = quire_index_in_namespace(&r->disk->writer, ns, entries, REMOVE_MAX, &n);
+        quire_index_rc rc = find_again(r, ns);
+        if (rc == QUIRE_INDEX_NONE) return end(r, &h, QUIRE_INDEX_OK);
+        if (!rc) rc = quire_index_in_namespace(&r->disk->writer, ns, entries, REMOVE_MAX, &n);
         if (rc == QUIRE_INDEX_NONE) rc = QUIRE_INDEX_OK;
         for (uint32_t i = 0; i < n && !rc; i++) rc = quire_disk_delete(r->disk, &h, &entries[i]);
         if (!rc && n < REMOVE_MAX) rc = quire_index_delete_namespace(&r->disk->writer, ns);
@@ -159,7 +176,8 @@ static outcome give_back(removal *r)
             if (rc == QUIRE_INDEX_NONE) rc = QUIRE_INDEX_OK;
             if (rc || !more) break;
             quire_slab *slab = quire_slab_take(&r->disk->slabs, p.slab);
-            if (slab) punched = quire_slab_punch(slab, p.at, p.bytes); /* none: the file is gone */
+            punched =
+                slab ? quire_slab_punch(slab, p.at, p.bytes) : quire_slab_is_gone(&r->disk->slabs, p.slab);
             quire_slab_give(&r->disk->slabs, slab);
             h.free_bytes -= p.bytes < h.free_bytes ? p.bytes : h.free_bytes;
             slab_at = p.slab;
@@ -201,7 +219,7 @@ static void sync_slab(void *ctx, uint32_t id, uint64_t disk_bytes)
     leftovers *l = (leftovers *)ctx;
     (void)disk_bytes;
     quire_slab *slab = quire_slab_take(&l->disk->slabs, id);
-    if (slab) l->is_synced &= fdatasync(slab->fd) == 0;
+    l->is_synced &= slab ? fdatasync(slab->fd) == 0 : quire_slab_is_gone(&l->disk->slabs, id);
     quire_slab_give(&l->disk->slabs, slab);
 }
 
@@ -211,10 +229,10 @@ static outcome clean_up(removal *r)
     outcome o = begin(r, &h);
     if (o) return o;
     leftovers l = {.disk = r->disk, .head = &h, .is_synced = true};
-    quire_slab_each(&r->disk->slabs, clean_slab, &l);
+    l.is_synced = quire_slab_each(&r->disk->slabs, clean_slab, &l);
     o = end(r, &h, QUIRE_INDEX_OK);
     if (o) return o;
-    quire_slab_each(&r->disk->slabs, sync_slab, &l);
+    l.is_synced &= quire_slab_each(&r->disk->slabs, sync_slab, &l);
     return l.is_synced ? DONE : FAILED;
 }
 

@@ -214,7 +214,7 @@ static quire_index_rc make_room(quire_disk *d, quire_index_head *h, const uint8_
         quota == QUIRE_NO_QUOTA ? QUIRE_INDEX_OK : quire_index_tenant_bytes(&d->writer, tenant, &used);
     bool tenant_is_over = quota != QUIRE_NO_QUOTA && used + need > quota;
     if (rc || (!tenant_is_over && quire_disk_taken(h) + need <= budget)) return rc;
-    if (need > quota) {
+    if (need > quota || need > budget) {
         *is_full = true;
         return QUIRE_INDEX_NONE;
     }

@@ -149,6 +149,9 @@ static quire_index_rc configure(quire_index *ix)
     (void)sqlite3_busy_handler(ix->db, wait_for_others, ix);
     (void)sqlite3_db_config(ix->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
     (void)sqlite3_db_config(ix->db, SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 0, NULL);
+    /* The schema has none; one that somebody else made may never come to an end. */
+    (void)sqlite3_db_config(ix->db, SQLITE_DBCONFIG_ENABLE_VIEW, 0, NULL);
+    (void)sqlite3_db_config(ix->db, SQLITE_DBCONFIG_ENABLE_TRIGGER, 0, NULL);
     (void)sqlite3_limit(ix->db, SQLITE_LIMIT_LENGTH, MAX_LENGTH);
     return quire_index_judge(sqlite3_exec(ix->db, settings, NULL, NULL, NULL));
 }

@@ -120,8 +120,11 @@ quire_index_rc quire_index_next_namespaces(quire_index *ix, int64_t after, quire
     *n = 0;
     sqlite3_stmt *s = quire_index_row(ix, QUIRE_SQL_NEXT_NAMESPACES, values, 2, &rc);
     if (!s) return rc;
-    for (int step = SQLITE_ROW; step == SQLITE_ROW && *n < cap && !rc; step = sqlite3_step(s))
-        rc = read_row(s, &out[(*n)++]);
+    for (int step = SQLITE_ROW; step == SQLITE_ROW && *n < cap && !rc; step = sqlite3_step(s)) {
+        rc = read_row(s, &out[*n]);
+        if (!rc && out[*n].id <= after) rc = QUIRE_INDEX_DAMAGED; /* a walk that goes back has no end */
+        after = out[(*n)++].id;
+    }
     int end = sqlite3_reset(s);
     return rc ? rc : quire_index_judge(end);
 }

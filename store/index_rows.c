@@ -205,7 +205,13 @@ quire_index_rc quire_index_newest(quire_index *ix, uint64_t *tick)
 quire_index_rc quire_index_next(quire_index *ix, int64_t after, quire_entry *out, uint32_t cap, uint32_t *n)
 {
     const int64_t values[] = {after, cap};
-    return quire_index_entries(ix, QUIRE_SQL_NEXT, values, 2, out, cap, n);
+    quire_index_rc rc = quire_index_entries(ix, QUIRE_SQL_NEXT, values, 2, out, cap, n);
+    /* Numbers are in no sum, and a walk that goes back would have no end. */
+    for (uint32_t i = 0; i < *n && !rc; i++) {
+        if (out[i].id <= after) rc = QUIRE_INDEX_DAMAGED;
+        after = out[i].id;
+    }
+    return rc;
 }
 
 static quire_index_rc count_namespace(quire_index *ix, const quire_entry *e, int64_t sign)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* store: the first block of a record. */
+#define _GNU_SOURCE
 #include "store/record.h"
 
 #include <openssl/core_names.h>
@@ -117,6 +118,13 @@ static bool is_zero(const uint8_t *bytes, size_t n)
     return !n || (!bytes[0] && !memcmp(bytes, bytes + 1, n - 1));
 }
 
+/* With an end, and zeros behind it: the index keeps what is before. */
+static bool is_name(const uint8_t *bytes)
+{
+    size_t n = strnlen((const char *)bytes, QUIRE_NAME);
+    return n < QUIRE_NAME && is_zero(bytes + n, QUIRE_NAME - n);
+}
+
 quire_miss quire_record_read(quire_record *out, const uint8_t block[QUIRE_BLOCK], const quire_mac *mac,
                              const quire_place *place)
 {
@@ -139,7 +147,7 @@ quire_miss quire_record_read(quire_record *out, const uint8_t block[QUIRE_BLOCK]
         return QUIRE_MISS_KEY;
     uint32_t flags = quire_object_is_sealed(block + QUIRE_RECORD_OBJECT) ? FLAG_SEALED : 0;
     if (quire_load32(block + AT_FLAGS) != flags || quire_load64(block + AT_RESERVED) ||
-        block[AT_TENANT_NAME + QUIRE_NAME - 1] || block[AT_MODEL_NAME + QUIRE_NAME - 1] ||
+        !is_name(block + AT_TENANT_NAME) || !is_name(block + AT_MODEL_NAME) ||
         !is_zero(block + AT_RESERVED2, AT_MAC - AT_RESERVED2) ||
         !is_zero(block + AT_ZEROS, QUIRE_RECORD_OBJECT - AT_ZEROS))
         return QUIRE_MISS_RESERVED;

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define SLAB_VERSION 1u
+#define LAST_SLAB (1u << 30) /* no store comes to this: 64 PiB were written by then */
 static const uint8_t magic[8] = {'Q', 'U', 'I', 'R', 'E', 'S', 'B', 0};
 enum { AT_VERSION = 8, AT_ID = 16, AT_RESERVED = 20, AT_KEY = 24, AT_CHECK = 56, HEAD_END = 64 };
 
@@ -83,12 +84,14 @@ static int open_file(const quire_slabs *s, uint32_t id, int flags, bool *direct)
 /* Under the lock. */
 static quire_slab *enlist(quire_slabs *s, uint32_t id, int fd, bool direct)
 {
-    struct stat st;
+    struct stat st = {0};
     quire_slab *slab = fstat(fd, &st) || !S_ISREG(st.st_mode)
                            ? NULL
                            : (quire_slab *)quire_mem_take(&s->allocator, sizeof *slab);
     if (!slab) {
+        bool is_file = S_ISREG(st.st_mode);
         close(fd);
+        errno = is_file ? ENOMEM : ENXIO;
         return NULL;
     }
     slab->id = id;
@@ -114,8 +117,7 @@ static void close_removed(quire_slabs *s)
             continue;
         }
         *at = slab->next;
-        close(slab->fd);
-        quire_mem_free(&s->allocator, slab, sizeof *slab);
+        close_file(s, slab);
     }
 }
 
@@ -144,7 +146,8 @@ bool quire_slab_open_cached(quire_slabs *s, quire_slab *slab)
     name_of(slab->id, name);
     pthread_mutex_lock(&s->lock);
     if (slab->cached_fd < 0) {
-        int fd = openat(s->directory_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        int fd = openat(s->directory_fd, name,
+                        O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* a FIFO would wait */
         if (fd >= 0 && (fstat(fd, &st) || st.st_dev != slab->dev || st.st_ino != slab->ino)) {
             close(fd); /* another file has the name now */
             fd = -1;
@@ -195,6 +198,14 @@ bool quire_slab_remove(quire_slabs *s, uint32_t id)
     return gone;
 }
 
+bool quire_slab_is_gone(const quire_slabs *s, uint32_t id)
+{
+    struct stat st;
+    char name[24];
+    name_of(id, name);
+    return fstatat(s->directory_fd, name, &st, AT_SYMLINK_NOFOLLOW) ? errno == ENOENT : !S_ISREG(st.st_mode);
+}
+
 bool quire_slab_is_current(const quire_slabs *s, const quire_slab *slab)
 {
     struct stat st;
@@ -204,26 +215,28 @@ bool quire_slab_is_current(const quire_slabs *s, const quire_slab *slab)
            st.st_ino == slab->ino;
 }
 
-void quire_slab_each(const quire_slabs *s, void (*fn)(void *ctx, uint32_t id, uint64_t disk_bytes), void *ctx)
+bool quire_slab_each(const quire_slabs *s, void (*fn)(void *ctx, uint32_t id, uint64_t disk_bytes), void *ctx)
 {
     int fd = openat(s->directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     if (!dir) {
         if (fd >= 0) close(fd);
-        return;
+        return false;
     }
-    for (struct dirent *e; (e = readdir(dir));) {
+    for (struct dirent *e; errno = 0, (e = readdir(dir));) {
         struct stat st;
         char *end, name[24];
         if (strncmp(e->d_name, "slab-", 5) != 0) continue;
         unsigned long id = strtoul(e->d_name + 5, &end, 16);
-        if (*end || id > UINT32_MAX) continue;
+        if (*end || !id || id > LAST_SLAB) continue;
         name_of((uint32_t)id, name);
         if (strcmp(name, e->d_name) == 0 && fstatat(s->directory_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
             S_ISREG(st.st_mode))
             fn(ctx, (uint32_t)id, (uint64_t)st.st_blocks * 512);
     }
+    bool all = errno == 0;
     closedir(dir);
+    return all;
 }
 
 /* -------------------------------------------------------------------- head */

@@ -47,13 +47,15 @@ quire_slab *quire_slab_take(quire_slabs *s, uint32_t id);
 void quire_slab_give(quire_slabs *s, quire_slab *slab);
 /* A new file; errno is EEXIST if there is one. */
 quire_slab *quire_slab_create(quire_slabs *s, uint32_t id, const uint8_t key[QUIRE_DIRECTORY_KEY]);
+/* Whether there is no such file: what could not be taken may be taken later otherwise. */
+bool quire_slab_is_gone(const quire_slabs *s, uint32_t id);
 /* Whether the name still stands for this file. */
 bool quire_slab_is_current(const quire_slabs *s, const quire_slab *slab);
 /* The next one who takes it opens the file anew. */
 void quire_slab_forget(quire_slabs *s, uint32_t id);
 bool quire_slab_remove(quire_slabs *s, uint32_t id); /* the file; false: something has the name still */
-/* Calls fn for every slab file. */
-void quire_slab_each(const quire_slabs *s, void (*fn)(void *ctx, uint32_t id, uint64_t disk_bytes),
+/* Calls fn for every slab file. false: there may be more. */
+bool quire_slab_each(const quire_slabs *s, void (*fn)(void *ctx, uint32_t id, uint64_t disk_bytes),
                      void *ctx);
 
 /* The directory's key from a slab's first block. VERSION: another version. MAGIC or HEADER: no slab, or damaged. */
