@@ -183,15 +183,24 @@ class Store(Shared):
     def usage(self) -> List[Usage]:
         """What every namespace has on disk. Fast: reads only the index."""
         found: List[Usage] = []
+        errors: List[BaseException] = []  # an exception cannot pass through C code
 
         def add(_: Any, pointer: Any) -> int:
-            u = pointer.contents
-            found.append(Usage(bytes(u.root), bytes(u.tenant), u.tenant_name.decode(errors="replace"),
-                               u.model_name.decode(errors="replace"), u.objects, u.bytes, u.pinned, u.quota_bytes, u.last_used_us / 1e6))
-            return 0
+            try:
+                u = pointer.contents
+                found.append(Usage(bytes(u.root), bytes(u.tenant), u.tenant_name.decode(errors="replace"),
+                                   u.model_name.decode(errors="replace"), u.objects, u.bytes, u.pinned, u.quota_bytes,
+                                   u.last_used_us / 1e6))
+                return 0
+            except BaseException as error:  # KeyboardInterrupt too
+                errors.append(error)
+                return 1
 
         with self._use() as store:
-            n.check(c.lib().quire_store_usage_each(store, c.USAGE_FN(add), None))
+            status = c.lib().quire_store_usage_each(store, c.USAGE_FN(add), None)
+        if errors:
+            raise errors[0]
+        n.check(status)
         return found
 
     def remove(self, *, root: Optional[bytes] = None, tenant: Optional[bytes] = None, tenant_name: Optional[str] = None,
