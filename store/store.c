@@ -198,8 +198,8 @@ static quire_status note_damage(void *ctx, const quire_object_info *info, const 
     damaged *d = (damaged *)ctx;
     (void)bytes;
     (void)n;
-    if (info->damage && info->damage != QUIRE_MISS_VERSION) /* another version's objects are not damaged */
-        memcpy(d->objects[d->n++].byte, info->object, 32);
+    /* Not another version's objects, nor those that could not be read: no memory, no file descriptors, an error of the disk. */
+    if (quire_miss_is_damage(info->damage)) memcpy(d->objects[d->n++].byte, info->object, 32);
     return d->n < 64 ? QUIRE_OK : QUIRE_EIO;
 }
 
