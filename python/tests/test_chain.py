@@ -189,7 +189,7 @@ class Raw(StoreTest):
                 chain, room = raw(store).chain(LONG), bytearray(PAGE)
                 space, sequence = store.namespace(IDENTITY, pool.plan), pool.sequence()
                 for begin in (lambda: chain.load_raw([room], timeout=0.5), lambda: space.begin_load(TOKENS, sequence, timeout=0.5)):
-                    load = begin()
+                    load: Any = begin()
                     timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
                     timer.start()
                     with self.assertRaises(KeyboardInterrupt):
