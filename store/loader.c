@@ -142,7 +142,7 @@ static bool is_empty(const quire_load *load)
 static void submit(quire_loader *l, quire_load *load)
 {
     pthread_mutex_lock(&l->lock);
-    QUIRE_COUNT(&l->store->counters, &load->ns->owner.counters, loads, 1);
+    if (!load->survey_only) QUIRE_COUNT(&l->store->counters, &load->ns->owner.counters, loads, 1);
     load->stage = l->store->disk ? QUIRE_STAGE_DISK : QUIRE_STAGE_REMOTE;
     if (is_empty(load)) {
         load->stage = QUIRE_STAGE_DONE;

@@ -345,7 +345,7 @@ quire_status quire_chain_save_raw(quire_chain *c, uint32_t first_page, uint32_t 
     }
     for (int t = 0; t < 2; t++) /* the first of those that are left was counted by the store */
         if (quire_store_has(store, t) && n_pages - done > 1)
-            QUIRE_COUNT(&store->counters, &c->ns->owner.counters, dropped[t], n_pages - done - 1);
+            quire_store_count_full(store, &c->ns->owner.counters, t, n_pages - done - 1);
     /* Recency of a chain is that of all its pages: once at its end, not once for each page. */
     quire_chain_touch(c, c->n_untouched == c->n_pages);
     if (n_dropped) *n_dropped = n_pages - done;

@@ -77,6 +77,14 @@ static uint32_t add(quire_remote *r, const char *host, size_t n, uint32_t port)
     return node->name;
 }
 
+/* Servers tell of hosts, and the log is told of them: no lines of their own, no commands to a terminal. */
+static bool is_host(const char *host, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (host[i] <= ' ' || host[i] > '~') return false;
+    return true;
+}
+
 uint32_t quire_node_at(quire_remote *r, const char *host, size_t n, uint32_t port)
 {
     uint32_t name = QUIRE_NO_NODE;
@@ -88,7 +96,8 @@ uint32_t quire_node_at(quire_remote *r, const char *host, size_t n, uint32_t por
             !memcmp(node->host, host, n))
             name = node->name;
     }
-    if (name == QUIRE_NO_NODE) name = add(r, host, n, port);
+    bool is_given = !r->n_places; /* by the engine: the first */
+    if (name == QUIRE_NO_NODE && (is_given || is_host(host, n))) name = add(r, host, n, port);
     quire_node *node = find(r, name);
     if (node) node->named = quire_remote_now(r);
     pthread_mutex_unlock(&r->lock);

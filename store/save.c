@@ -64,9 +64,7 @@ static bool is_within_day(disk_saver *s, uint64_t bytes)
     if (!limit) return true;
     if (day != s->day) s->day_bytes = 0;
     s->day = day;
-    if (s->day_bytes + bytes > limit) return false;
-    s->day_bytes += bytes;
-    return true;
+    return s->day_bytes + bytes <= limit;
 }
 
 static void write_items(disk_saver *s, quire_item **items, uint32_t n)
@@ -84,9 +82,12 @@ static void write_items(disk_saver *s, quire_item **items, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         puts[i] =
             (quire_disk_put){.id = items[i]->id, .payload = items[i]->blob->bytes, .seal = store->seal_disk};
-    uint64_t before = quire_now();
+    uint64_t before = quire_now(), known = quire_counted(&store->counters.known[QUIRE_DISK]);
     quire_store_tell_saved(store, quire_disk_write(store->disk, puts, n));
     quire_time_since(&store->counters.times[QUIRE_TIMED_DISK_SAVE], before);
+    /* What the disk had already was not written. */
+    known = quire_counted(&store->counters.known[QUIRE_DISK]) - known;
+    s->day_bytes += items[0]->id.bytes * (n - (known < n ? known : n));
 }
 
 void *quire_save_to_disk(void *arg)

@@ -122,10 +122,10 @@ void quire_store_close(quire_store *s)
 
 /* --------------------------------------------------------------------- offer */
 
-static void count_full(quire_store *s, quire_counters *own, int tier)
+void quire_store_count_full(quire_store *s, quire_counters *own, int tier, uint64_t n)
 {
-    QUIRE_COUNT(&s->counters, own, dropped[tier], 1);
-    quire_count(&s->counters.full[tier], 1);
+    QUIRE_COUNT(&s->counters, own, dropped[tier], n);
+    quire_count(&s->counters.full[tier], n);
 }
 
 bool quire_store_offer(quire_store *s, const quire_object_id *id, quire_blob *blob, uint32_t tiers)
@@ -143,7 +143,7 @@ bool quire_store_offer(quire_store *s, const quire_object_id *id, quire_blob *bl
         if (item && quire_queue_put(&s->queue[t], item))
             taken = true;
         else
-            count_full(s, &blob->ns->owner.counters, t);
+            quire_store_count_full(s, &blob->ns->owner.counters, t, 1);
     }
     quire_blob_drop(blob);
     return taken;
@@ -198,8 +198,8 @@ static quire_status note_damage(void *ctx, const quire_object_info *info, const 
     damaged *d = (damaged *)ctx;
     (void)bytes;
     (void)n;
-    if (info->damage && info->damage != QUIRE_MISS_VERSION) /* another version's objects are not damaged */
-        memcpy(d->objects[d->n++].byte, info->object, 32);
+    /* Not another version's objects, nor those that could not be read: no memory, no file descriptors, an error of the disk. */
+    if (quire_miss_is_damage(info->damage)) memcpy(d->objects[d->n++].byte, info->object, 32);
     return d->n < 64 ? QUIRE_OK : QUIRE_EIO;
 }
 

@@ -36,6 +36,8 @@ void *quire_save_to_remote(void *arg);
 /* Hand one page to the tiers (bits: 1 << QUIRE_DISK, 1 << QUIRE_REMOTE). Takes over one owner of the blob. true: some tier has
  * taken it. */
 bool quire_store_offer(quire_store *store, const quire_object_id *id, quire_blob *blob, uint32_t tiers);
+/* Pages that a tier did not take because its queue is full. */
+void quire_store_count_full(quire_store *store, quire_counters *own, int tier, uint64_t n);
 /* tell.c: what the log is told of. A page that did not come; pages that were or could not be saved to disk. */
 void quire_store_tell_miss(quire_store *store, quire_miss miss, int tier);
 void quire_store_tell_saved(quire_store *store, bool good);

@@ -145,7 +145,7 @@ static void apply_remote(quire_loader *l, quire_load *load, const question *q, c
             slot->from_remote = found;
         }
     }
-    if (!why) return; /* one miss for the page at which the prefix ends because of it */
+    if (!why || load->survey_only) return; /* one miss for the page at which the prefix ends because of it */
     QUIRE_COUNT(&l->store->counters, &load->ns->owner.counters, misses[why], 1);
     load->n_failed++;
 }

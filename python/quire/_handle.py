@@ -25,10 +25,12 @@ _Self = TypeVar("_Self", bound="Handle")
 
 def _destroy(destroy: Callable[[int], Any], pointer: int, process: int, token: object, on: "List[Handle]") -> None:
     # A forked child has the memory but not the threads; the parent still owns the object.
-    if os.getpid() == process:
-        destroy(pointer)
-    for other in on:
-        other._tokens.discard(token)
+    try:
+        if os.getpid() == process:
+            destroy(pointer)
+    finally:  # an interrupt that came meanwhile is raised when the library has destroyed it
+        for other in on:
+            other._tokens.discard(token)
 
 
 def _close(handle: "weakref.ref[Handle]", process: int) -> None:

@@ -183,15 +183,24 @@ class Store(Shared):
     def usage(self) -> List[Usage]:
         """What every namespace has on disk. Fast: reads only the index."""
         found: List[Usage] = []
+        errors: List[BaseException] = []  # an exception cannot pass through C code
 
         def add(_: Any, pointer: Any) -> int:
-            u = pointer.contents
-            found.append(Usage(bytes(u.root), bytes(u.tenant), u.tenant_name.decode(errors="replace"),
-                               u.model_name.decode(errors="replace"), u.objects, u.bytes, u.pinned, u.quota_bytes, u.last_used_us / 1e6))
-            return 0
+            try:
+                u = pointer.contents
+                found.append(Usage(bytes(u.root), bytes(u.tenant), u.tenant_name.decode(errors="replace"),
+                                   u.model_name.decode(errors="replace"), u.objects, u.bytes, u.pinned, u.quota_bytes,
+                                   u.last_used_us / 1e6))
+                return 0
+            except BaseException as error:  # KeyboardInterrupt too
+                errors.append(error)
+                return 1
 
         with self._use() as store:
-            n.check(c.lib().quire_store_usage_each(store, c.USAGE_FN(add), None))
+            status = c.lib().quire_store_usage_each(store, c.USAGE_FN(add), None)
+        if errors:
+            raise errors[0]
+        n.check(status)
         return found
 
     def remove(self, *, root: Optional[bytes] = None, tenant: Optional[bytes] = None, tenant_name: Optional[str] = None,
@@ -351,8 +360,15 @@ class Namespace(Shared):
         return int(found.value)
 
 
-def _end(pointer: int) -> None:
-    c.lib().quire_load_end(pointer, ctypes.byref(c_uint32()))
+class _End:
+    """Ends a load, once: the finalizer calls it, for end() too. An interrupt that comes meanwhile is raised when the library has ended the
+    load, which must not be ended again then."""
+
+    def __init__(self) -> None:
+        self.status, self.length = 0, c_uint32()
+
+    def __call__(self, pointer: int) -> None:
+        self.status = c.lib().quire_load_end(pointer, ctypes.byref(self.length))
 
 
 class Load(Handle):
@@ -364,7 +380,8 @@ class Load(Handle):
             pointer = sequence._get()
             namespace._uses(sequence.pool)
             n.check(c.lib().quire_load_begin(ctypes.byref(out), space, prompt.value, pointer, _ms(timeout)))
-            super().__init__(out.value, _end, namespace, sequence)
+            self._end = _End()
+            super().__init__(out.value, self._end, namespace, sequence)
             sequence._load = self._token
             namespace._loads.add(self)
         self._prompt = prompt
@@ -377,12 +394,11 @@ class Load(Handle):
 
     def end(self) -> int:
         """Waits for the load and returns the new length of the sequence."""
-        length = c_uint32()
         with self._lock:
-            status = c.lib().quire_load_end(self._get(), length)
-            self._ended()
-            n.check(status)
-        return int(length.value)
+            self._get()
+            self._finalizer()
+            n.check(self._end.status)
+        return int(self._end.length.value)
 
 
 class _Pages:
@@ -464,16 +480,23 @@ class Chain(Handle):
         return self.namespace.store.lookup_many([self], timeout=timeout)[0]
 
 
-class _RawEnd:
+class _RawEnd(_End):
     """Ends a raw load. The finalizer keeps it, and with it the buffers, until nothing is written to them any more."""
 
     def __init__(self, pages: _Pages) -> None:
+        super().__init__()
         self.pages: Optional[_Pages] = pages
+        self.waits = False
 
     def __call__(self, pointer: int) -> None:
-        c.lib().quire_load_cancel(pointer)
-        c.lib().quire_load_end(pointer, ctypes.byref(c_uint32()))
-        self.pages = None
+        try:
+            if not self.waits:
+                c.lib().quire_load_cancel(pointer)
+        finally:
+            try:
+                super().__call__(pointer)
+            finally:
+                self.pages = None
 
 
 class RawLoad(Handle):
@@ -502,13 +525,12 @@ class RawLoad(Handle):
     def wait(self) -> int:
         """Waits for the load and ends it. Returns the number of tokens of the prompt up to the first page that did not arrive, those before
         first_page included. The contents of the buffers of this page and of those behind it are undefined."""
-        length = c_uint32()
         with self._lock:
-            status = c.lib().quire_load_end(self._get(), length)
-            self._ended()
-            self._end.pages = None
-            n.check(status)
-        return int(length.value)
+            self._get()
+            self._end.waits = True
+            self._finalizer()
+            n.check(self._end.status)
+        return int(self._end.length.value)
 
 
 __all__ = ["Buffer", "Chain", "Identity", "Load", "Media", "Namespace", "RawLoad", "Remote", "Store", "Usage"]

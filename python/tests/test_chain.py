@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import gc
 import mmap
+import signal
+import socket
 import threading
 import time
 import unittest
@@ -178,6 +180,26 @@ class Raw(StoreTest):
             rooms = [bytearray(size) for _ in pages]
             self.assertEqual(chain.load_raw(rooms).wait(), 20 * 64)
             self.assertEqual([room[0] for room in rooms], list(range(20)))
+
+    def test_an_interrupt_while_waiting(self) -> None:
+        """It is raised when the library has ended the load: nothing may end it a second time."""
+        with socket.create_server(("127.0.0.1", 0)) as silent, one_layer() as pool:
+            remote = quire.Remote("127.0.0.1", silent.getsockname()[1], stall_ms=5000)
+            with quire.Store(remote=remote) as store:
+                chain, room = raw(store).chain(LONG), bytearray(PAGE)
+                space, sequence = store.namespace(IDENTITY, pool.plan), pool.sequence()
+                for begin in (lambda: chain.load_raw([room], timeout=0.5), lambda: space.begin_load(TOKENS, sequence, timeout=0.5)):
+                    load: Any = begin()
+                    timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
+                    timer.start()
+                    with self.assertRaises(KeyboardInterrupt):
+                        load.wait() if isinstance(load, quire.RawLoad) else load.end()
+                    timer.join()
+                    self.assertTrue(load.closed)
+                    load.close()
+                room.append(0)  # nothing holds it
+                self.assertEqual(sequence.length, 0)
+                self.assertEqual((len(chain.namespace._tokens), len(space._tokens)), (1, 0))  # the chain
 
     def test_dropped_without_waiting(self) -> None:
         """The load is ended; after that nothing holds the buffers or writes to them."""

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 from typing import Any
 
 import numpy as np
@@ -283,6 +284,8 @@ class Tenants(StoreTest):
             self.assertEqual(space.load(TOKENS, pool.sequence()), 256)
             usage = {u.tenant_name: u for u in store.usage()}
             self.assertEqual(set(usage), {"alice", "bob"})
+            with unittest.mock.patch("quire.store.Usage", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+                store.usage()
             self.assertIn('quire_store_loaded_pages_total{server="a",tier="disk"} 4\n', store.metrics('server="a"'))
             self.assertRaises(quire.QuireError, store.metrics, "server=a")
             alice = usage["alice"]

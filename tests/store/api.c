@@ -11,6 +11,7 @@
 #include "store/base.h"
 #include "store/kit/raw_kit.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static void arguments(void **state)
@@ -158,6 +159,70 @@ static void daily_budget(void **state)
     kit_remove(dir);
 }
 
+/* Pages that the disk has already are not written, and take nothing from the limit. */
+static void daily_budget_of_known(void **state)
+{
+    (void)state;
+    char *dir = kit_directory(NULL);
+    quire_store_options o = kit_options(dir, KIT_CAP, NULL);
+    quire_store *store = NULL;
+    kit_raw raw;
+    o.disk_bytes_per_day = 1050000;
+    assert_int_equal(quire_store_open(&store, &o), QUIRE_OK);
+    for (int i = 0; i < 30;
+         i++) { /* another namespace each time: it does not know what was handed in lately */
+        kit_raw_begin(&raw, store, 100000);
+        kit_raw_save(&raw, 1, 1);
+        assert_int_equal(quire_store_flush(store, 30000), QUIRE_OK);
+        kit_raw_end(&raw);
+    }
+    quire_store_stats stats = kit_stats(store);
+    assert_int_equal(stats.saved[0], 1);
+    assert_int_equal(stats.known[0], 29);
+    assert_int_equal(stats.dropped[0], 0);
+    quire_store_close(store);
+    kit_remove(dir);
+}
+
+/* Memory for everything but the pages of a walk. */
+static void *take_little(void *ctx, size_t bytes)
+{
+    void *ptr = NULL;
+    return bytes >= *(const size_t *)ctx || posix_memalign(&ptr, 64, bytes) ? NULL : ptr;
+}
+
+static void give_back(void *ctx, void *ptr, size_t bytes)
+{
+    (void)ctx;
+    (void)bytes;
+    free(ptr);
+}
+
+/* A page that cannot be read because something is lacking is not damaged. */
+static void gc_without_memory(void **state)
+{
+    (void)state;
+    char *dir = kit_directory(NULL);
+    size_t most = SIZE_MAX;
+    quire_allocator a = {.size = sizeof a, .ctx = &most, .alloc = take_little, .free = give_back};
+    quire_store_options o = kit_options(dir, KIT_CAP * 4, NULL);
+    quire_store *store = NULL;
+    kit_raw raw;
+    uint64_t n = 1;
+    o.allocator = &a;
+    assert_int_equal(quire_store_open(&store, &o), QUIRE_OK);
+    kit_raw_begin(&raw, store, 9 << 20);
+    kit_raw_save(&raw, 1, 2);
+    assert_int_equal(quire_store_flush(store, 30000), QUIRE_OK);
+    most = 8 << 20;
+    assert_int_equal(quire_store_gc(store, 0, UINT64_MAX, &n), QUIRE_OK);
+    assert_int_equal(n, 0);
+    assert_int_equal(kit_stats(store).disk_objects, 2);
+    kit_raw_end(&raw);
+    quire_store_close(store);
+    kit_remove(dir);
+}
+
 /* Saving the same again costs nothing, soon and later. */
 static void known(void **state)
 {
@@ -244,8 +309,14 @@ static void copy_and_collect(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arguments),    cmocka_unit_test(little_room), cmocka_unit_test(full_queue),
-        cmocka_unit_test(daily_budget), cmocka_unit_test(known),       cmocka_unit_test(copy_and_collect),
+        cmocka_unit_test(arguments),
+        cmocka_unit_test(little_room),
+        cmocka_unit_test(full_queue),
+        cmocka_unit_test(daily_budget),
+        cmocka_unit_test(daily_budget_of_known),
+        cmocka_unit_test(gc_without_memory),
+        cmocka_unit_test(known),
+        cmocka_unit_test(copy_and_collect),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

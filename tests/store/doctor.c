@@ -13,12 +13,17 @@
 #include "store/kit/run_kit.h"
 #include "store/kit/servers.h"
 
+#include <arpa/inet.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char out[KIT_OUTPUT];
@@ -266,6 +271,107 @@ static void configurations(void **state)
     kit_server_end(&s);
 }
 
+/* ------------------------------------------------------- servers that are none */
+
+typedef struct lie {
+    const char *command, *answer; /* "": the connection is closed */
+} lie;
+
+/* Answers every command in the bytes that have come. */
+static bool answer(int fd, const char *in, const lie *lies)
+{
+    for (; *in; in++)
+        for (const lie *l = lies; l->command; l++) {
+            if (strncmp(in, l->command, strlen(l->command)) || in[strlen(l->command)] != '\r') continue;
+            if (!*l->answer || send(fd, l->answer, strlen(l->answer), MSG_NOSIGNAL) < 0) return false;
+        }
+    return true;
+}
+
+static pid_t pretend(const lie *lies, uint32_t *port)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0 && !bind(fd, (struct sockaddr *)&a, sizeof a) && !listen(fd, 8));
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &n), 0);
+    *port = ntohs(a.sin_port);
+    pid_t pid = fork();
+    if (!pid) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (int peer; (peer = accept(fd, NULL, NULL)) >= 0; close(peer)) {
+            char in[65536];
+            for (ssize_t got; (got = recv(peer, in, sizeof in - 1, 0)) > 0;) {
+                in[got] = 0;
+                if (!answer(peer, in, lies)) break;
+            }
+        }
+        _exit(0);
+    }
+    close(fd);
+    return pid;
+}
+
+#define LIST "ls --long --timeout 2000 --remote 127.0.0.1:%u %s"
+#define SINGLE                              \
+    {"PING", "+PONG\r\n"},                  \
+    {                                       \
+        "CLUSTER", "-ERR not a cluster\r\n" \
+    }
+#define KEYS(key)                             \
+    {                                         \
+        "SCAN", "*2\r\n$1\r\n0\r\n*1\r\n" key \
+    }
+
+static void lists(void **state)
+{
+    (void)state;
+    static const struct {
+        lie lies[8];
+        int code;
+        const char *says;
+    } cases[] = {
+        {{SINGLE, KEYS("$4\r\nq1:a\r\n"), {"STRLEN", ":7\r\n"}, {"TTL", ":-1\r\n"}}, 0, "q1:a"},
+        {{SINGLE, KEYS(":5\r\n"), {"STRLEN", ":7\r\n"}, {"TTL", ":-1\r\n"}}, 1, "127.0.0.1"},
+        {{SINGLE, KEYS("*0\r\n"), {"STRLEN", ":7\r\n"}, {"TTL", ":-1\r\n"}}, 1, "127.0.0.1"},
+        {{SINGLE, KEYS("$4\r\nq1:a\r\n"), {"STRLEN", ":-7\r\n"}, {"TTL", ":-1\r\n"}},
+         1,
+         "does not answer as"},
+        {{SINGLE, KEYS("$4\r\nq1:a\r\n"), {"STRLEN", "+7\r\n"}, {"TTL", ":-1\r\n"}}, 1, "does not answer as"},
+        {{SINGLE, KEYS("$8\r\nq1:\x1b[2Ja\r\n"), {"STRLEN", ":7\r\n"}, {"TTL", ":-1\r\n"}}, 0, "[2Ja"},
+        {{SINGLE, {"SCAN", "-NO \x1b[2J\r\n"}}, 1, "NO ?[2J"},
+        {{{"PING", "-NO \x1b[2J\r\n"}}, 1, "NO ?[2J"},
+        {{{"PING", "+PONG\r\n"},
+          {"CLUSTER", "*1\r\n*3\r\n:0\r\n:9223372036854775807\r\n*2\r\n$4\r\n\x1b[2J\r\n:1\r\n"}},
+         1,
+         "?[2J:1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint32_t port;
+        pid_t pid = pretend(cases[i].lies, &port);
+        for (int json = 0; json < 2; json++) {
+            assert_int_equal(kit_quire_store(out, LIST, port, json ? "--json" : ""), cases[i].code);
+            if (!json && !strstr(out, cases[i].says)) fail_msg("no \"%s\" in:\n%s", cases[i].says, out);
+            assert_null(strchr(out, 27));
+        }
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+    }
+}
+
+/* One that closes the connection when it is asked for something is not well. */
+static void closes(void **state)
+{
+    (void)state;
+    static const lie lies[] = {{"PING", "+PONG\r\n"}, {"EXISTS", ""}, {NULL, NULL}};
+    uint32_t port;
+    pid_t pid = pretend(lies, &port);
+    assert_int_equal(examine_remote(port, ""), 1);
+    EXPECT_FINDING("remote.reach", "fault", "closed the connection");
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
 static void logins(void **state)
 {
     (void)state;
@@ -398,6 +504,8 @@ int main(void)
         cmocka_unit_test(wrong_directories),
         cmocka_unit_test(damaged_directories),
         cmocka_unit_test(configurations),
+        cmocka_unit_test(lists),
+        cmocka_unit_test(closes),
         cmocka_unit_test(logins),
         cmocka_unit_test(certificates),
         cmocka_unit_test(clusters),

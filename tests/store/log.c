@@ -243,6 +243,38 @@ static void dropped(void)
     free(h);
 }
 
+/* Of many pages that are handed in at once, too, the reason is the queue. */
+static void dropped_of_a_chain(void)
+{
+    enum { N = 64 };
+    static uint32_t tokens[N * 64];
+    static uint8_t bytes[PAGE];
+    const void *pages[N];
+    char *dir = kit_directory(NULL);
+    quire_log log;
+    heard *h = listen_to(&log);
+    quire_store *store = open_with(dir, NULL, 1, &log);
+    quire_chain *chain = NULL;
+    uint32_t n_dropped = 0;
+    kit_raw raw;
+    kit_raw_begin(&raw, store, PAGE);
+    for (uint32_t i = 0; i < N; i++) pages[i] = bytes;
+    for (uint32_t round = 0; round < 100 && !n_dropped; round++) {
+        for (uint32_t i = 0; i < N * 64; i++) tokens[i] = round;
+        EXPECT(quire_chain_create(&chain, raw.ns) == QUIRE_OK);
+        EXPECT(quire_chain_append(chain, tokens, N * 64, NULL, 0, 0) == QUIRE_OK);
+        EXPECT(quire_chain_save_raw(chain, 0, N, pages, &n_dropped) == QUIRE_OK);
+        quire_chain_destroy(chain);
+    }
+    EXPECT(n_dropped > 1);
+    expect_line(h, "pages were not saved to the disk tier: the queue is full (");
+    for (uint32_t i = 0; i < h->n; i++) EXPECT(!strstr(h->lines[i], "too large"));
+    kit_raw_end(&raw);
+    end(store, h);
+    kit_remove(dir);
+    free(h);
+}
+
 static void failing_directory(void)
 {
     char *dir = kit_directory(NULL), moved[600];
@@ -340,6 +372,7 @@ int main(void)
     names();
     damaged_directory();
     dropped();
+    dropped_of_a_chain();
     failing_directory();
     lost_node();
     full_disk();

@@ -405,6 +405,7 @@ static void round_trips(void)
     for (uint32_t i = 0; i < N; i++) KIT_REQUIRE(n[i] == SHARED * 64);
     KIT_REQUIRE(took >= latency && took < latency * 5 / 4);
     KIT_REQUIRE(reads == SHARED + N * OWN);
+    KIT_REQUIRE(quire_counted(&scripted.counters.loads) == 0); /* a question is no load */
     kit_raw_end(&raw);
     scripted_end();
 }

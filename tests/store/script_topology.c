@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "store/kit/world.h"
+#include "store/node.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -342,6 +343,22 @@ static void name_leads_elsewhere(void **state)
     end(lane);
 }
 
+/* The log is told of hosts that servers name. */
+static void hosts(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"a\nb", "a b", "\x1b[2J", "a\x7f", "\xc2\x9b", "\xff", ""};
+    world_begin(&w);
+    (void)world_add(&w, "10.0.0.1", 7000, -1);
+    quire_lane *lane = begin_lane("10.0.0.1", NULL);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(quire_node_at(w.remote, wrong[i], strlen(wrong[i]), 1), QUIRE_NO_NODE);
+    assert_int_equal(quire_node_at(w.remote, "a\0b", 3, 1), QUIRE_NO_NODE);
+    assert_int_not_equal(quire_node_at(w.remote, "fe80::1%eth0", 12, 1), QUIRE_NO_NODE);
+    assert_int_not_equal(quire_node_at(w.remote, "a_b-c.example", 13, 1), QUIRE_NO_NODE);
+    end(lane);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -354,6 +371,7 @@ int main(void)
         cmocka_unit_test(only_new),
         cmocka_unit_test(sentences),
         cmocka_unit_test(name_leads_elsewhere),
+        cmocka_unit_test(hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,6 +94,27 @@ static void shares(void **state)
     kit_remove(dir);
 }
 
+/* A terminal takes U+009B for the beginning of a command, as it does the escape character. */
+static void names_on_a_terminal(void **state)
+{
+    (void)state;
+    char *dir = kit_directory(NULL);
+    quire_store *store = kit_open(dir, KIT_CAP, NULL);
+    kit_tenant t;
+    kit_tenant_begin(&t, store, 1,
+                     "ac\xc2\x9b"
+                     "2Jme \xc3\xa4",
+                     "m\xc2\x9b", PAGE);
+    kit_raw_save(&t.raw, 1, 1);
+    kit_tenants_flush(store);
+    kit_tenant_end(&t);
+    quire_store_close(store);
+    assert_int_equal(kit_quire_store(out, "du --dir %s --by namespace", dir), 0);
+    (void)line_with("ac??2Jme \xc3\xa4");
+    assert_null(strstr(out, "\xc2\x9b"));
+    kit_remove(dir);
+}
+
 static void expect_objects(const char *dir, unsigned n)
 {
     char words[64];
@@ -162,7 +183,7 @@ static void limits(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(shares), cmocka_unit_test(removals),
-                                       cmocka_unit_test(limits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(shares), cmocka_unit_test(names_on_a_terminal),
+                                       cmocka_unit_test(removals), cmocka_unit_test(limits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -224,6 +224,15 @@ const char *tool_bytes(char *text, double bytes)
     return text;
 }
 
+char *tool_plain(char *text)
+{
+    for (unsigned char *c = (unsigned char *)text; *c; c++) {
+        if (*c < 0x20 || *c == 0x7f) *c = '?';
+        if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0) c[0] = c[1] = '?'; /* the same in UTF-8 */
+    }
+    return text;
+}
+
 void tool_json_string(FILE *file, const char *text)
 {
     fputc('"', file);

@@ -114,6 +114,10 @@ bool tool_word(const char **text, char *word, size_t size);
 enum { TOOL_BYTES_SIZE = 32 };
 const char *tool_bytes(char *text, double bytes);
 
+/* Text that others wrote, such as names and answers of servers, made fit for a terminal: control characters, of which terminals take
+ * some for commands, become '?'. Returns text. */
+char *tool_plain(char *text);
+
 /* A string between quotes, as JSON wants it. */
 void tool_json_string(FILE *file, const char *text);
 

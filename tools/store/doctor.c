@@ -16,7 +16,7 @@ void doctor_say(doctor *d, const char *check, severity how, const char *to_do, c
     va_end(args);
     d->n[how]++;
     if (!d->options->json) {
-        printf("%-8s %-18s %s\n", names[how], check, text);
+        printf("%-8s %-18s %s\n", names[how], check, tool_plain(text));
         if (to_do) printf("%-27s %s\n", "", to_do);
         return;
     }

@@ -264,6 +264,10 @@ void doctor_look_at_remote(doctor *d)
         if (nodes.is_cluster) look_at_cluster(d, &s, &nodes);
         server_close(&s);
         for (uint32_t i = 0; i < nodes.n_nodes; i++) look_at_node(d, &nodes.node[i], !nodes.is_cluster);
+    } else {
+        doctor_say(d, "remote.reach", SEVERITY_FAULT, "Look into the server's log.",
+                   "%s:%u closed the connection, or stopped answering, while it was asked.", given.host,
+                   given.port);
     }
     server_close(&s);
 }

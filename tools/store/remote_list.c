@@ -67,19 +67,24 @@ static bool look_at_keys(const store_options *o, server *s, const valkeyReply *k
     bool good = true;
     for (size_t i = 0; i < keys->elements && good; i++) {
         const valkeyReply *k = keys->element[i];
-        good = server_send(s, "STRLEN %b", k->str, k->len) && server_send(s, "TTL %b", k->str, k->len);
+        good =
+            k->str && server_send(s, "STRLEN %b", k->str, k->len) && server_send(s, "TTL %b", k->str, k->len);
     }
     for (size_t i = 0; i < keys->elements && good; i++) {
         valkeyReply *length = server_reply(s), *ttl = length ? server_reply(s) : NULL;
         good = length && ttl;
-        for (const valkeyReply *r = length; r && good; r = r == length ? ttl : NULL)
+        const char *key = keys->element[i]->str ? tool_plain(keys->element[i]->str) : "";
+        for (valkeyReply *r = length; r && good; r = r == length ? ttl : NULL)
             if (r->type == VALKEY_REPLY_ERROR) {
-                (void)snprintf(s->why, sizeof s->why, "%s", r->str);
+                (void)snprintf(s->why, sizeof s->why, "%s", tool_plain(r->str));
+                good = false;
+            } else if (r->type != VALKEY_REPLY_INTEGER || (r == length && r->integer < 0)) {
+                (void)snprintf(s->why, sizeof s->why, "it does not answer as a Valkey or Redis server does");
                 good = false;
             }
         if (good && ttl->integer != -2) { /* gone meanwhile */
             add(sum, (uint64_t)length->integer, ttl->integer);
-            if (o->list_long) print_key(o, keys->element[i]->str, (uint64_t)length->integer, ttl->integer);
+            if (o->list_long) print_key(o, key, (uint64_t)length->integer, ttl->integer);
         }
         freeReplyObject(length);
         freeReplyObject(ttl);
@@ -94,7 +99,8 @@ static bool scan(const store_options *o, server *s, sums *sum)
         valkeyReply *r = server_ask(s, "SCAN %s MATCH q1:* COUNT 500", cursor);
         bool good = r && r->type == VALKEY_REPLY_ARRAY && r->elements == 2 && r->element[0]->str &&
                     r->element[1]->type == VALKEY_REPLY_ARRAY;
-        if (r && r->type == VALKEY_REPLY_ERROR) (void)snprintf(s->why, sizeof s->why, "%s", r->str);
+        if (r && r->type == VALKEY_REPLY_ERROR)
+            (void)snprintf(s->why, sizeof s->why, "%s", tool_plain(r->str));
         if (good) {
             (void)snprintf(cursor, sizeof cursor, "%s", r->element[0]->str);
             good = look_at_keys(o, s, r->element[1], sum);

@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "store/server.h"
 
+#include "common/tool.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,12 +20,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+/* No reply that the commands ask for is larger or has more parts. */
+#define MAX_REPLY (64u << 20)
+#define MAX_PARTS (1 << 20)
+
 static bool fail(server *s, server_state state, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
     (void)vsnprintf(s->why, sizeof s->why, format, args);
     va_end(args);
+    (void)tool_plain(s->why);
     s->state = state;
     return false;
 }
@@ -157,12 +164,14 @@ valkeyReply *server_reply(server *s)
     char bytes[16384];
     void *reply = NULL;
     if (s->fd < 0) return NULL;
-    for (;;) {
+    for (size_t all = 0; all < MAX_REPLY;) {
         if (valkeyReaderGetReply(s->reader, &reply) != VALKEY_OK) return NULL;
         if (reply) return (valkeyReply *)reply;
         ssize_t n = s->ssl ? SSL_read(s->ssl, bytes, sizeof bytes) : recv(s->fd, bytes, sizeof bytes, 0);
         if (n <= 0 || valkeyReaderFeed(s->reader, bytes, (size_t)n) != VALKEY_OK) return NULL;
+        all += (size_t)n;
     }
+    return NULL;
 }
 
 valkeyReply *server_ask(server *s, const char *format, ...)
@@ -199,6 +208,7 @@ bool server_open(server *s, const quire_store_remote *remote, const server_addre
     s->address = *address;
     s->reader = valkeyReaderCreate();
     if (!s->reader) return fail(s, SERVER_UNREACHABLE, "no memory");
+    s->reader->maxelements = MAX_PARTS;
     if (!connect_to(s, timeout_ms)) return false;
     (void)signal(SIGPIPE, SIG_IGN);
     if (remote->tls && !begin_tls(s, remote)) return false;
@@ -221,11 +231,13 @@ void server_close(server *s)
 
 static void add_node(server_nodes *nodes, const server *s, const valkeyReply *r, bool is_master)
 {
-    if (r->type != VALKEY_REPLY_ARRAY || r->elements < 2 || r->element[1]->type != VALKEY_REPLY_INTEGER)
+    if (r->type != VALKEY_REPLY_ARRAY || r->elements < 2 || r->element[1]->type != VALKEY_REPLY_INTEGER ||
+        r->element[1]->integer < 1 || r->element[1]->integer > 65535)
         return;
     server_address a = {.port = (uint32_t)r->element[1]->integer};
     const char *host = r->element[0]->str;
     (void)snprintf(a.host, sizeof a.host, "%s", host && *host && strcmp(host, "?") ? host : s->address.host);
+    (void)tool_plain(a.host);
     for (uint32_t i = 0; i < nodes->n_nodes; i++)
         if (nodes->node[i].port == a.port && !strcmp(nodes->node[i].host, a.host)) return;
     if (nodes->n_nodes == SERVER_MAX_NODES) return;
@@ -244,8 +256,9 @@ bool server_list(server *s, server_nodes *out)
         for (size_t i = 0; i < r->elements; i++) {
             const valkeyReply *range = r->element[i];
             if (range->type != VALKEY_REPLY_ARRAY || range->elements <= of) continue;
-            if (of == 2)
-                out->n_slots += (uint32_t)(range->element[1]->integer - range->element[0]->integer + 1);
+            long long first = range->element[0]->integer, last = range->element[1]->integer;
+            if (of == 2 && first >= 0 && first <= last && last < 16384)
+                out->n_slots += (uint32_t)(last - first + 1);
             add_node(out, s, range->element[of], of == 2);
         }
     freeReplyObject(r);

@@ -125,8 +125,10 @@ static void print_json(const shares *s, const share *one)
 /* A name and, if there is none, the beginning of the number. */
 static void print_name(const char *name, const uint8_t *number, size_t n, const char *otherwise)
 {
+    char plain[64];
     if (*name) {
-        printf("%-24s ", name);
+        (void)snprintf(plain, sizeof plain, "%s", name);
+        printf("%-24s ", tool_plain(plain));
     } else if (number) {
         store_print_hex(stdout, number, n);
         printf("%*s ", n < 12 ? 24 - 2 * (int)n : 0, "");

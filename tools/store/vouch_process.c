@@ -57,6 +57,7 @@ static const struct {
     {"-gan", NULL, ALWAYS, "changes positions"},
     {"--rope-*", "LLAMA_ARG_ROPE_SCALE", ROPE, "changes RoPE, and --rope is not given"},
     {"--yarn-*", "LLAMA_ARG_YARN_ORIG_CTX", ROPE, "changes RoPE, and --rope is not given"},
+    {"--override-kv", NULL, ALWAYS, "changes the model"},
     {"--models-preset", "LLAMA_ARG_MODELS_PRESET", ALWAYS, "takes flags from a file that is not read here"},
     {NULL, "LLAMA_ARG_ROPE_SCALING_TYPE", ROPE, "changes RoPE, and --rope is not given"},
     {NULL, "LLAMA_ARG_ROPE_FREQ_BASE", ROPE, "changes RoPE, and --rope is not given"},
@@ -78,11 +79,19 @@ static bool matters(const store_options *o, trap_kind kind, const char *value, b
            (kind == ROPE && !o->rope) || (kind == OPEN && is_rotation_open && !is_off(value));
 }
 
+/* llama.cpp takes --context_shift for --context-shift. */
+static bool begins(const char *word, const char *name, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (word[i] != name[i] && !(word[i] == '_' && name[i] == '-' && i >= 2)) return false;
+    return true;
+}
+
 static bool is_flag(const char *word, const char *name)
 {
     size_t n = strlen(name);
-    if (name[n - 1] == '*') return strncmp(word, name, n - 1) == 0;
-    return strncmp(word, name, n) == 0 && (!word[n] || word[n] == '=');
+    if (name[n - 1] == '*') return begins(word, name, n - 1);
+    return begins(word, name, n) && (!word[n] || word[n] == '=');
 }
 
 static int judge_flags(const store_options *o, const words *w, bool is_rotation_open)
