@@ -17,6 +17,7 @@
 #define MAX_LENGTH 1000000 /* bounds what damaged lengths can ask for */
 #define STUCK_MS 1000u     /* for so long nobody waits behind a lock that did not come */
 #define STUCK_WAIT_MS 20u
+#define COMMIT_MS 2000u /* what readers may take when a transaction ends */
 
 /* As a user_version, which is signed: version and complement. */
 #define MARK(version) ((int)((version) << 16 | (~(version)&0xffffu)))
@@ -272,6 +273,8 @@ quire_index_rc quire_index_end(quire_index *ix, quire_index_rc rc)
     quire_index_rc end = QUIRE_INDEX_OK;
     if (!rc && ix->is_writing && !is_current(ix))
         rc = QUIRE_INDEX_LOST; /* never into a file without a name */
+    /* Writing pages may have taken longer than what was left: readers get the time to end, however long it took. */
+    if (ix->is_writing) ix->deadline = quire_deadline(COMMIT_MS);
     if (!rc) rc = end = quire_index_run(ix, QUIRE_SQL_COMMIT);
     if (rc && !sqlite3_get_autocommit(ix->db)) end = quire_index_run(ix, QUIRE_SQL_ROLLBACK);
     ix->is_writing = false;

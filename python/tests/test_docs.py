@@ -16,7 +16,7 @@ class Docs(unittest.TestCase):
         text = (SOURCE / "docs" / "python.md").read_text()
         text = re.sub(r"\n## mlx-lm\n.*?(?=\n## )", "", text, flags=re.S)  # needs MLX; it has tests of its own
         blocks = re.findall(r"```python\n(.*?)```", text, re.S)
-        self.assertEqual(len(blocks), 3)
+        self.assertEqual(len(blocks), 4)
         for block in blocks:
             with self.subTest(block=block.splitlines()[0]):
                 done = subprocess.run([sys.executable, "-W", "error", "-c", block], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

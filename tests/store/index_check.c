@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* The check of an index: finds rows and parts of the schema that SQLite takes for good. */
+#define _GNU_SOURCE
 #include "store/index.h"
 #include "store/kit/file_kit.h"
 #include "store/kit/sqlite_kit.h"
 
+#include <pthread.h>
 #include <sqlite3.h>
 #include <string.h>
 #include <unistd.h>
@@ -142,6 +144,34 @@ static void flip_row_number(char *path)
     KIT_REQUIRE(n_steps < 10 && rc == QUIRE_INDEX_DAMAGED);
 }
 
+static void *read_a_while(void *arg)
+{
+    quire_index *ix = (quire_index *)arg;
+    usleep(400000);
+    KIT_REQUIRE(!quire_index_end(ix, QUIRE_INDEX_OK));
+    return NULL;
+}
+
+/* A transaction that took longer than its own time limit is committed all the same, when a reader has ended. */
+static void commit_late(char *path)
+{
+    quire_index writer, reader;
+    quire_index_head h;
+    pthread_t thread;
+    make(path);
+    quire_index_init(&writer, path);
+    quire_index_init(&reader, path);
+    KIT_REQUIRE(!quire_index_begin(&writer, true, 100) && !quire_index_read_head(&writer, &h));
+    KIT_REQUIRE(!quire_index_begin(&reader, false, 100) && !quire_index_read_head(&reader, &h));
+    usleep(200000);
+    KIT_REQUIRE(!pthread_create(&thread, NULL, read_a_while, &reader));
+    h.cap_bytes += 4096;
+    KIT_REQUIRE(!quire_index_write_head(&writer, &h) && !quire_index_end(&writer, QUIRE_INDEX_OK));
+    pthread_join(thread, NULL);
+    quire_index_close(&writer);
+    quire_index_close(&reader);
+}
+
 int main(void)
 {
     char *dir = kit_directory(NULL), path[600];
@@ -161,6 +191,7 @@ int main(void)
             return 1;
         }
     }
+    commit_late(path);
     /* Free space that cannot be is no space. */
     sqlite3 *db;
     quire_index ix;

@@ -20,6 +20,8 @@ static int open_namespace(store_options *o, quire_store *store, const slot_layou
     int code = store_identity(o, &id);
     if (code) return code;
     slot_rows_print(layout, rows, sizeof rows);
+    if (strlen(rows) + 1 >= sizeof rows) /* a part of it would not be an identity */
+        return tool_failed(o->command, "the layers of this model are too many to be described");
     snprintf(text, sizeof text, "%s kv=%s " VOUCHED, rows, o->kv ? o->kv : "stock");
     quire_status status = quire_namespace_create_raw(ns, store, &id, text, layout->page_bytes);
     return status ? tool_failed(o->command, "%s", quire_status_text(status)) : TOOL_OK;
