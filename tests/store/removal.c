@@ -141,7 +141,7 @@ static void index_is_made_anew(void **state)
     kit_remove(dir);
 }
 
-static bool is_short; /* of memory for slabs */
+static atomic_bool is_short; /* of memory for slabs */
 
 static void *take(void *ctx, size_t bytes)
 {
