@@ -64,8 +64,9 @@ QUIRE_API const char *quire_version(void);                    /* "0.2.0" */
 
 /* --------------------------------------------------------- instruction sets */
 
-/* The inner loops exist in variants: "c", "neon", "avx2", "avxvnni", "avx512", "amx". The library uses the best one
- * that the machine supports. Encoded bytes are identical with all variants; attention outputs differ by rounding. */
+/* The inner loops exist in variants: "c", "neon", "neon-dotprod", "neon-i8mm", "avx2", "avxvnni", "avx512vnni", "avx512", "amx". The
+ * library uses the best one that the machine supports. Encoded bytes are identical with all variants; attention outputs differ by
+ * rounding. */
 QUIRE_API const char *quire_isa_in_use(void);
 QUIRE_API const char *quire_isa_at(uint32_t index); /* supported variants, "c" first; NULL past the end */
 /* Selects a variant, for tests and benchmarks; call it while nothing else computes. NULL: the default choice again.

@@ -25,7 +25,9 @@ typedef struct quire_pool_stats {
     size_t size;
     size_t budget_bytes;
     size_t used_bytes;                /* pages in use, and pages reserved for a running conversion */
-    size_t resident_bytes;            /* pages in use and free pages kept for reuse; never above the budget */
+    size_t resident_bytes;            /* pages in use and free pages kept for reuse; never above the budget.
+                                       * The process can have 2 MiB more per page size: a huge OS page that is
+                                       * partly free */
     size_t peak_bytes;                /* largest resident_bytes so far */
     uint64_t n_pages;                 /* pages in use now */
     uint64_t n_copies;                /* pages copied because a fork wrote to them */

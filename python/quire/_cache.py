@@ -10,7 +10,7 @@ import weakref
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, BinaryIO, Iterator, List, Optional, Sequence as Seq, Tuple, Type, Union
+from typing import Any, BinaryIO, ContextManager, Iterable, Iterator, List, Optional, Sequence as Seq, Tuple, Type, Union
 
 import numpy as np
 
@@ -19,13 +19,14 @@ from ._handle import Handle, Shared
 from ._shapes import Layer, Ring
 from ._stream import Reader, Writer
 from ._workspace import Workspace
-from .attend import AnyMask, Call, per_sequence
+from .attend import AnyMask, job_of, mask_of, n_queries_of, per_sequence, place, settings
 from .errors import QuireError
 from .plan import Plan
-from .rows import AnyRows, Array, MlxRows, NativeRows, describe, empty_mlx, numpy_dtype, side_of
+from .rows import AnyRows, Array, MlxRows, NativeRows, describe, empty_mlx, numpy_dtype, side_of, whole
 from .threads import Threads
 
 _NEW = 1  # QUIRE_CONVERT_NEW
+_MASK = ctypes.sizeof(n.Mask)
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,10 @@ class Pool(Shared):
             Handle.close(other)  # a sequence whose step or load another thread is giving up is waited for
 
     def shape(self, layer: int) -> Layer:
-        if not 0 <= layer < self.plan.n_layers:
-            raise ValueError(f"there is no layer {layer}; the plan has {self.plan.n_layers} layers")
-        return self.plan.layers[layer]
+        layers = self.plan.layers
+        if not 0 <= layer < len(layers):
+            raise ValueError(f"there is no layer {layer}; the plan has {len(layers)} layers")
+        return layers[layer]
 
     def sequence(self, *, max_tokens: int = 0, sinks: int = 0, spare_tokens: int = 0) -> Sequence:
         """A new sequence. With max_tokens it is a ring that keeps the first `sinks` tokens (see Ring)."""
@@ -110,13 +112,13 @@ class Pool(Shared):
 
     # -------------------------------------------------------------- attention
 
-    @contextmanager
-    def _workspace(self) -> Iterator[Workspace]:
+    def _compute(self, options: Optional[n.AttendOptions], jobs: bytes, count: int) -> None:
+        """quire_attend() with a workspace that no other call uses."""
         with self._lock:
             self._get()
             space = self._workspaces.pop() if self._workspaces else Workspace(self._threads)
         try:
-            yield space
+            n.check(n.lib.quire_attend(space._get(), options, jobs, count, n.JOB))
         finally:
             with self._lock:
                 if self._closing:
@@ -137,30 +139,23 @@ class Pool(Shared):
         evicted rows that a query would see; spare_tokens keeps more rows.
         """
         shape = self.shape(layer)
-        call = Call(shape, partial=partial, **options)
+        chosen = settings(shape, partial, **options) if options or partial else None
         count = len(sequences)
         if len(q) != count:
             raise ValueError(f"{len(q)} arrays of queries were given for {count} sequences")
         mask_list, out_list = per_sequence(masks, count, "masks"), per_sequence(out, count, "outputs")
         position_list = per_sequence(positions, count, "positions")
-        jobs = (n.AttendJob * max(count, 1))()
+        jobs: List[bytes] = []
         results: List[Any] = []
         keep: List[Any] = []
-        with ExitStack() as locks:
-            for sequence in sorted(set(sequences), key=id):
-                locks.enter_context(sequence._lock)
+        with _locks(sequences):
             for i, sequence in enumerate(sequences):
                 if sequence.pool is not self:
                     raise ValueError("a sequence belongs to another pool")
-                asked = q[i]
-                job, result = call.job(sequence._get(), layer, sequence.ring, asked, out_list[i], dtype, position_list[i])
-                if mask_list[i] is not None:
-                    job.mask = ctypes.pointer(call.mask(mask_list[i], job.n_queries))
-                jobs[i] = job
-                keep.append((job, asked))  # with the job the tiles and the mask that it points to; q[i] may be made when it is asked for
+                job, result = sequence._job(shape, layer, q[i], out_list[i], mask_list[i], position_list[i], dtype, partial, keep)
+                jobs.append(job)
                 results.append(result)
-            space = locks.enter_context(self._workspace())
-            n.check(n.lib.quire_attend(space._get(), call.options, jobs, count, ctypes.sizeof(n.AttendJob)))
+            self._compute(chosen, b"".join(jobs), count)
         return results
 
     def __repr__(self) -> str:
@@ -196,17 +191,17 @@ class Sequence(Handle):
         pool._sequences.add(self)
 
     def _get(self) -> int:
-        if self._load in self._tokens:
+        if self._load is not None and self._load in self._tokens:
             raise QuireError("EBUSY", "the sequence is being loaded")
-        return super()._get()
+        return self._pointer or super()._get()
 
     def close(self) -> None:
         """Destroys the sequence. Raises QuireError with status EBUSY while it is part of an open step or is being loaded."""
         with self._lock:
             if self._step in self._tokens:
                 raise QuireError("EBUSY", "the sequence is part of an open step")
-            if not self.closed:
-                self._get()
+            if self._pointer:
+                self._get()  # raises while it is being loaded
             super().close()
 
     @property
@@ -257,10 +252,24 @@ class Sequence(Handle):
                 step.append_rows(layer, 0, k_rows, v_rows, dtype=dtype)
 
     def attend(self, q: Array, layer: int = 0, *, out: Optional[Array] = None, mask: AnyMask = None,
-               position: Optional[int] = None, **options: Any) -> Any:
+               position: Optional[int] = None, dtype: Optional[str] = None, partial: bool = False, **options: Any) -> Any:
         """Attention over the committed rows: Pool.attend() for one sequence."""
-        return self.pool.attend([self], [q], layer, out=None if out is None else [out], masks=[mask],
-                                positions=None if position is None else [position], **options)[0]
+        shape = self.pool.shape(layer)
+        chosen = settings(shape, partial, **options) if options or partial else None
+        keep: List[Any] = []
+        with self._lock:
+            job, result = self._job(shape, layer, q, out, mask, position, dtype, partial, keep)
+            self.pool._compute(chosen, job, 1)
+        return result
+
+    def _job(self, shape: Layer, layer: int, q: Array, out: Optional[Array], mask: AnyMask, position: Optional[int], dtype: Optional[str],
+             partial: bool, keep: List[Any]) -> Tuple[bytes, Any]:
+        """A quire_attend_job over the committed rows, and the object that the call will fill. What the job points to is added to `keep`."""
+        count = n_queries_of(q)
+        placed, result = place(shape, q, out, dtype, partial, count)
+        masked = None if mask is None else mask_of(mask, count, shape, keep)
+        keep.append((q, masked))  # the queries may have been made when they were asked for
+        return job_of(shape, placed, count, self._get(), layer, self.ring, position, masked, keep), result
 
     # -------------------------------------------------------------- changes
 
@@ -346,6 +355,19 @@ class Sequence(Handle):
         return "<quire.Sequence, closed>" if self.closed else f"<quire.Sequence {self.policy}, {self.length} tokens>"
 
 
+@contextmanager
+def _all_locks(sequences: Iterable[Sequence]) -> Iterator[None]:
+    with ExitStack() as locks:
+        for sequence in sorted(set(sequences), key=id):
+            locks.enter_context(sequence._lock)
+        yield
+
+
+def _locks(sequences: Seq[Sequence]) -> ContextManager[Any]:
+    """Locks all of the sequences, in the same order in every thread."""
+    return sequences[0]._lock if len(sequences) == 1 else _all_locks(sequences)
+
+
 class Step(Handle):
     """At the end of a with block the step is committed; an exception in the block aborts it. Dropping a step aborts it."""
 
@@ -356,10 +378,9 @@ class Step(Handle):
         self.pool = pool
         self.sequences = tuple(sequences)
         self.n_tokens = tuple(n.u32(t, "n_tokens") for t in n_tokens)
+        self._total = sum(self.n_tokens)
         out = ctypes.c_void_p()
-        with ExitStack() as locks:
-            self._lock_all(locks)
-            locks.enter_context(pool._lock)
+        with _locks(self.sequences), pool._lock:
             pointers = (ctypes.c_void_p * count)(*[s._get() for s in self.sequences])
             numbers = (ctypes.c_uint32 * count)(*self.n_tokens)
             n.check(n.lib.quire_step_begin(ctypes.byref(out), pool._get(), pointers, numbers, count))
@@ -368,24 +389,17 @@ class Step(Handle):
             for sequence in self.sequences:
                 sequence._step = self._token
 
-    def _lock_all(self, locks: ExitStack) -> None:
-        for sequence in sorted(set(self.sequences), key=id):
-            locks.enter_context(sequence._lock)
-
     # ------------------------------------------------------------------ end
 
     def commit(self) -> None:
         """Keeps the rows and ends the step. Raises QuireError with status EINVAL if a layer was not appended; the step then stays open."""
-        with ExitStack() as locks:
-            self._lock_all(locks)
-            locks.enter_context(self._lock)
+        with _locks(self.sequences), self._lock:
             n.check(n.lib.quire_step_commit(self._get()))
             self._ended()
 
     def abort(self) -> None:
         """Discards the rows and ends the step. Does nothing if the step has already ended."""
-        with ExitStack() as locks:
-            self._lock_all(locks)
+        with _locks(self.sequences):
             super().close()
 
     def close(self) -> None:
@@ -399,7 +413,8 @@ class Step(Handle):
             if kind is None:
                 self.commit()
         finally:
-            self.abort()
+            if not self.closed:
+                self.abort()
 
     # --------------------------------------------------------------- append
 
@@ -422,12 +437,19 @@ class Step(Handle):
 
     def append(self, layer: int, k: Array, v: Optional[Array] = None, *, dtype: Optional[str] = None) -> None:
         """Appends rows of all sequences, one sequence after the other: (all tokens, KV head, channel)."""
-        total = sum(self.n_tokens)
+        shape = self.pool.shape(layer)
+        if dtype is None and (v is None) == shape.v_in_k:  # floats without gaps are one call, however many sequences there are
+            form, k_at = whole(k, (self._total, shape.n_kv_heads, shape.d_k), None)
+            v_form, v_at = (form, k_at) if v is None else whole(v, (self._total, shape.n_kv_heads, shape.d_v), None)
+            if k_at and v_at and form == v_form == n.F32:
+                with self._lock:
+                    n.check(n.lib.quire_step_append(self._get(), layer, k_at, None if v is None else v_at))
+                return
         for array, what in ((k, "k"), (v, "v")):
             if array is not None and not isinstance(array, np.ndarray):
                 raise TypeError(f"{what} is a {type(array).__name__}, not a numpy array")
-            if array is not None and array.shape[:1] != (total,):
-                raise ValueError(f"{what} has shape {array.shape}, but the step has {total} tokens")
+            if array is not None and array.shape[:1] != (self._total,):
+                raise ValueError(f"{what} has shape {array.shape}, but the step has {self._total} tokens")
         first = 0
         for index, tokens in enumerate(self.n_tokens):
             end = first + tokens
@@ -442,13 +464,18 @@ class Step(Handle):
 
         q: (all tokens, query head, d_k), one sequence after the other. Strides, dtypes and options are those of Pool.attend().
         """
-        call = Call(self.pool.shape(layer), partial=partial, **options)
-        placed, result = call.place(q, out, dtype, sum(self.n_tokens))
-        asked = n.StepQueries(options=ctypes.pointer(call.options), **placed)
-        if masks is not None:
+        shape = self.pool.shape(layer)
+        placed, result = place(shape, q, out, dtype, partial, self._total)
+        # What the structure points to stays in local variables until the call has returned: options, keep, all_masks and the arrays.
+        chosen = settings(shape, partial, **options) if options or partial else None
+        keep: List[Any] = []
+        if masks is None:
+            all_masks, at, stride = None, 0, 0
+        else:
             given: List[AnyMask] = per_sequence(masks, len(self.sequences), "masks")
-            asked.masks = (n.Mask * len(given))(*[call.mask(m, t) for m, t in zip(given, self.n_tokens)])
-            asked.mask_stride = ctypes.sizeof(n.Mask)
+            all_masks = (n.Mask * len(given))(*[mask_of(m, t, shape, keep) for m, t in zip(given, self.n_tokens)])
+            at, stride = ctypes.addressof(all_masks), _MASK
+        asked = n.pack_queries(n.QUERIES, *placed, 0 if chosen is None else ctypes.addressof(chosen), at, stride)
         with self._lock:
             n.check(n.lib.quire_step_attend_with(self._get(), layer, asked))
         return result

@@ -65,9 +65,15 @@ class Handle:
 
     def _ended(self) -> None:
         """The library has destroyed the object in another way than by close()."""
+        self._pointer = 0
         self._finalizer.detach()
         for other in self._on:
             other._tokens.discard(self._token)
+
+    def _finalize(self) -> None:
+        """Destroys the object now, while the lock is held. A second call does nothing."""
+        self._pointer = 0  # first: an interrupt may come before, while or after the library destroys it
+        self._finalizer()
 
     def _wait_for_finalizers(self) -> None:
         """Waits for the finalizers, in other threads, of objects that depended on this one and were dropped."""
@@ -80,7 +86,7 @@ class Handle:
 
     def _get(self) -> int:
         """The pointer, for a call that is made while the lock is held. Raises ClosedError if the object is closed."""
-        if not self._finalizer.alive:
+        if not self._pointer:
             raise ClosedError(f"{type(self).__name__} is closed")
         return self._pointer
 
@@ -89,7 +95,7 @@ class Handle:
         with self._lock:
             if not self.closed:
                 self._wait_for_finalizers()
-            self._finalizer()
+            self._finalize()
 
     def __enter__(self: _Self) -> _Self:
         self._get()
@@ -112,7 +118,7 @@ class Shared(Handle):
     def _get(self) -> int:
         if self._closing:
             raise ClosedError(f"{type(self).__name__} is closed")
-        return super()._get()
+        return self._pointer or super()._get()
 
     @contextmanager
     def _use(self) -> Iterator[int]:

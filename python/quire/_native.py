@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import os
+import struct
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_size_t, c_uint32, c_uint64,
                     c_void_p)
 from pathlib import Path
@@ -137,6 +138,22 @@ class StepQueries(Sized):
                 ("options", POINTER(AttendOptions)), ("masks", POINTER(Mask)), ("mask_stride", c_size_t)]
 
 
+_LETTERS = {c_int: "i", c_uint32: "I", c_float: "f", c_size_t: "N", c_void_p: "P", c_char_p: "P"}
+
+
+def packer(kind: Type[Structure]) -> struct.Struct:
+    """Packs all members of a structure in order, in a fifth of the time that ctypes takes to set them one by one."""
+    members = [member[1] for base in reversed(kind.__mro__) for member in base.__dict__.get("_fields_", ())]
+    found = struct.Struct("@" + "".join(_LETTERS.get(member, "P") for member in members))
+    assert found.size == ctypes.sizeof(kind)
+    return found
+
+
+# Bytes of all members. Pointers are addresses, and the caller keeps what they point to. The library takes the bytes for the structure where
+# it only reads it: CPython puts the contents of bytes at a multiple of 8.
+pack_rows, pack_queries, pack_job = (packer(kind).pack for kind in (Rows, StepQueries, AttendJob))
+ROWS, QUERIES, JOB = (ctypes.sizeof(kind) for kind in (Rows, StepQueries, AttendJob))
+
 # ----------------------------------------------------------------- functions
 
 _OUT = POINTER(c_void_p)
@@ -201,8 +218,9 @@ _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_snapshot_read_info": (_S, [POINTER(SnapshotInfo), READ, _P]),
     "quire_seq_tiles": (_U32, [_P, _U32, POINTER(TileRef), _U32, c_size_t]),
     "quire_step_begin": (_S, [_OUT, _P, POINTER(c_void_p), POINTER(c_uint32), _U32]),
+    "quire_step_append": (_S, [_P, _U32, _P, _P]),
     "quire_step_append_rows": (_S, [_P, _U32, _U32, POINTER(Rows), POINTER(Rows)]),
-    "quire_step_attend_with": (_S, [_P, _U32, POINTER(StepQueries)]),
+    "quire_step_attend_with": (_S, [_P, _U32, _P]),
     "quire_step_commit": (_S, [_P]),
     "quire_step_abort": (None, [_P]),
     "quire_format_create": (_S, [_OUT, c_char_p, POINTER(FormatOptions)]),
@@ -212,7 +230,7 @@ _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_tile_decode": (_S, [_P, _U32, _P, _U32, _U32, POINTER(Rows)]),
     "quire_workspace_create": (_S, [_OUT, POINTER(Executor), _P]),
     "quire_workspace_destroy": (None, [_P]),
-    "quire_attend": (_S, [_P, POINTER(AttendOptions), POINTER(AttendJob), _U32, c_size_t]),
+    "quire_attend": (_S, [_P, POINTER(AttendOptions), _P, _U32, c_size_t]),
     "quire_attend_merge": (None, [_P, _P, _P, _P, _P, _P, _U32, _U32]),
     "quire_attend_finish": (None, [_P, _P, _P, _U32, _U32, _P, _U32]),
 }

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence as Seq, Tuple, Union
+from functools import lru_cache
+from typing import Any, List, NamedTuple, Optional, Sequence as Seq, Tuple, Union
 
 import numpy as np
 
 from . import _native as n
 from ._shapes import Layer, Ring
 from .errors import QuireError
-from .rows import Array, address, dense, form_of, strides_of
+from .rows import WRITE, Array, address, dense, form_of, made, strides_of, whole
 
 _BIDIRECTIONAL, _PARTIAL = 1, 2
+_TILE = ctypes.sizeof(n.TileRef)
 
 
 @dataclass(frozen=True)
@@ -39,89 +41,98 @@ class Partial(NamedTuple):
 
 
 AnyMask = Union[Mask, Array, None]
+#: The members q_form to sum, which steps and jobs have in this order. Strides 0: without gaps.
+Place = Tuple[int, int, int, int, int, int, int, int, int, int]
 
 
-class Call:
-    """Options and masks of one call. Keeps the arrays that they point to alive until the call has returned."""
+@lru_cache(maxsize=64)
+def _numbers(flags: int, scale: float, softcap: float) -> n.AttendOptions:
+    """Options without arrays. The library only reads them, so calls of all threads can share them."""
+    return n.AttendOptions(flags=flags, scale=scale, softcap=softcap)
 
-    def __init__(self, shape: Layer, *, scale: float = 0.0, softcap: float = 0.0, alibi: Optional[Array] = None,
-                 mask_slopes: Optional[Array] = None, sink_logits: Optional[Array] = None, bidirectional: bool = False,
-                 partial: bool = False) -> None:
-        per_head = (shape.n_q_heads,)
-        self.shape = shape
-        self.partial = partial
-        self.keep: List[Any] = [alibi, mask_slopes, sink_logits]
-        self.options = n.AttendOptions(
-            flags=(_BIDIRECTIONAL if bidirectional else 0) | (_PARTIAL if partial else 0),
-            scale=scale,
-            softcap=softcap,
-            alibi=None if alibi is None else dense(alibi, per_head, "alibi"),
-            mask_slopes=None if mask_slopes is None else dense(mask_slopes, per_head, "mask_slopes"),
-            sink_logits=None if sink_logits is None else dense(sink_logits, per_head, "sink_logits"))
 
-    def mask(self, given: AnyMask, n_queries: int) -> n.Mask:
-        if given is None:
-            return n.Mask()
-        mask = given if isinstance(given, Mask) else Mask(given)
-        values = mask.values
-        if isinstance(values, np.ndarray) and values.dtype == np.bool_:
-            values = np.where(values, np.float16(0), np.float16(-np.inf))
-        form = form_of(values, mask.dtype, "mask")
-        if values.ndim not in (2, 3) or values.shape[-2] != n_queries or (
-                values.ndim == 3 and values.shape[0] not in (1, self.shape.n_q_heads)):
-            raise ValueError(f"mask has shape {values.shape}, not ([{self.shape.n_q_heads},] {n_queries}, keys)")
-        size = values.itemsize
-        if values.shape[-1] > 1 and values.strides[-1] != size:
-            raise ValueError("mask: the values of one query must lie side by side in memory")
-        query = values.strides[-2] if n_queries > 1 else 0
-        head = values.strides[0] if values.ndim == 3 and values.shape[0] > 1 else 0
-        if query < 0 or head < 0 or query % size or head % size or not values.flags.aligned:
-            raise ValueError("mask has a negative stride or is not aligned to its dtype")
-        self.keep.append(values)
-        return n.Mask(address(values), query, head, form, n.u32(mask.first, "first"), values.shape[-1])
+def settings(shape: Layer, partial: bool, *, scale: float = 0.0, softcap: float = 0.0, alibi: Optional[Array] = None,
+             mask_slopes: Optional[Array] = None, sink_logits: Optional[Array] = None, bidirectional: bool = False) -> n.AttendOptions:
+    """The options of a call. They point into the arrays, which the caller keeps."""
+    flags = (_BIDIRECTIONAL if bidirectional else 0) | (_PARTIAL if partial else 0)
+    if alibi is None and mask_slopes is None and sink_logits is None:
+        return _numbers(flags, float(scale), float(softcap))
+    per_head = (shape.n_q_heads,)
+    return n.AttendOptions(flags=flags, scale=scale, softcap=softcap,
+                           alibi=None if alibi is None else dense(alibi, per_head, "alibi"),
+                           mask_slopes=None if mask_slopes is None else dense(mask_slopes, per_head, "mask_slopes"),
+                           sink_logits=None if sink_logits is None else dense(sink_logits, per_head, "sink_logits"))
 
-    def place(self, q: Array, out: Optional[Array], dtype: Optional[str], count: Optional[int] = None) -> Tuple[Dict[str, Any], Any]:
-        """Where queries and outputs are: the members that jobs and steps have for it, and the object that the call will fill."""
-        shape = self.shape
-        q_form = form_of(q, dtype, "q")
-        q_token, q_head = strides_of(q, (count, shape.n_q_heads, shape.d_k), "q")
-        count = q.shape[0]
-        if out is None:
-            out = np.empty((count, shape.n_q_heads, shape.d_v), np.float32 if self.partial else q.dtype)
-        is_bf16 = dtype == "bf16" and getattr(out, "dtype", None) == np.uint16
-        out_form = form_of(out, "bf16" if is_bf16 else None, "out")
-        if self.partial and out_form != n.F32:
-            raise TypeError("out must be an array of float32 for a partial result")
-        out_token, out_head = strides_of(out, (count, shape.n_q_heads, shape.d_v), "out")
-        placed = {"q_form": q_form, "q": address(q), "q_token_stride": q_token, "q_head_stride": q_head, "out_form": out_form,
-                  "out": address(out, "out", True), "out_token_stride": out_token, "out_head_stride": out_head}
-        if not self.partial:
-            return placed, out
-        result = Partial(out, np.empty((count, shape.n_q_heads), np.float32), np.empty((count, shape.n_q_heads), np.float32))
-        return {**placed, "max": address(result.max), "sum": address(result.sum)}, result
 
-    def job(self, sequence: int, layer: int, ring: Ring, q: Array, out: Optional[Array], dtype: Optional[str],
-            position: Optional[int]) -> Tuple[n.AttendJob, Any]:
-        """A job of queries over a sequence, whose pointer and ring are given, and the object that the call will fill."""
-        shape = self.shape
-        placed, result = self.place(q, out, dtype)
-        count, length = q.shape[0], int(n.lib.quire_seq_length(sequence))
-        first = length - count if position is None else position
-        if position is None and first < 0:
-            raise ValueError(f"{count} queries were given, but the sequence has only {length} tokens")
-        tiles, n_tiles = _tiles(sequence, layer, ring, shape, first, length)
-        job = n.AttendJob(tiles=tiles, tile_stride=ctypes.sizeof(n.TileRef), n_tiles=n_tiles, n_q_heads=shape.n_q_heads,
-                          n_kv_heads=shape.n_kv_heads, d_k=shape.d_k, d_v=shape.d_v, n_queries=count,
-                          first_query=n.u32(first, "position"), window=shape.window, ring_tokens=ring.max_tokens, ring_sinks=ring.sinks,
-                          **placed)
-        return job, result
+def mask_of(given: AnyMask, n_queries: int, shape: Layer, keep: List[Any]) -> n.Mask:
+    """A mask. It points into an array that is added to `keep`."""
+    if given is None:
+        return n.Mask()
+    mask = given if isinstance(given, Mask) else Mask(given)
+    values = mask.values
+    if isinstance(values, np.ndarray) and values.dtype == np.bool_:
+        values = np.where(values, np.float16(0), np.float16(-np.inf))
+    form = form_of(values, mask.dtype, "mask")
+    if values.ndim not in (2, 3) or values.shape[-2] != n_queries or (values.ndim == 3 and values.shape[0] not in (1, shape.n_q_heads)):
+        raise ValueError(f"mask has shape {values.shape}, not ([{shape.n_q_heads},] {n_queries}, keys)")
+    size = values.itemsize
+    if values.shape[-1] > 1 and values.strides[-1] != size:
+        raise ValueError("mask: the values of one query must lie side by side in memory")
+    query = values.strides[-2] if n_queries > 1 else 0
+    head = values.strides[0] if values.ndim == 3 and values.shape[0] > 1 else 0
+    if query < 0 or head < 0 or query % size or head % size or not values.flags.aligned:
+        raise ValueError("mask has a negative stride or is not aligned to its dtype")
+    keep.append(values)
+    return n.Mask(address(values), query, head, form, n.u32(mask.first, "first"), values.shape[-1])
+
+
+def place(shape: Layer, q: Array, out: Optional[Array], dtype: Optional[str], partial: bool, count: int) -> Tuple[Place, Any]:
+    """Where queries and outputs are, and the object that the call will fill."""
+    heads, d_v = shape.n_q_heads, shape.d_v
+    if not partial:
+        q_form, q_at = whole(q, (count, heads, shape.d_k), dtype)
+        if q_at:
+            if out is None:
+                out, out_at = made((count, heads, d_v), q.dtype)
+                return (q_form, q_form, q_at, 0, 0, out_at, 0, 0, 0, 0), out
+            out_form, out_at = whole(out, (count, heads, d_v), dtype, WRITE)
+            if out_at:
+                return (q_form, out_form, q_at, 0, 0, out_at, 0, 0, 0, 0), out
+    q_form = form_of(q, dtype, "q")
+    q_token, q_head = strides_of(q, (count, heads, shape.d_k), "q")
+    if out is None:
+        out = np.empty((count, heads, d_v), np.float32 if partial else q.dtype)
+    is_bf16 = dtype == "bf16" and getattr(out, "dtype", None) == np.uint16
+    out_form = form_of(out, "bf16" if is_bf16 else None, "out")
+    if partial and out_form != n.F32:
+        raise TypeError("out must be an array of float32 for a partial result")
+    out_token, out_head = strides_of(out, (count, heads, d_v), "out")
+    placed = q_form, out_form, address(q), q_token, q_head, address(out, "out", True), out_token, out_head
+    if not partial:
+        return (*placed, 0, 0), out
+    result = Partial(out, np.empty((count, heads), np.float32), np.empty((count, heads), np.float32))
+    return (*placed, address(result.max), address(result.sum)), result
+
+
+def job_of(shape: Layer, placed: Place, count: int, sequence: int, layer: int, ring: Ring, position: Optional[int], mask: Optional[n.Mask],
+           keep: List[Any]) -> bytes:
+    """A quire_attend_job of queries over a sequence, whose pointer and ring are given. The tiles that it points to are added to `keep`."""
+    length = n.lib.quire_seq_length(sequence)
+    first = length - count if position is None else position
+    if position is None and first < 0:
+        raise ValueError(f"{count} queries were given, but the sequence has only {length} tokens")
+    tiles, n_tiles = _tiles(sequence, layer, ring, shape, first, length)
+    keep.append(tiles)
+    return n.pack_job(0, 0, 0, ctypes.addressof(tiles), _TILE, n_tiles, shape.n_q_heads, shape.n_kv_heads, shape.d_k, shape.d_v, count,
+                        n.u32(first, "position"), shape.window, ring.max_tokens, ring.sinks, *placed,
+                        0 if mask is None else ctypes.addressof(mask))
 
 
 def _tiles(sequence: int, layer: int, ring: Ring, shape: Layer, first_query: int, length: int) -> Tuple[Any, int]:
     """The tiles that the queries can see, and their number."""
     room = -(-length // n.PAGE_TOKENS)
     tiles = (n.TileRef * room)()
-    count = n.lib.quire_seq_tiles(sequence, layer, tiles, room, ctypes.sizeof(n.TileRef))
+    count = n.lib.quire_seq_tiles(sequence, layer, tiles, room, _TILE)
     if count == room:
         return tiles, count
     lowest = 0
@@ -159,6 +170,13 @@ def finish(part: Partial, sink_logits: Optional[Array] = None) -> Array:
     sinks = None if sink_logits is None else dense(sink_logits, (heads,), "sink_logits")
     n.lib.quire_attend_finish(acc, largest, total, n.u32(n_queries * heads, "rows"), d_v, sinks, heads)
     return part.acc
+
+
+def n_queries_of(q: Array) -> int:
+    """The number of queries in an array; what else it must be, place() checks."""
+    if not isinstance(q, np.ndarray):
+        raise TypeError(f"q is a {type(q).__name__}, not a numpy array")
+    return q.shape[0] if q.ndim else 0
 
 
 def per_sequence(values: Optional[Seq[Any]], count: int, what: str) -> List[Any]:

@@ -396,7 +396,7 @@ class Load(Handle):
         """Waits for the load and returns the new length of the sequence."""
         with self._lock:
             self._get()
-            self._finalizer()
+            self._finalize()
             n.check(self._end.status)
         return int(self._end.length.value)
 
@@ -528,7 +528,7 @@ class RawLoad(Handle):
         with self._lock:
             self._get()
             self._end.waits = True
-            self._finalizer()
+            self._finalize()
             n.check(self._end.status)
         return int(self._end.length.value)
 

@@ -11,7 +11,7 @@ import numpy as np
 import quire
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-BOUND = 5e-4  # docs/design.md: error of an output row against float64 over the decoded rows
+BOUND = 5e-4  # docs/kernels.md: error of an output row against float64 over the decoded rows, for rows like those of models
 
 
 def rows(seed: int, *shape: int) -> Any:

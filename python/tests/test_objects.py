@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Ownership, closing, threads, and what arrays are taken."""
+"""Ownership, closing, threads, declarations."""
 
 from __future__ import annotations
 
@@ -182,136 +182,6 @@ class Closing(unittest.TestCase):
             self.assertTrue(np.isfinite(results[0]).all())
 
 
-class Arrays(unittest.TestCase):
-    def test_what_is_refused(self) -> None:
-        with one_layer() as pool:
-            s = pool.sequence()
-            k, v = rows(1, 6, 2, 64), rows(2, 6, 2, 64)
-            kinds: Any = [
-                (TypeError, k.astype(np.float64), "float64"), (TypeError, k.astype(np.int8), "int8"), (TypeError, memoryview(k), "k"),
-                (TypeError, k.astype(">f4"), "k"), (TypeError, k.view(np.uint32).astype(np.uint16), "bf16"),
-                (ValueError, k[:, :1], "shape"), (ValueError, k[:, :, :63], "shape"), (ValueError, k[0], "shape"),
-                (ValueError, k[::-1], "backwards"), (ValueError, np.broadcast_to(k[:1], k.shape), "overlap"),
-                (ValueError, rows(1, 6, 64, 2).transpose(0, 2, 1), "side by side"),
-                (ValueError, np.zeros(6 * 512 + 1, np.uint8)[1:].view(np.float32).reshape(6, 2, 64), "aligned"),
-            ]
-            for error, wrong, word in kinds:
-                with self.subTest(word=word), self.assertRaisesRegex(error, word):
-                    s.append(wrong, v)
-            with self.assertRaisesRegex(ValueError, "v is missing"):
-                s.append(k)
-            with self.assertRaisesRegex(ValueError, "shape"):
-                s.append(k, v[:5])
-            self.assertEqual(len(s), 0)
-            s.append(k, v)
-            q = rows(3, 2, 8, 64)
-            for error, wrong in ((TypeError, q.astype(np.float64)), (TypeError, q.astype(np.uint16)), (ValueError, q[:, :7]),
-                                 (ValueError, rows(3, 7, 8, 64))):
-                with self.assertRaises(error):
-                    s.attend(wrong)
-            out = np.zeros((2, 8, 64), np.float32)
-            out.flags.writeable = False
-            with self.assertRaisesRegex(ValueError, "written"):
-                s.attend(q, out=out)
-            with s.step(2) as step:
-                step.append(0, k[:2], v[:2])
-                with self.assertRaisesRegex(ValueError, "shape"):
-                    step.attend(0, q[:1])
-                with self.assertRaisesRegex(TypeError, "float32"):
-                    step.attend(0, q, out=np.zeros((2, 8, 64), np.float16), partial=True)
-                with self.assertRaisesRegex(TypeError, "numpy array"):
-                    step.append(0, k[:2].tolist(), v[:2])  # type: ignore[arg-type]
-            with self.assertRaisesRegex(ValueError, "layer"):
-                s.attend(q, layer=1)
-            with self.assertRaisesRegex(TypeError, "unknown_option"):
-                s.attend(q, unknown_option=1)
-
-    def test_numbers_that_do_not_fit(self) -> None:
-        """ctypes would cut them: 2^32 + 1 tokens would be 1."""
-        plan = quire.Plan("k8v4", n_q_heads=8, n_kv_heads=2, d_k=64)
-        profile = quire.Profile([quire.Layer(8, 2, 64, 64)])
-        with one_layer() as pool:
-            s = pool.sequence()
-            s.append(rows(1, 5, 2, 64), rows(2, 5, 2, 64))
-            q, big = rows(3, 1, 8, 64), 2**32 + 1
-            for call in (lambda: plan.layer(big - 1), lambda: plan.bytes(big), lambda: plan.bytes(1, max_tokens=-1),
-                         lambda: pool.sequence(max_tokens=big), lambda: s.step(big), lambda: s.step(-1), lambda: s.trim(big),
-                         lambda: s.attend(q, position=-1), lambda: s.attend(q, position=big), lambda: quire.Pool(plan, -1),
-                         lambda: quire.Pool(plan, 2**64 + (1 << 26)), lambda: quire.Threads(big), lambda: quire.Store(disk_threads=-1),
-                         lambda: quire.Store(disk_bytes=2**64), lambda: quire.Store(remote=quire.Remote("a", port=big)),
-                         lambda: profile.observe_k(0, rows(1, 5, 2, 64), -1), lambda: profile.set_length(big),
-                         lambda: profile.score_error(big - 1, "r4")):
-                with self.assertRaises(ValueError):
-                    call()
-            with self.assertRaises(TypeError):
-                s.step(1.5)  # type: ignore[arg-type]
-
-    def test_strided_views_are_taken_as_they_lie(self) -> None:
-        with one_layer("f32") as pool:
-            k, v = rows(1, 9, 2, 64), rows(2, 9, 2, 64)
-            s = pool.sequence()
-            by_head = np.ascontiguousarray(k.transpose(1, 0, 2)).transpose(1, 0, 2)
-            wide = np.zeros((18, 2, 100), np.float32)
-            wide[::2, :, :64] = v
-            s.append(by_head, wide[::2, :, :64])
-            self.assertTrue((s.rows("k") == k).all() and (s.rows("v") == v).all())
-            q = rows(3, 4, 8, 64)
-            q_by_head = np.ascontiguousarray(q.transpose(1, 0, 2)).transpose(1, 0, 2)
-            out = np.zeros((8, 4, 64), np.float32)
-            s.attend(q_by_head, out=out.transpose(1, 0, 2))
-            self.assertTrue((out.transpose(1, 0, 2) == s.attend(q)).all())
-            with s.step(4) as step:
-                step.append(0, k[:4], v[:4])
-                step.attend(0, q_by_head, out=out.transpose(1, 0, 2))
-                self.assertTrue((out.transpose(1, 0, 2) == step.attend(0, q)).all())
-            into = np.zeros((2, 9, 64), np.float16)
-            s.rows("k", 0, 0, 9, out=into.transpose(1, 0, 2), dtype="f16")
-            self.assertTrue((into.transpose(1, 0, 2) == k.astype(np.float16)).all())
-
-    def test_forms_of_rows(self) -> None:
-        k = rows(1, 70, 2, 64)
-        bf16 = (k.view(np.uint32) >> 16).astype(np.uint16)
-        with one_layer("f32") as pool:
-            s = pool.sequence()
-            s.append(bf16, bf16, dtype="bf16")
-            self.assertTrue((s.rows("k").view(np.uint32) == bf16.astype(np.uint32) << 16).all())
-            self.assertTrue((s.rows("v", dtype="bf16") == bf16).all())
-            s.append(k.astype(np.float16), k.astype(np.float16))
-            self.assertTrue((s.rows("k", 0, 70) == k.astype(np.float16).astype(np.float32)).all())
-            for dtype in ("f16", "f64"):
-                with self.assertRaises((TypeError, ValueError)):
-                    s.append(bf16, bf16, dtype=dtype)
-
-    def test_nothing_is_copied(self) -> None:
-        """The library gets the address of the array itself, and appending takes no memory of the size of the rows."""
-        seen = []
-        real = _native.lib.quire_step_append_rows
-
-        def spy(step: Any, layer: int, index: int, k: Any, v: Any) -> int:
-            seen.append((k.data, v.data))
-            return int(real(step, layer, index, k, v))
-
-        k, v = rows(1, 4096, 8, 128), rows(2, 4096, 8, 128)
-        with one_layer("k8v4", heads=8, per=1, d=128) as pool:
-            s = pool.sequence()
-            _native.lib.quire_step_append_rows = spy
-            try:
-                s.append(k, v)
-            finally:
-                _native.lib.quire_step_append_rows = real
-            self.assertEqual(seen, [(k.ctypes.data, v.ctypes.data)])
-            before = _resident()
-            for _ in range(3):
-                s.append(k, v)
-            # Three times 32 MiB of floats went in; the pages of k8v4 take a fifth of that.
-            self.assertLess(_resident() - before, pool.stats.used_bytes + (8 << 20))
-
-
-def _resident() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
-
-
 class Threads(unittest.TestCase):
     def test_python_runs_while_attention_does(self) -> None:
         with one_layer("f32", heads=4, per=8, d=128, budget=1 << 28) as pool:
@@ -437,6 +307,18 @@ class Declarations(unittest.TestCase):
         self.assertEqual((mask.size, mask.data, mask.form), (ctypes.sizeof(_native.Mask), 16, _native.BF16))
         with self.assertRaises(TypeError):
             _native.Mask(size=8)
+
+    def test_packed_structures(self) -> None:
+        """Bytes that are packed at once have each member where the structure has it."""
+        for kind, pack in ((_native.Rows, _native.pack_rows), (_native.StepQueries, _native.pack_queries),
+                           (_native.AttendJob, _native.pack_job)):
+            names = [f[0] for base in reversed(kind.__mro__) for f in base.__dict__.get("_fields_", ())]
+            packed = pack(*range(1, len(names) + 1))
+            with self.subTest(structure=kind.__name__):
+                self.assertEqual(len(packed), ctypes.sizeof(kind))
+                for i, name in enumerate(names):
+                    member = getattr(kind, name)
+                    self.assertEqual(int.from_bytes(packed[member.offset:member.offset + member.size], sys.byteorder), i + 1, name)
 
     def test_constants(self) -> None:
         text = "".join(header.read_text() for header in HEADERS)

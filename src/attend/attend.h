@@ -9,10 +9,20 @@
 
 #include <stdatomic.h>
 
-/* A layout of tiles as one job sees it. */
+/* A layout of tiles as one job sees it, with the kernels that its tiles need. */
 typedef struct quire_job_layout {
-    const quire_list_layer *layer;
-    uint32_t k_index, v_index; /* of its formats, in the job's lists */
+    uintptr_t k, v; /* of the layer */
+    size_t k_head_stride, v_head_stride;
+    const quire_format *k_format, *v_format; /* v_format is k_format if V is part of K */
+    quire_score_fn *score;
+    quire_mix_fn *mix;
+    quire_expand_tile_fn *expand_k, *expand_v;
+    quire_expand_tile_fn *transpose;       /* if V is part of K; NULL: mix() takes K as it is */
+    uint32_t expand_k_from, expand_v_from; /* query rows of a block from which tiles are expanded */
+    uint32_t k_index, v_index;             /* of its formats, in the job's lists */
+    bool v_in_k;
+    bool weighs_means;
+    bool is_integer; /* the codes of K */
 } quire_job_layout;
 
 /* A job after checking. Query row r of a KV head is query r / n_per_kv, query head kv * n_per_kv + r % n_per_kv. */
@@ -50,6 +60,18 @@ quire_status quire_job_read(quire_job *job, const quire_attend_job *spec,
                             const quire_attend_options *options);
 void quire_job_fill_layouts(quire_job *job);
 
+static inline const uint8_t *quire_k_tile(const quire_job_layout *l, const quire_list_tile *tile,
+                                          uint32_t head)
+{
+    return (const uint8_t *)(l->k + tile->k + head * l->k_head_stride);
+}
+
+static inline const uint8_t *quire_v_tile(const quire_job_layout *l, const quire_list_tile *tile,
+                                          uint32_t head)
+{
+    return (const uint8_t *)(l->v + tile->v + head * l->v_head_stride);
+}
+
 #define QUIRE_TILES_AT_ONCE 8u /* at most, that a strip of rows goes over before the next one does */
 
 /* A block of query rows of one KV head. */
@@ -72,6 +94,7 @@ typedef struct quire_scratch {
     quire_queries *queries; /* [n_k] */
     float *log_unit;        /* [n_k][rows]: a score in units of log 2 is this times what the kernel gives */
     uint64_t *visible;      /* [n_tiles][rows] */
+    uint64_t *all_visible;  /* [rows] for tiles that every row sees whole */
     float *scores;          /* [2][16][64] */
     uint8_t *k, *v;         /* [n_tiles][expanded_bytes] */
     size_t expanded_bytes;
@@ -103,8 +126,8 @@ static inline const uint8_t *quire_query_of(const quire_block *b, uint32_t i, ui
 {
     const quire_job *job = b->job;
     uint32_t row = b->first_row + i;
-    *query = row / job->n_per_kv;
-    *q_head = b->head * job->n_per_kv + row % job->n_per_kv;
+    *query = row < job->n_per_kv ? 0 : row / job->n_per_kv; /* decode needs no division */
+    *q_head = b->head * job->n_per_kv + row - *query * job->n_per_kv;
     return (const uint8_t *)job->spec.q + *query * job->spec.q_token_stride +
            *q_head * job->spec.q_head_stride;
 }
@@ -127,13 +150,43 @@ QUIRE_APART void quire_block_split(const quire_block *block, const quire_attend_
 void quire_state_clear(const quire_block *block, quire_state *state);
 /* The lanes of a finished split become sums and values. */
 QUIRE_APART void quire_state_add_lanes(const quire_block *block, quire_state *partial);
-QUIRE_APART void quire_state_fold(const quire_block *block, quire_state *total, const quire_state *partial);
-/* Write outputs. */
+/* Rows [from, to) of a partial result are folded into a total. The first partial result of a block is its total so far. */
+QUIRE_APART void quire_state_fold(const quire_block *block, uint32_t from, uint32_t to, quire_state *total,
+                                  const quire_state *partial);
+void quire_state_copy(const quire_block *block, uint32_t from, uint32_t to, quire_state *copy,
+                      const quire_state *state);
+/* Writes outputs of rows [from, to). */
 QUIRE_APART void quire_block_finish(const quire_block *block, const quire_attend_options *options,
-                                    const quire_state *total, quire_scratch *s);
+                                    uint32_t from, uint32_t to, const quire_state *total, quire_scratch *s);
+
+/* visibility.c: where whole tiles are seen by every row of a block, and no mask touches them: one comparison per tile. */
+typedef struct quire_sight {
+    uint64_t from, n;   /* a tile of 64 rows whose first position is in [from, from + n) is such a tile */
+    int64_t begin, end; /* no row sees a position before or behind these */
+} quire_sight;
+
+quire_sight quire_block_sight(const quire_block *block, uint32_t flags);
+
+static inline bool quire_sees_whole(const quire_sight *s, const quire_list_tile *tile)
+{
+    return tile->first - s->from < s->n && tile->n_rows == QUIRE_TILE_ROWS;
+}
+
+/* Whether no row sees any of n positions. */
+static inline bool quire_sees_none(const quire_sight *s, int64_t first, int64_t n)
+{
+    return first >= s->end || first + n <= s->begin;
+}
+
+/* Whether no row sees any tile of a split. All of them begin between the same two multiples of QUIRE_SPLIT_TOKENS. */
+static inline bool quire_split_is_hidden(const quire_sight *s, const quire_job *job, const quire_split *split)
+{
+    int64_t first = job->tile[split->begin].first / QUIRE_SPLIT_TOKENS * QUIRE_SPLIT_TOKENS;
+    return quire_sees_none(s, first, QUIRE_SPLIT_TOKENS + QUIRE_TILE_ROWS);
+}
 
 /*
- * visibility.c: which rows of a tile each row of a block sees: bit t of visible[i], by position and then by the mask. Bit i of
+ * Which rows of a tile each row of a block sees: bit t of visible[i], by position and then by the mask. Bit i of
  * mask_adds: the mask adds something other than 0 to scores of row i. False: no row sees anything.
  */
 QUIRE_APART bool quire_visibility(const quire_block *block, uint32_t flags, const quire_list_tile *tile,

@@ -123,14 +123,39 @@ quire_status quire_job_read(quire_job *job, const quire_attend_job *spec, const 
     return QUIRE_OK;
 }
 
+/* Query rows of a block from which tiles of a format are expanded. */
+static uint32_t expand_from(const quire_kernels *kernels, quire_family family, const quire_format *format)
+{
+    if (!kernels->expand[family]) return UINT32_MAX;
+    return quire_must_expand(kernels, format, 0) ? 0 : kernels->expand_from[family];
+}
+
 void quire_job_fill_layouts(quire_job *job)
 {
+    const quire_kernels *kernels = job->kernels;
     for (uint32_t i = 0; i < job->n_layouts; i++) {
         const quire_list_layer *l = quire_list_layer_at(job->list, job->seq, i, job->spec.list_layer);
+        const quire_format *value = quire_list_value_format(l);
+        quire_family k = quire_family_of(l->k_format->coder.codec), v = quire_family_of(value->coder.codec);
         job->layout[i] = (quire_job_layout){
-            .layer = l,
+            .k = l->k,
+            .v = l->v,
+            .k_head_stride = l->k_head_stride,
+            .v_head_stride = l->v_head_stride,
+            .k_format = l->k_format,
+            .v_format = value,
+            .score = kernels->score[k],
+            .mix = kernels->mix[v],
+            .expand_k = kernels->expand[k],
+            .expand_v = kernels->expand[v],
+            .transpose = kernels->transpose_k_to_v[v],
+            .expand_k_from = expand_from(kernels, k, l->k_format),
+            .expand_v_from = expand_from(kernels, v, value),
             .k_index = index_of(job->k, l->k_format),
-            .v_index = index_of(job->v, quire_list_value_format(l)),
+            .v_index = index_of(job->v, value),
+            .v_in_k = !l->v_format,
+            .weighs_means = !l->v_format && l->k_format->profile,
+            .is_integer = !quire_family_is_float(k),
         };
     }
 }

@@ -8,8 +8,11 @@
 #include <math.h>
 
 #define KNOWN_FLAGS (uint32_t)(QUIRE_ATTEND_BIDIRECTIONAL | QUIRE_ATTEND_PARTIAL)
-#define PARTIALS_IN_FLIGHT \
-    64u /* partial results kept at once, at least, when splits are spread over threads */
+/* Partial results kept at once when splits are spread over threads: at least so many, and as many as so many bytes hold. */
+#define PARTIALS_IN_FLIGHT 64u
+#define PARTIAL_BYTES ((size_t)2 << 20)
+#define FOLD_FLOATS 16384u /* from here on folding takes longer than waking the threads for it */
+#define FOLD_PIECES 4u     /* for each thread, at least, if there are as many rows */
 
 typedef struct call {
     const quire_attend_options *options;
@@ -26,6 +29,10 @@ typedef struct call {
     atomic_bool cancelled;
     /* Spread splits: partial results [first, first + n) of the list of all (block, split). */
     uint64_t first_partial, n_partials, in_flight;
+    /* Folding them: pieces of at most piece_rows rows of one block, pieces_per_block of each. */
+    uint64_t first_block, n_pieces;
+    uint32_t piece_rows, pieces_per_block;
+    float *carried[2]; /* totals from the round before and for the next one */
 } call;
 
 static bool is_cancelled(call *c)
@@ -79,25 +86,38 @@ static void leave(const call *c, thread_state *found)
     quire_float_mode_leave(found->mode);
 }
 
-/* One worker: whole blocks, split after split. */
+/* A block, split after split. The first partial result is the total so far. */
+static void whole_block(call *c, const quire_block *b, quire_scratch *s)
+{
+    quire_state partial = quire_state_at(b->job, b->n_rows, s->partial);
+    quire_state total = quire_state_at(b->job, b->n_rows, s->total);
+    quire_sight sight = quire_block_sight(b, c->options->flags);
+    bool any = false;
+    quire_block_prepare(b, s);
+    for (uint32_t k = 0; k < b->job->n_splits; k++) {
+        const quire_split *split = &b->job->split[k];
+        if (is_cancelled(c)) return;
+        if (quire_split_is_hidden(&sight, b->job, split)) {
+            s->stats.tiles_skipped += split->end - split->begin;
+            continue;
+        }
+        quire_block_split(b, c->options, split, s, any ? &partial : &total);
+        if (any) quire_state_fold(b, 0, b->n_rows, &total, &partial);
+        any = true;
+    }
+    if (!any) quire_state_clear(b, &total);
+    quire_block_finish(b, c->options, 0, b->n_rows, &total, s);
+}
+
 static void whole_blocks(void *arg, uint32_t worker)
 {
     call *c = (call *)arg;
-    quire_scratch *s = &c->scratch[worker];
     thread_state found = enter(c);
     uint64_t i;
     while ((i = atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed)) < c->n_blocks &&
            !is_cancelled(c)) {
         quire_block b = block_at(c, i);
-        quire_state partial = quire_state_at(b.job, b.n_rows, s->partial);
-        quire_state total = quire_state_at(b.job, b.n_rows, s->total);
-        quire_state_clear(&b, &total);
-        quire_block_prepare(&b, s);
-        for (uint32_t k = 0; k < b.job->n_splits && !is_cancelled(c); k++) {
-            quire_block_split(&b, c->options, &b.job->split[k], s, &partial);
-            quire_state_fold(&b, &total, &partial);
-        }
-        quire_block_finish(&b, c->options, &total, s);
+        whole_block(c, &b, &c->scratch[worker]);
     }
     leave(c, &found);
 }
@@ -120,6 +140,11 @@ static quire_block partial_at(const call *c, uint64_t i, uint64_t *block, uint32
     return block_at(c, *block);
 }
 
+static quire_state state_of(const call *c, const quire_block *b, uint64_t i)
+{
+    return quire_state_at(b->job, b->n_rows, c->states + (size_t)i * c->state_floats);
+}
+
 static void spread_partials(void *arg, uint32_t worker)
 {
     call *c = (call *)arg;
@@ -130,12 +155,50 @@ static void spread_partials(void *arg, uint32_t worker)
            !is_cancelled(c)) {
         uint32_t k;
         quire_block b = partial_at(c, c->first_partial + i, &block, &k);
-        quire_state partial = quire_state_at(b.job, b.n_rows, c->states + (size_t)i * c->state_floats);
+        quire_state partial = state_of(c, &b, i);
         if (block != prepared) quire_block_prepare(&b, s);
         prepared = block;
         quire_block_split(&b, c->options, &b.job->split[k], s, &partial);
     }
     leave(c, &found);
+}
+
+/*
+ * Some rows of a block: its partial results of this round are folded in order, into the first of them. What does not fit into a
+ * round is carried on: from the last block of one round to the first of the next. There are two places for that, because a round
+ * may end one such block and begin another.
+ */
+static void fold_piece(call *c, uint64_t piece, quire_scratch *s)
+{
+    quire_block b = block_at(c, c->first_block + piece / c->pieces_per_block);
+    uint32_t from = (uint32_t)(piece % c->pieces_per_block) * c->piece_rows, to = from + c->piece_rows;
+    if (!b.job->n_splits || from >= b.n_rows) return;
+    if (to > b.n_rows) to = b.n_rows;
+    uint64_t in_job = c->first_block + piece / c->pieces_per_block - b.job->first_block;
+    uint64_t begin = b.job->first_partial + in_job * b.job->n_splits, end = begin + b.job->n_splits;
+    uint64_t round_end = c->first_partial + c->n_partials;
+    uint64_t i = begin > c->first_partial ? begin : c->first_partial;
+    quire_state total = quire_state_at(b.job, b.n_rows, c->carried[0]);
+    quire_state carried = quire_state_at(b.job, b.n_rows, c->carried[1]);
+    if (begin >= c->first_partial) total = state_of(c, &b, i++ - c->first_partial);
+    for (; i < end && i < round_end; i++) {
+        quire_state partial = state_of(c, &b, i - c->first_partial);
+        quire_state_fold(&b, from, to, &total, &partial);
+    }
+    if (end <= round_end)
+        quire_block_finish(&b, c->options, from, to, &total, s);
+    else
+        quire_state_copy(&b, from, to, &carried, &total);
+}
+
+static void fold_pieces(void *arg, uint32_t worker)
+{
+    call *c = (call *)arg;
+    uint32_t mode = quire_float_mode_set(c->float_mode);
+    uint64_t i;
+    while ((i = atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed)) < c->n_pieces)
+        fold_piece(c, i, &c->scratch[worker]);
+    quire_float_mode_leave(mode);
 }
 
 static void run(const quire_workspace *w, call *c, void (*task)(void *, uint32_t), uint32_t n)
@@ -144,32 +207,45 @@ static void run(const quire_workspace *w, call *c, void (*task)(void *, uint32_t
     quire_workspace_run(w, task, c, n);
 }
 
+/* The partial results of a round, on all threads if that is worth waking them. */
+static void fold_round(const quire_workspace *w, call *c)
+{
+    uint64_t last;
+    uint32_t k, n_workers = c->n_partials * c->state_floats < FOLD_FLOATS ? 1 : c->n_workers;
+    partial_at(c, c->first_partial, &c->first_block, &k);
+    partial_at(c, c->first_partial + c->n_partials - 1, &last, &k);
+    uint64_t n_blocks = last - c->first_block + 1;
+    c->piece_rows = c->max_rows;
+    while (c->piece_rows > 1 && n_workers > 1 &&
+           n_blocks * (c->max_rows / c->piece_rows) < (uint64_t)FOLD_PIECES * n_workers)
+        c->piece_rows = (c->piece_rows + 1) / 2;
+    c->pieces_per_block = (c->max_rows + c->piece_rows - 1) / c->piece_rows;
+    c->n_pieces = n_blocks * c->pieces_per_block;
+    run(w, c, fold_pieces, n_workers);
+}
+
 /* Few blocks, many tiles: the splits of a block go to different workers, a bounded number at a time. */
 static void run_spread(const quire_workspace *w, call *c, uint64_t n_partials)
 {
     quire_scratch *s = &c->scratch[0];
+    c->carried[0] = s->total; /* nobody else needs these two while splits are spread */
+    c->carried[1] = s->partial;
     for (uint64_t i = 0; i < c->n_blocks; i++) { /* a job without tiles has no partial results */
         quire_block b = block_at(c, i);
         if (b.job->n_splits) continue;
         quire_state total = quire_state_at(b.job, b.n_rows, s->total);
         quire_state_clear(&b, &total);
-        quire_block_finish(&b, c->options, &total, s);
+        quire_block_finish(&b, c->options, 0, b.n_rows, &total, s);
     }
     for (c->first_partial = 0; c->first_partial < n_partials; c->first_partial += c->in_flight) {
         uint64_t left = n_partials - c->first_partial;
         c->n_partials = left < c->in_flight ? left : c->in_flight;
         run(w, c, spread_partials, c->n_workers);
         if (is_cancelled(c)) return;
-        for (uint64_t i = 0; i < c->n_partials; i++) {
-            uint64_t block;
-            uint32_t k;
-            quire_block b = partial_at(c, c->first_partial + i, &block, &k);
-            quire_state partial = quire_state_at(b.job, b.n_rows, c->states + (size_t)i * c->state_floats);
-            quire_state total = quire_state_at(b.job, b.n_rows, s->total); /* lives on between rounds */
-            if (k == 0) quire_state_clear(&b, &total);
-            quire_state_fold(&b, &total, &partial);
-            if (k + 1 == b.job->n_splits) quire_block_finish(&b, c->options, &total, s);
-        }
+        fold_round(w, c);
+        float *next = c->carried[1];
+        c->carried[1] = c->carried[0];
+        c->carried[0] = next;
     }
 }
 
@@ -237,6 +313,14 @@ static void add_needs(quire_call_needs *n, const quire_job *job)
     n->n_layouts += job->n_layouts;
 }
 
+static uint64_t in_flight(size_t state_floats, uint32_t n_threads, uint64_t n_partials)
+{
+    uint64_t n = PARTIAL_BYTES / (state_floats * sizeof(float));
+    if (n < PARTIALS_IN_FLIGHT) n = PARTIALS_IN_FLIGHT;
+    if (n < 4 * (uint64_t)n_threads) n = 4 * (uint64_t)n_threads;
+    return n < n_partials ? n : n_partials;
+}
+
 QUIRE_APART static quire_status attend(quire_workspace *w, const quire_attend_options *options,
                                        const quire_attend_job *jobs, uint32_t n_jobs, size_t job_stride)
 {
@@ -262,9 +346,7 @@ QUIRE_APART static quire_status attend(quire_workspace *w, const quire_attend_op
     }
     if (!c.n_blocks) return QUIRE_OK;
     bool spread = is_uneven(c.n_blocks, w->executor.n_threads) && n_partials > c.n_blocks;
-    uint64_t in_flight = 4 * (uint64_t)w->executor.n_threads;
-    c.in_flight = in_flight > PARTIALS_IN_FLIGHT ? in_flight : PARTIALS_IN_FLIGHT;
-    if (c.in_flight > n_partials) c.in_flight = n_partials;
+    c.in_flight = in_flight(needs.state_floats, w->executor.n_threads, n_partials);
     uint64_t pieces = spread ? n_partials : c.n_blocks;
     c.n_workers = pieces < w->executor.n_threads ? (uint32_t)pieces : w->executor.n_threads;
     c.state_floats = needs.state_floats;

@@ -35,11 +35,6 @@ static bool see_by_position(const quire_block *b, uint32_t flags, const quire_li
     bool causal = !(flags & QUIRE_ATTEND_BIDIRECTIONAL);
     uint32_t first = b->first_row, n = b->n_rows, per_kv = b->job->n_per_kv;
     int64_t p = (int64_t)spec->first_query + first / per_kv;
-    if (tile->n_rows == QUIRE_TILE_ROWS && !spec->window && !spec->ring_tokens &&
-        (!causal || (int64_t)tile->first + QUIRE_TILE_ROWS <= p + 1)) {
-        for (uint32_t i = 0; i < n; i++) visible[i] = ~(uint64_t)0;
-        return true;
-    }
     uint64_t any = 0;
     for (uint32_t i = 0; i < n; p++) {
         uint64_t seen = rows_in_sight(spec, tile, p, causal);
@@ -48,6 +43,33 @@ static bool see_by_position(const quire_block *b, uint32_t flags, const quire_li
         any |= seen;
     }
     return any;
+}
+
+#define AFTER_ALL ((int64_t)1 << 33) /* behind every position of 32 bits */
+
+quire_sight quire_block_sight(const quire_block *b, uint32_t flags)
+{
+    const quire_attend_job *spec = &b->job->spec;
+    const quire_mask *mask = &b->job->mask;
+    int64_t p = (int64_t)spec->first_query + b->first_row / b->job->n_per_kv;
+    int64_t last = (int64_t)spec->first_query + (b->first_row + b->n_rows - 1) / b->job->n_per_kv;
+    bool causal = !(flags & QUIRE_ATTEND_BIDIRECTIONAL);
+    int64_t from = 0, to = causal ? p + 1 : AFTER_ALL;
+    int64_t begin = spec->window ? p - spec->window + 1 : 0, end = causal ? last + 1 : AFTER_ALL;
+    if (spec->ring_tokens && !spec->ring_sinks && p - spec->ring_tokens + 1 > begin)
+        begin = p - spec->ring_tokens + 1;
+    if (spec->window && last - spec->window + 1 > from) from = last - spec->window + 1;
+    if (spec->ring_tokens) {
+        int64_t ring_begin = last - (spec->ring_tokens - spec->ring_sinks) + 1;
+        if (ring_begin > from) from = ring_begin;
+    }
+    if (mask->n_keys && mask->first > from) { /* what lies before the mask, else what lies behind it */
+        if (mask->first < to) to = mask->first;
+    } else if (mask->n_keys && (int64_t)mask->first + mask->n_keys > from) {
+        from = (int64_t)mask->first + mask->n_keys;
+    }
+    int64_t n = to - from - QUIRE_TILE_ROWS + 1;
+    return (quire_sight){(uint64_t)from, n > 0 ? (uint64_t)n : 0, begin, end};
 }
 
 static bool mask_touches(const quire_mask *m, const quire_list_tile *tile)

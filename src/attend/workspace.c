@@ -89,6 +89,7 @@ static void lay_out_scratch(carver *m, const quire_call_needs *n, quire_scratch 
         .queries = (quire_queries *)carve(m, n->n_k, sizeof(quire_queries)),
         .log_unit = (float *)carve(m, n->n_k * rows, sizeof(float)),
         .visible = (uint64_t *)carve(m, n_tiles * rows, sizeof(uint64_t)),
+        .all_visible = (uint64_t *)carve(m, rows, sizeof(uint64_t)),
         .scores = (float *)carve(m, (size_t)2 * QUIRE_STRIP_ROWS * QUIRE_TILE_ROWS, sizeof(float)),
         .k = (uint8_t *)carve(m, n_tiles, expanded),
         .v = (uint8_t *)carve(m, n_tiles, expanded),
@@ -116,16 +117,22 @@ static void lay_out(carver *m, const quire_call_needs *n, quire_call_memory *out
 quire_status quire_workspace_lay_out(quire_workspace *w, const quire_call_needs *needs,
                                      quire_call_memory *out)
 {
-    carver count = {0};
-    lay_out(&count, needs, out);
-    if (count.used > w->bytes) {
-        uint8_t *memory = (uint8_t *)quire_alloc(&w->allocator, count.used);
-        if (!memory) return QUIRE_ENOMEM;
-        quire_free(&w->allocator, w->memory, w->bytes);
-        w->memory = memory;
-        w->bytes = count.used;
+    /* Decode makes the same call again and again. */
+    if (!w->memory || memcmp(&w->laid_for, needs, sizeof *needs) != 0) {
+        carver count = {0};
+        lay_out(&count, needs, out);
+        if (count.used > w->bytes) {
+            uint8_t *memory = (uint8_t *)quire_alloc(&w->allocator, count.used);
+            if (!memory) return QUIRE_ENOMEM;
+            quire_free(&w->allocator, w->memory, w->bytes);
+            w->memory = memory;
+            w->bytes = count.used;
+        }
+        carver place = {.base = w->memory};
+        lay_out(&place, needs, &w->laid_out);
+        w->laid_for = *needs;
     }
-    carver place = {.base = w->memory};
-    lay_out(&place, needs, out);
+    *out = w->laid_out;
+    for (uint32_t i = 0; i < needs->n_workers; i++) out->scratch[i].stats = (quire_workspace_stats){0};
     return QUIRE_OK;
 }

@@ -239,6 +239,7 @@ quire_status quire_seqs_convert(quire_pool *pool, quire_seq *const *seqs, uint32
     if (!status) {
         convert_all(&w, at, scratch, &promise);
         quire_pages_forgive(&pool->pages, promise);
+        quire_pages_settle(&pool->pages);
     }
     quire_free(a, at, at_bytes);
     quire_free(a, scratch, largest);

@@ -173,6 +173,7 @@ quire_status quire_seq_adopt(quire_seq *seq, uint32_t n_pages, quire_find_page_f
     if (!status) {
         for (uint32_t g = 0; g < n_groups; g++) put_in_place(seq, g, &grow[g]);
         seq->length = n_pages * QUIRE_PAGE_TOKENS;
+        quire_pages_settle(&seq->pool->pages);
     }
     quire_free(a, grow, sizeof *grow * n_groups);
     return status;

@@ -211,6 +211,7 @@ static quire_status read_page(reader *r, quire_seq *seq, uint32_t group)
     quire_page *page = quire_page_take(&seq->pool->pages, layout);
     if (!page) return QUIRE_EFULL;
     t->page[t->n++] = page;
+    quire_pages_settle(&seq->pool->pages);
     quire_status status = read_rest(r, head, sizeof head, page->data, layout->bytes);
     if (status) return status;
     return page_is_finite(page) ? QUIRE_OK : QUIRE_EFORMAT;

@@ -82,7 +82,7 @@ static void step_free(quire_step *step)
     quire_free(&a, step, step->bytes);
 }
 
-/* Take the pages that `tokens` more rows need in one table. On failure the table is as it was. */
+/* Take the pages that `tokens` more rows need in one table; they are not cleared yet. On failure the table is as it was. */
 static quire_status reserve_rows(quire_seq *seq, uint32_t group, uint32_t tokens, replaced_page *replaced)
 {
     quire_pages *pages = &seq->pool->pages;
@@ -97,7 +97,7 @@ static quire_status reserve_rows(quire_seq *seq, uint32_t group, uint32_t tokens
         return QUIRE_ENOMEM;
     while (t->n < need) {
         uint32_t index = quire_table_index(t, t->n);
-        quire_page *page = quire_page_take(pages, quire_plan_layout(seq->plan, group, index));
+        quire_page *page = quire_page_take_uncleared(pages, quire_plan_layout(seq->plan, group, index));
         if (!page) goto full;
         t->page[t->n++] = page;
     }
@@ -122,6 +122,18 @@ static void unreserve_rows(quire_seq *seq, uint32_t group, replaced_page *replac
         quire_page_drop(pages, t->page[t->n - 1]);
         t->page[t->n - 1] = replaced->old;
     }
+}
+
+/* Pages that are untouched can become huge without a copy, so this comes before they are cleared. */
+static void settle_and_clear(quire_step *step)
+{
+    quire_pages_settle(&step->pool->pages);
+    for (uint32_t i = 0; i < step->n_seqs; i++)
+        for (uint32_t g = 0; g < step->n_groups; g++) {
+            const quire_table *t = &step->seq[i]->table[g];
+            uint32_t n_before = step->replaced[(size_t)i * step->n_groups + g].n_before;
+            for (uint32_t k = n_before; k < t->n; k++) quire_page_clear(t->page[k]);
+        }
 }
 
 static quire_status check_begin(const quire_pool *pool, quire_seq *const *seqs, const uint32_t *n_tokens,
@@ -163,6 +175,7 @@ quire_status quire_step_begin(quire_step **out, quire_pool *pool, quire_seq *con
         }
     }
     if (!status) {
+        settle_and_clear(step);
         *out = step;
         return QUIRE_OK;
     }

@@ -77,11 +77,14 @@ void quire_prepare_query(const quire_coder *coder, const quire_calibration *cal,
                          float *mean_score)
 {
     uint32_t d = coder->d;
-    bool calibrated = quire_is_calibrated(coder, cal);
     memset(mean_score, 0, QUIRE_MEAN_SLOTS * sizeof *mean_score);
-    for (uint32_t i = 1; calibrated && i <= cal->n_means; i++)
+    if (!quire_is_calibrated(coder, cal)) {
+        if (quire_rotated(coder, q, out) == q && q != out) memcpy(out, q, d * sizeof *out);
+        return;
+    }
+    for (uint32_t i = 1; i <= cal->n_means; i++)
         mean_score[i] = quire_row_kernels_for(d)->dot(q, quire_mean_at(cal, d, i), d);
-    for (uint32_t i = 0; i < d; i++) out[i] = calibrated ? q[i] / cal->weight[i] : q[i];
+    for (uint32_t i = 0; i < d; i++) out[i] = q[i] / cal->weight[i];
     quire_rotate(coder, out);
 }
 

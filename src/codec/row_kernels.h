@@ -94,6 +94,8 @@ quire_row_add_mean_fn quire_add_mean_c; /* calibrate.c */
 
 #if defined(QUIRE_X86)
 extern const quire_row_kernels quire_row_kernels_avx2, quire_row_kernels_avx512;
+#elif defined(QUIRE_ARM)
+extern const quire_row_kernels quire_row_kernels_neon;
 #endif
 
 /* Those in use. Variants take whole vectors of 16 values; other head sizes are rare and take C. */

@@ -8,7 +8,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-static const char *const names[QUIRE_N_ISAS] = {"c", "neon", "avx2", "avxvnni", "avx512", "amx"};
+static const char *const names[QUIRE_N_ISAS] = {"c",       "neon",       "neon-dotprod", "neon-i8mm", "avx2",
+                                                "avxvnni", "avx512vnni", "avx512",       "amx"};
 
 #if defined(QUIRE_X86)
 
@@ -59,29 +60,66 @@ static uint32_t find_isas(void)
     if (!has(saved, SAVES_AVX) || !has(b7, bit_AVX2 | bit_BMI2)) return found;
     found |= 1u << QUIRE_ISA_AVX2;
 #if defined(QUIRE_EMULATE) /* a library for tests (tests/emulate): what the machine lacks is made of AVX2 */
-    return found | 1u << QUIRE_ISA_AVXVNNI | 1u << QUIRE_ISA_AVX512 | 1u << QUIRE_ISA_AMX;
+    return found | 1u << QUIRE_ISA_AVXVNNI | 1u << QUIRE_ISA_AVX512VNNI | 1u << QUIRE_ISA_AVX512 |
+           1u << QUIRE_ISA_AMX;
 #endif
     if (has(a71, AVX_VNNI)) found |= 1u << QUIRE_ISA_AVXVNNI;
     if (!has(saved, SAVES_AVX512) || !has(b7, bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL) ||
-        !has(c7, bit_AVX512VBMI | bit_AVX512VNNI))
+        !has(c7, bit_AVX512VNNI))
         return found;
+    found |= 1u << QUIRE_ISA_AVX512VNNI;
+    if (!has(c7, bit_AVX512VBMI)) return found;
     found |= 1u << QUIRE_ISA_AVX512;
     if (has(saved, SAVES_TILES) && has(d7, AMX_TILE | AMX_INT8 | AMX_BF16) && may_use_tiles())
         found |= 1u << QUIRE_ISA_AMX;
     return found;
 }
 
-#elif defined(QUIRE_ARM) && defined(__linux__)
+#elif defined(QUIRE_ARM)
+
+/* NEON belongs to the architecture; the other two are asked for, each where the one before is. */
+static uint32_t arm_isas(bool has_dot_product, bool has_matrices)
+{
+    uint32_t found = 1u << QUIRE_ISA_C | 1u << QUIRE_ISA_NEON;
+    if (has_dot_product) found |= 1u << QUIRE_ISA_DOTPROD;
+    if (has_dot_product && has_matrices) found |= 1u << QUIRE_ISA_I8MM;
+    return found;
+}
+
+#if defined(__linux__)
 
 #include <sys/auxv.h>
 
 static uint32_t find_isas(void)
 {
-    enum { DOT_PRODUCT = 1u << 20 }; /* HWCAP_ASIMDDP */
-    uint32_t found = 1u << QUIRE_ISA_C;
-    if (getauxval(AT_HWCAP) & DOT_PRODUCT) found |= 1u << QUIRE_ISA_NEON;
-    return found;
+    enum { DOT_PRODUCT = 1u << 20, MATRICES = 1u << 13 }; /* HWCAP_ASIMDDP, HWCAP2_I8MM */
+    return arm_isas(getauxval(AT_HWCAP) & DOT_PRODUCT, getauxval(AT_HWCAP2) & MATRICES);
 }
+
+#elif defined(__APPLE__)
+
+#include <sys/sysctl.h>
+
+static bool has_feature(const char *name)
+{
+    int32_t value = 0;
+    size_t bytes = sizeof value;
+    return sysctlbyname(name, &value, &bytes, NULL, 0) == 0 && value;
+}
+
+static uint32_t find_isas(void)
+{
+    return arm_isas(has_feature("hw.optional.arm.FEAT_DotProd"), has_feature("hw.optional.arm.FEAT_I8MM"));
+}
+
+#else
+
+static uint32_t find_isas(void)
+{
+    return arm_isas(false, false);
+}
+
+#endif
 
 #else
 

@@ -8,8 +8,8 @@
 /* Products of one part of K become scores: zero point, scale, bias. */
 typedef struct k_epilogue {
     const key_scales *scales;
-    int32_t offset[QUIRE_STRIP_ROWS],
-        r_offset[QUIRE_STRIP_ROWS]; /* of the zero point; those with a bias have none */
+    /* Of the zero point. With a bias: of rows without r, what r gives with codes in the middle of their range. */
+    int32_t offset[QUIRE_STRIP_ROWS], r_offset[QUIRE_STRIP_ROWS];
     float weight[QUIRE_STRIP_ROWS]; /* of the bias */
     float r_unit[QUIRE_STRIP_ROWS]; /* what r counts: 1/256, or 0 in rows that do not need it */
     float *scores;
@@ -22,7 +22,7 @@ typedef struct k_epilogue {
 SIMD_FN void store_scores(const k_epilogue *to, uint32_t i, uint32_t j, vi dot, vi r_dot, const bool with_r)
 {
     float *at = to->scores + i * QUIRE_TILE_ROWS + j * 16;
-    if (!to->has_bias) dot = vi_add(dot, vi_set1(to->offset[i]));
+    dot = vi_add(dot, vi_set1(to->offset[i]));
     vf product = vi_to_float(dot);
     if (with_r) {
         if (!to->has_bias) r_dot = vi_add(r_dot, vi_set1(to->r_offset[i]));

@@ -4,13 +4,20 @@
  * has an engine: dot_k() and dot_v() (score_tmpl.h), and MULTIPLY_NAME(packing), what it has for a way of packing. It can
  * define
  *
+ *   DOT_NAME      names of its dot_k() and dot_v(), if several files have them
  *   FLOAT_NAME    names of the functions of float_tmpl.h, if it shares them (shared.h)
  *   COMMON_NAME   names of the functions of softmax_tmpl.h and score_tmpl.h, likewise
  *   COMMON_ELSEWHERE   another file defines them
+ *   OPERAND_NAME  names of the functions of queries_tmpl.h and mix_tmpl.h, which make the integers that the engine multiplies
+ *   OPERAND_ELSEWHERE  another file defines them
+ *   TABLE_MULTIPLY_NAME  MULTIPLY_NAME for codes that are looked up in a table, if it is another
  */
 #ifndef QUIRE_KERNELS_FAMILIES_H
 #define QUIRE_KERNELS_FAMILIES_H
 
+#ifndef DOT_NAME
+#define DOT_NAME(name) name
+#endif
 #ifndef FLOAT_NAME
 #define FLOAT_NAME(name) name
 #define FLOAT_CALL SIMD_CALL
@@ -20,8 +27,18 @@
 #define COMMON_CALL SIMD_CALL
 #endif
 
+#ifndef OPERAND_NAME
+#define OPERAND_NAME(name) name
+#define OPERAND_CALL SIMD_CALL
+#endif
+#ifndef TABLE_MULTIPLY_NAME
+#define TABLE_MULTIPLY_NAME MULTIPLY_NAME
+#endif
+
+#ifndef OPERAND_ELSEWHERE
 #include "kernels/mix_tmpl.h"
 #include "kernels/queries_tmpl.h"
+#endif
 #ifndef COMMON_ELSEWHERE
 #include "kernels/score_tmpl.h"
 #include "kernels/softmax_tmpl.h"
@@ -31,20 +48,21 @@ SIMD_CALL void dot_k_codes(const quire_source *k, uint32_t from, uint32_t to, co
                            uint32_t first, uint32_t n, const k_epilogue *epilogue, void *memory,
                            const code_loops *loops)
 {
-    dot_k(k, from, to, q, first, n, epilogue, memory, loops);
+    DOT_NAME(dot_k)(k, from, to, q, first, n, epilogue, memory, loops);
 }
 
 SIMD_CALL void dot_v_codes(const quire_source *v, uint32_t from, uint32_t to, const int8_t *z, uint32_t n,
                            const v_epilogue *epilogue, void *memory, const code_loops *loops)
 {
-    dot_v(v, from, to, z, n, epilogue, memory, loops);
+    DOT_NAME(dot_v)(v, from, to, z, n, epilogue, memory, loops);
 }
 
 /* Loops by packing. */
-#define PACKING_LOOPS_SLOT(name, bits, table) {bits, table, dot_k_codes, dot_v_codes, &MULTIPLY_NAME(name)},
-#define PACKING_LOOPS                     \
-    {                                     \
-        CODE_PACKINGS(PACKING_LOOPS_SLOT) \
+#define LINEAR_SLOT(name, bits, table) {bits, table, dot_k_codes, dot_v_codes, &MULTIPLY_NAME(name)},
+#define TABLE_SLOT(name, bits, table) {bits, table, dot_k_codes, dot_v_codes, &TABLE_MULTIPLY_NAME(name)},
+#define PACKING_LOOPS                                           \
+    {                                                           \
+        LINEAR_PACKINGS(LINEAR_SLOT) TABLE_PACKINGS(TABLE_SLOT) \
     }
 
 /* The functions of one integer family. LOOPS is the table. */
@@ -59,7 +77,8 @@ SIMD_CALL void dot_v_codes(const quire_source *v, uint32_t from, uint32_t to, co
                               const uint64_t *visible, const float *factor, uint32_t n, float *acc,        \
                               size_t stride, void *scratch)                                                \
     {                                                                                                      \
-        mix_##kind(v, d_out, p, visible, factor, n, acc, stride, scratch, &LOOPS[QUIRE_PACKING_##packed]); \
+        OPERAND_NAME(mix_##kind)                                                                           \
+        (v, d_out, p, visible, factor, n, acc, stride, scratch, &LOOPS[QUIRE_PACKING_##packed]);           \
     }
 
 /* Families, how they pack, and whether they have biases. */
@@ -100,9 +119,9 @@ SIMD_CALL void dot_v_codes(const quire_source *v, uint32_t from, uint32_t to, co
 _Static_assert(QUIRE_N_FAMILIES == 17, "expand_from has one number for each");
 
 /* What the tables of all instruction sets have in common. */
-#define COMMON_ROLES                                                                         \
-    .softmax_update = COMMON_NAME(softmax_update), .add_bias_sums = add_bias_sums,           \
-    .score = FAMILY_SLOTS(score), .mix = FAMILY_SLOTS(mix), .expand = PACKING_SLOTS(expand), \
+#define COMMON_ROLES                                                                             \
+    .softmax_update = COMMON_NAME(softmax_update), .add_bias_sums = OPERAND_NAME(add_bias_sums), \
+    .score = FAMILY_SLOTS(score), .mix = FAMILY_SLOTS(mix), .expand = PACKING_SLOTS(expand),     \
     .transpose_k_to_v = PACKING_SLOTS(transpose)
 
 #endif

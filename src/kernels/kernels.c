@@ -33,10 +33,13 @@ const quire_kernels *quire_kernels_get(void)
 #if defined(QUIRE_X86)
     case QUIRE_ISA_AVX2: return &quire_kernels_avx2;
     case QUIRE_ISA_AVXVNNI: return &quire_kernels_avxvnni;
+    case QUIRE_ISA_AVX512VNNI: return &quire_kernels_avx512vnni;
     case QUIRE_ISA_AVX512: return &quire_kernels_avx512;
     case QUIRE_ISA_AMX: return &quire_kernels_amx;
 #elif defined(QUIRE_ARM)
     case QUIRE_ISA_NEON: return &quire_kernels_neon;
+    case QUIRE_ISA_DOTPROD: return &quire_kernels_dotprod;
+    case QUIRE_ISA_I8MM: return &quire_kernels_i8mm;
 #endif
     default: return &quire_kernels_c;
     }

@@ -67,24 +67,28 @@ static inline uint32_t quire_z_stride(uint32_t d)
 
 /*
  * Query rows for one K format. row: f32, already rotated and calibrated. The rest is what load_queries() makes of it. Integer
- * kernels write q as unit * (z + r / 256), z of 16 bits and r of 8. z = 256 * high + low are bytes in rows 2i and
- * 2i + 1 of `z`, r in row i of `r`. K has channels that are large and nearly constant, and softmax notices
- * differences of scores, not their size: with z alone errors reach 1e-3. Where a tile's values are too small for that,
- * r is left out.
+ * kernels write q as unit * (z + r / 256), z of 16 bits, as bytes z = 256 * high + low, and r of 8. K has channels that are large and nearly constant, and softmax notices
+ * differences of scores, not their size: with z alone errors reach 1e-3. Where a tile's values are so small that r cannot move
+ * a score by more than QUIRE_SKIP_R_ERROR allows, r is left out.
  */
 typedef struct quire_queries {
     uint32_t n, d, n_parts;
     uint32_t z_stride; /* bytes of a row of z or r: whole operands of 64; what lies behind channel d is 0 */
     /* AMX with groups of 32 has 2: rows come twice, without the odd groups and without the even ones. */
     uint32_t copies;
-    float *row;   /* [n][d] */
-    int8_t *z;    /* [2 n][copies][z_stride], in memory for whole strips */
-    int8_t *r;    /* [n][copies][z_stride] */
+    float *row; /* [n][d] */
+    /* How the bytes of rows lie, in memory for whole strips:
+     *   z [n][2][copies][z_stride], r [n][copies][z_stride], or in fours
+     *   z [n / 4][z_stride / 64][4][2][64], r [n / 4][z_stride / 64][4][64]: the distances between rows are constants */
+    bool fours;
+    int8_t *z, *r;
     int32_t *sum; /* [n][n_parts][2]: of z and of r, by part */
     float *unit;  /* [n] a score is unit times what score() gives; 1 without z */
     /* [n][QUIRE_MEAN_SLOTS] what is added to the score of a row of K, by its mean, in the same unit; calibrated only. */
     float *mean_score;
-    float *skip_r_below; /* [n] tiles whose values are at most this large do not need r */
+    /* [n] tiles whose values are at most this large (largest_value()) do not need r. load_queries() gives the size at which r moves
+     * a product of q and k by at most 1. */
+    float *skip_r_below;
 } quire_queries;
 
 /* A tile to read. */
@@ -104,7 +108,7 @@ typedef struct quire_softmax {
     bool integer_products; /* came before and come after */
 } quire_softmax;
 
-/* load_queries: fills z, r, sums and units from the rows. mean_score comes in as scores and leaves in units. */
+/* load_queries: fills z, r, sums, units and skip_r_below from the rows. mean_score comes in as scores and leaves in units. */
 typedef void quire_load_queries_fn(const quire_format *format, quire_queries *q);
 
 /*
@@ -157,9 +161,10 @@ const quire_kernels *quire_kernels_get(void);
 
 extern const quire_kernels quire_kernels_c;
 #if defined(QUIRE_X86)
-extern const quire_kernels quire_kernels_avx2, quire_kernels_avxvnni, quire_kernels_avx512, quire_kernels_amx;
+extern const quire_kernels quire_kernels_avx2, quire_kernels_avxvnni, quire_kernels_avx512vnni,
+    quire_kernels_avx512, quire_kernels_amx;
 #elif defined(QUIRE_ARM)
-extern const quire_kernels quire_kernels_neon;
+extern const quire_kernels quire_kernels_neon, quire_kernels_dotprod, quire_kernels_i8mm;
 #endif
 
 /* Bytes that an expanded tile and a call's scratch may take, for rows of up to d_pad values. */
@@ -192,9 +197,11 @@ static inline bool quire_must_expand(const quire_kernels *kernels, const quire_f
 
 #define QUIRE_LOG2_E 1.44269504f
 #define QUIRE_LN_2 0.693147181f
-#define QUIRE_SKIP_R_ERROR 3e-4f  /* of a score, at most, without r */
-#define QUIRE_MAX_Z 32600.0f      /* two bytes hold 32639; a weight may exceed 1 by its rounding */
-#define QUIRE_SMALL_Z 16384       /* rows that hold less than this get units of their own */
+#define QUIRE_SKIP_R_ERROR 2.65e-4f /* of a score, at most, without r, times sqrt(d) */
+#define QUIRE_MAX_Z 32600.0f        /* two bytes hold 32639; a weight may exceed 1 by its rounding */
+#define QUIRE_SMALL_Z 16384         /* rows that hold less than this get units of their own */
+/* Of weights as integers: half a step for each row of a tile, by the largest weight; docs/kernels.md, "Precision". */
+#define QUIRE_MIX_ERROR (0.5 * QUIRE_TILE_ROWS / (QUIRE_SMALL_Z - 0.5))
 #define QUIRE_LARGEST_SCORE 1e30f /* keeps differences of scores finite */
 
 #endif

@@ -7,7 +7,7 @@
 static void load_c(const quire_format *f, quire_queries *q)
 {
     (void)f;
-    for (uint32_t i = 0; i < q->n; i++) q->unit[i] = 1;
+    for (uint32_t i = 0; i < q->n; i++) q->unit[i] = 1, q->skip_r_below[i] = 0;
 }
 
 static void score_c(const quire_source *k, const quire_queries *q, uint32_t first, uint32_t n,

@@ -109,7 +109,7 @@ SIMD_FN void mix_codes(const quire_source *v, uint32_t d_out, const float *p, co
     }
 }
 
-SIMD_CALL void add_bias_sums(const quire_format *f, float *acc)
+OPERAND_CALL void OPERAND_NAME(add_bias_sums)(const quire_format *f, float *acc)
 {
     if (!f->coder.codec->has_bias) return;
     for (uint32_t g = 0; g < f->coder.n_groups; g++) {
@@ -121,16 +121,16 @@ SIMD_CALL void add_bias_sums(const quire_format *f, float *acc)
 }
 
 /* What does not depend on how codes are packed is compiled twice: with biases and without. */
-SIMD_CALL void mix_biased(const quire_source *v, uint32_t d_out, const float *p, const uint64_t *visible,
-                          const float *factor, uint32_t n, float *acc, size_t stride, void *scratch,
-                          const code_loops *loops)
+OPERAND_CALL void OPERAND_NAME(mix_biased)(const quire_source *v, uint32_t d_out, const float *p,
+                                           const uint64_t *visible, const float *factor, uint32_t n,
+                                           float *acc, size_t stride, void *scratch, const code_loops *loops)
 {
     mix_codes(v, d_out, p, visible, factor, n, acc, stride, scratch, loops, true);
 }
 
-SIMD_CALL void mix_plain(const quire_source *v, uint32_t d_out, const float *p, const uint64_t *visible,
-                         const float *factor, uint32_t n, float *acc, size_t stride, void *scratch,
-                         const code_loops *loops)
+OPERAND_CALL void OPERAND_NAME(mix_plain)(const quire_source *v, uint32_t d_out, const float *p,
+                                          const uint64_t *visible, const float *factor, uint32_t n,
+                                          float *acc, size_t stride, void *scratch, const code_loops *loops)
 {
     mix_codes(v, d_out, p, visible, factor, n, acc, stride, scratch, loops, false);
 }

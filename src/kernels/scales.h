@@ -33,32 +33,28 @@ SIMD_FN void load_key_scales(const quire_source *k, uint32_t part, key_scales *t
     }
 }
 
-/* The largest absolute value that any row of a K tile may hold. */
+/*
+ * What r is multiplied with in a tile of K, at most: the largest absolute value without bias; with a bias, as far as values lie
+ * from the middle of their range.
+ */
 SIMD_FN float largest_value(const quire_source *k)
 {
     const quire_format *f = k->format;
     const quire_codec *codec = f->coder.codec;
     bool calibrated = codec->info.flags & QUIRE_CODEC_CALIBRATED;
-    uint32_t top = (1u << codec->info.bits) - 1;
-    float span = codec->values == QUIRE_VALUES_TABLE ? 127.0f
-                 : codec->has_bias                   ? (float)top
-                                                     : (float)((top + 1) / 2);
+    float top = (float)((1u << codec->info.bits) - 1);
+    float span = codec->values == QUIRE_VALUES_TABLE ? 127.0f : codec->has_bias ? top / 2 : (top + 1) / 2;
     vf most = vf_set1(0);
-    for (size_t at = 0; at < (size_t)f->coder.n_groups * QUIRE_TILE_ROWS * 2; at += 32) {
-        vf far = vf_mul(scales_at(k->tile + f->code_bytes + at, calibrated), vf_set1(span));
-        if (codec->has_bias) {
-            vf bias = vf_load_f16(k->tile + f->bias_offset + at);
-            most = vf_max(vf_abs(bias), most);
-            far = vf_add(far, bias);
-        }
-        most = vf_max(most, vf_abs(far)); /* NaN wins */
-    }
-    return vf_reduce_max(most);
+    for (size_t at = 0; at < (size_t)f->coder.n_groups * QUIRE_TILE_ROWS * 2; at += 32)
+        most = vf_max(most, vf_abs(scales_at(k->tile + f->code_bytes + at, calibrated)));
+    return vf_reduce_max(most) * span;
 }
 
 /*
  * One group of V over the rows that a query sees. A value is scale * (code + shift) + rest: as much of the bias as
- * goes into whole steps is shift, so that rounding a weight changes a value in proportion to itself, not to its code.
+ * goes into whole steps is shift, so that rounding a weight changes a value in proportion to itself, not to its code. A shift
+ * never makes a code larger than codes can be: what is left of a bias that is farther from 0 than all of its codes is rest,
+ * which weights are not rounded for.
  */
 typedef struct group_scales {
     vf scale[4], rest[4];
@@ -73,7 +69,7 @@ SIMD_FN void load_scales(const quire_source *v, uint32_t group, uint64_t visible
     const quire_codec *codec = f->coder.codec;
     bool calibrated = !has_bias && codec->info.flags & QUIRE_CODEC_CALIBRATED;
     int32_t zero = codec->values == QUIRE_VALUES_TABLE ? 128 : codec->zero;
-    vf limit = vf_set1(codec->info.bits == 8 ? 256 : 64); /* code + shift is a byte in the second case */
+    vf least = vf_set1(-(float)((1u << codec->info.bits) - 1));
     size_t at = (size_t)group * QUIRE_TILE_ROWS * 2;
     vf most = vf_set1(1e-30f);
     for (uint32_t j = 0; j < 4; j++) {
@@ -86,8 +82,7 @@ SIMD_FN void load_scales(const quire_source *v, uint32_t group, uint64_t visible
         s->shift[j] = vi_set1(-zero);
         s->rest[j] = bias;
         if (has_bias) {
-            vf steps = vf_min(vf_max(vf_div_approx(bias, scale), vf_sub(vf_set1(0), limit)),
-                              limit); /* 0 / 0: one of them */
+            vf steps = vf_min(vf_max(vf_div_approx(bias, scale), least), vf_set1(0)); /* 0 / 0: one of them */
             s->shift[j] = vf_to_int(steps);
             s->rest[j] = vf_fma(vf_mul(vi_to_float(s->shift[j]), vf_set1(-1)), scale, bias);
         }

@@ -31,6 +31,7 @@ SIMD_FN void begin_scores(k_epilogue *to, const quire_source *k, const key_scale
 {
     const quire_codec *codec = k->format->coder.codec;
     int32_t zero = codec->values == QUIRE_VALUES_TABLE ? 128 : codec->zero;
+    int32_t top = (int32_t)(1u << codec->info.bits % 16) - 1;
     to->scales = scales;
     to->scores = scores;
     to->with_r = with_r;
@@ -38,10 +39,11 @@ SIMD_FN void begin_scores(k_epilogue *to, const quire_source *k, const key_scale
     to->has_bias = has_bias;
     for (uint32_t i = 0; i < n; i++) {
         const int32_t *sum = q->sum + ((size_t)(first + i) * q->n_parts + part) * 2;
-        to->offset[i] = -zero * sum[0];
+        bool has_r = with_r >> i & 1;
+        to->offset[i] = !has_bias ? -zero * sum[0] : has_r ? 0 : (top * sum[1] + 256) >> 9;
         to->r_offset[i] = -zero * sum[1];
-        to->r_unit[i] = with_r >> i & 1 ? 1.0f / 256 : 0;
-        to->weight[i] = (float)sum[0] + (float)sum[1] * to->r_unit[i];
+        to->r_unit[i] = has_r ? 1.0f / 256 : 0;
+        to->weight[i] = (float)sum[0] + (float)sum[1] * (1.0f / 256); /* never without r: load_queries() */
     }
 }
 

@@ -36,12 +36,23 @@ void quire_page_layout_finish(quire_page_layout *layout);
 
 typedef struct quire_page {
     atomic_uint refs;
-    bool dirty; /* memory may hold an earlier page's bytes */
+    bool dirty;    /* memory may hold an earlier page's bytes */
+    bool resident; /* in use, or kept for reuse */
     const quire_page_layout *layout;
     uint8_t *data;
     struct quire_page_class *size_class;
     struct quire_page *next_free;
 } quire_page;
+
+/* 2 MiB of a class's memory, aligned: the place of one huge OS page. Each count is at most 2 MiB / 64 bytes + 1. */
+typedef struct quire_page_region {
+    uint32_t next;               /* in the list of whole regions that wait */
+    uint16_t n_live, n_resident; /* pages that lie in it, at least partly: in use; resident */
+    uint8_t state;
+    bool is_listed;
+    uint8_t n_split,
+        n_skip; /* times it was split since it was empty; times that it shall not wait when it is whole */
+} quire_page_region;
 
 /* Pages of one size: address space for as many as the budget allows. */
 typedef struct quire_page_class {
@@ -54,6 +65,10 @@ typedef struct quire_page_class {
     size_t open_memory, open_page; /* bytes of both that are accessible */
     quire_page *free;              /* released, still resident */
     quire_page *clean;             /* released, memory given back */
+    quire_page_region *region;     /* NULL: only small OS pages */
+    uint32_t n_regions;
+    uint32_t waiting; /* first region of those that became whole */
+    uint32_t partly;  /* the region whose returned pages are still resident, because it is one huge page */
     struct quire_page_class *next;
 } quire_page_class;
 
@@ -62,6 +77,9 @@ static inline size_t quire_page_stride(size_t bytes)
 {
     return bytes < 64 * 4096 ? bytes : (bytes + 4095) / 4096 * 4096;
 }
+
+/* Makes 2 MiB one huge OS page. 0, or what errno says. */
+typedef int quire_collapse_fn(void *region, size_t os_page);
 
 /* The page memory of a pool. */
 typedef struct quire_pages {
@@ -72,6 +90,10 @@ typedef struct quire_pages {
     size_t kept; /* part of resident: released pages whose memory was not given back */
     uint64_t n_pages, n_copies;
     quire_page_class *classes;
+    quire_collapse_fn *collapse; /* NULL: no huge pages */
+    atomic_uint n_waiting;       /* regions in lists */
+    uint32_t n_failed, n_pause;  /* failures in a row; regions that are left as they are */
+    uint64_t n_asked, n_huge;    /* regions that the system was asked for; with success */
 } quire_pages;
 
 quire_status quire_pages_init(quire_pages *pages, const quire_allocator *allocator, size_t budget);
@@ -82,12 +104,18 @@ quire_status quire_pages_add(quire_pages *pages, const quire_page_layout *layout
 /* One page of zeros with one reference, NULL if the budget or the system's memory is used up. The layout must have been
  * added. */
 quire_page *quire_page_take(quire_pages *pages, const quire_page_layout *layout);
+/* The same in two parts, so that all pages can be taken and settled before the first is touched. */
+quire_page *quire_page_take_uncleared(quire_pages *pages, const quire_page_layout *layout);
+void quire_page_clear(quire_page *page);
 /* The same with undefined bytes, for who fills all of them at once. */
 quire_page *quire_page_take_raw(quire_pages *pages, const quire_page_layout *layout);
-/* Makes the memory of pages that will be filled resident at once: a fault for each OS page costs more than filling it. Pages that lie
- * side by side get huge OS pages where these lie wholly inside. Nothing but time depends on it. n at most QUIRE_POPULATE. */
+/* Makes the memory of pages that will be filled resident at once: a fault for each OS page costs more than filling it. Nothing but
+ * time depends on it. n at most QUIRE_POPULATE. */
 #define QUIRE_POPULATE 16u
-void quire_pages_populate(const quire_pages *pages, quire_page *const *page, uint32_t n);
+void quire_pages_populate(quire_pages *pages, quire_page *const *page, uint32_t n);
+/* Asks for huge OS pages where pages in use now own 2 MiB whole. To be called after pages were taken and before they are filled: then
+ * nothing needs to be copied. Nothing but time depends on it. */
+void quire_pages_settle(quire_pages *pages);
 /* A copy of the tiles of another page of the same layout. */
 quire_page *quire_page_copy(quire_pages *pages, const quire_page *from);
 

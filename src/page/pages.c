@@ -6,6 +6,7 @@
 #include "page/page.h"
 
 #include "core/reserve.h"
+#include "page/huge.h"
 
 #include <assert.h>
 #include <sys/mman.h>
@@ -27,11 +28,15 @@ quire_status quire_pages_init(quire_pages *pages, const quire_allocator *allocat
     pages->budget = budget;
     long os_page = sysconf(_SC_PAGESIZE);
     pages->os_page = os_page > 0 ? (size_t)os_page : 65536;
+    if (quire_memory_is_default(allocator) && quire_huge_is_allowed(QUIRE_HUGE_SETTINGS))
+        pages->collapse = quire_memory_collapse;
     return pthread_mutex_init(&pages->lock, NULL) ? QUIRE_ENOMEM : QUIRE_OK;
 }
 
-static void class_destroy(const quire_allocator *a, quire_page_class *c)
+static void class_destroy(const quire_pages *pages, quire_page_class *c)
 {
+    const quire_allocator *a = &pages->allocator;
+    quire_regions_destroy(pages, c);
     if (c->memory) a->release(a->ctx, c->memory, c->stride * c->n_slots);
     if (c->page) a->release(a->ctx, c->page, sizeof *c->page * c->n_slots);
     quire_free(a, c, sizeof *c);
@@ -42,7 +47,7 @@ void quire_pages_fini(quire_pages *pages)
     while (pages->classes) {
         quire_page_class *c = pages->classes;
         pages->classes = c->next;
-        class_destroy(&pages->allocator, c);
+        class_destroy(pages, c);
     }
     pthread_mutex_destroy(&pages->lock);
 }
@@ -68,9 +73,10 @@ static quire_page_class *class_create(quire_pages *pages, size_t bytes)
     c->memory = (uint8_t *)a->reserve(a->ctx, stride * c->n_slots);
     c->page = c->memory ? (quire_page *)a->reserve(a->ctx, sizeof *c->page * c->n_slots) : NULL;
     if (!c->page) {
-        class_destroy(a, c);
+        class_destroy(pages, c);
         return NULL;
     }
+    quire_regions_create(pages, c);
     return c;
 }
 
@@ -91,20 +97,11 @@ quire_status quire_pages_add(quire_pages *pages, const quire_page_layout *layout
     return status;
 }
 
-/* Only the OS pages that lie wholly inside: madvise() rounds the end of a range up and would take what lies behind it
- * along. */
-static void discard_inside(const quire_pages *pages, uint8_t *data, size_t bytes)
-{
-    size_t os_page = pages->os_page, before = (os_page - (uintptr_t)data % os_page) % os_page;
-    if (bytes < before + os_page) return;
-    pages->allocator.discard(pages->allocator.ctx, data + before, (bytes - before) / os_page * os_page);
-}
-
 static void give_back(quire_pages *pages, quire_page_class *c)
 {
     quire_page *page = c->free;
     c->free = page->next_free;
-    discard_inside(pages, page->data, c->stride);
+    quire_regions_discard(pages, page);
     pages->resident -= c->stride;
     pages->kept -= c->stride;
     page->next_free = c->clean;
@@ -150,6 +147,7 @@ static quire_page *take_locked(quire_pages *pages, quire_page_class *c)
 {
     if (c->stride > pages->budget - pages->used) return NULL;
     quire_page *page = c->free;
+    bool was_resident = page;
     if (page) {
         c->free = page->next_free;
         pages->kept -= c->stride;
@@ -170,6 +168,7 @@ static quire_page *take_locked(quire_pages *pages, quire_page_class *c)
     }
     pages->used += c->stride;
     pages->n_pages++;
+    quire_regions_take(pages, page, was_resident);
     return page;
 }
 
@@ -194,12 +193,21 @@ static quire_page *take(quire_pages *pages, const quire_page_layout *layout, boo
     return page;
 }
 
+quire_page *quire_page_take_uncleared(quire_pages *pages, const quire_page_layout *layout)
+{
+    return take(pages, layout, false, NULL);
+}
+
+void quire_page_clear(quire_page *page)
+{
+    if (page->dirty) memset(page->data, 0, page->layout->bytes);
+    page->dirty = true;
+}
+
 static quire_page *take_zeroed(quire_pages *pages, const quire_page_layout *layout, size_t *promise)
 {
     quire_page *page = take(pages, layout, false, promise);
-    if (!page) return NULL;
-    if (page->dirty) memset(page->data, 0, layout->bytes);
-    page->dirty = true;
+    if (page) quire_page_clear(page);
     return page;
 }
 
@@ -214,27 +222,18 @@ quire_page *quire_page_take_promised(quire_pages *pages, const quire_page_layout
 }
 
 #ifdef MADV_POPULATE_WRITE
-#define HUGE_PAGE ((uintptr_t)2 << 20)
-
-/* Only of our own reservations, whose small OS pages are our choice: who reserves otherwise has chosen otherwise. The range is as
- * it was afterwards; huge pages that are there stay. */
-static void populate_range(const quire_pages *pages, uint8_t *begin, uint8_t *end, bool may_be_huge)
+static void populate_range(const quire_pages *pages, uint8_t *begin, uint8_t *end)
 {
     uintptr_t mask = pages->os_page - 1, from = ((uintptr_t)begin + mask) & ~mask,
               to = (uintptr_t)end & ~mask;
-    uintptr_t first = (from + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1), last = to & ~(HUGE_PAGE - 1);
-    if (from >= to) return; /* OS pages that lie wholly inside */
-    may_be_huge = may_be_huge && first < last;
-    if (may_be_huge) (void)madvise((void *)first, last - first, MADV_HUGEPAGE);
-    (void)madvise((void *)from, to - from, MADV_POPULATE_WRITE);
-    if (may_be_huge) (void)madvise((void *)first, last - first, MADV_NOHUGEPAGE);
+    if (from < to) (void)madvise((void *)from, to - from, MADV_POPULATE_WRITE); /* those that lie inside */
 }
 
-void quire_pages_populate(const quire_pages *pages, quire_page *const *page, uint32_t n)
+void quire_pages_populate(quire_pages *pages, quire_page *const *page, uint32_t n)
 {
     quire_page *sorted[QUIRE_POPULATE];
-    bool may_be_huge = quire_memory_is_default(&pages->allocator);
     assert(n <= QUIRE_POPULATE);
+    quire_pages_settle(pages);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t at = i;
         for (; at && sorted[at - 1]->data > page[i]->data; at--) sorted[at] = sorted[at - 1];
@@ -246,15 +245,15 @@ void quire_pages_populate(const quire_pages *pages, quire_page *const *page, uin
                       sorted[i + run]->data == sorted[i + run - 1]->data + sorted[i]->size_class->stride;
              run++)
             end = sorted[i + run]->data + sorted[i + run]->layout->bytes;
-        populate_range(pages, sorted[i]->data, end, may_be_huge);
+        populate_range(pages, sorted[i]->data, end);
     }
 }
 #else
-void quire_pages_populate(const quire_pages *pages, quire_page *const *page, uint32_t n)
+void quire_pages_populate(quire_pages *pages, quire_page *const *page, uint32_t n)
 {
-    (void)pages;
     (void)page;
     (void)n;
+    quire_pages_settle(pages);
 }
 #endif
 
@@ -282,6 +281,7 @@ static void drop(quire_pages *pages, quire_page *page, uint32_t n, size_t *promi
     quire_page_class *c = page->size_class;
     page->next_free = c->free;
     c->free = page;
+    quire_regions_drop(page);
     pages->n_pages--;
     if (promise)
         *promise += c->stride;

@@ -5,6 +5,8 @@
 
 #include "simd/avx2.h"
 
+#include "simd/four_sse.h"
+
 #define HADAMARD_VECTORS 4u /* that a rotation keeps in registers */
 
 /* Four vectors at once: lane i of the result is the sum, the least or the largest lane of the i-th. */
@@ -38,6 +40,18 @@ SIMD_FN vf vf_hadamard16(vf a)
 {
     __m256 l = hadamard8(a.a), h = hadamard8(a.b);
     return (vf){_mm256_add_ps(l, h), _mm256_sub_ps(l, h)};
+}
+
+/* Lane j changes its sign if bit i + j of `minus` is 1; i is a multiple of 16. */
+SIMD_FN vf vf_change_signs(vf v, const uint64_t *minus, uint32_t i)
+{
+    const __m256i to_top = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
+    const __m256i sign = _mm256_set1_epi32(INT32_MIN);
+    __m256i bits = _mm256_set1_epi16((int16_t)quire_load16((const uint8_t *)minus + i / 8));
+    __m256i a = _mm256_sllv_epi32(bits, to_top);
+    __m256i b = _mm256_sllv_epi32(bits, _mm256_sub_epi32(to_top, _mm256_set1_epi32(8)));
+    return (vf){_mm256_xor_ps(v.a, _mm256_castsi256_ps(_mm256_and_si256(a, sign))),
+                _mm256_xor_ps(v.b, _mm256_castsi256_ps(_mm256_and_si256(b, sign)))};
 }
 
 SIMD_FN __m256 entry32(const float *table, __m256i index)

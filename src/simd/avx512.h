@@ -9,7 +9,7 @@
 #include <immintrin.h>
 
 #ifndef SIMD_TARGET /* a file may need more than this */
-#define SIMD_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma,f16c,bmi2"
+#define SIMD_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi2"
 #endif
 
 typedef __m512 vf;    /* floats */
@@ -321,21 +321,23 @@ SIMD_FN int32_t vi_reduce_add(vi a)
     return _mm512_reduce_add_epi32(a);
 }
 
+/* Bytes of four vectors that two steps of packing have mixed, by lanes of 128 bits, in order again. */
+SIMD_FN __m512i quads_in_order(__m512i x)
+{
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return _mm512_permutexvar_epi32(order, x);
+}
+
 /* 64 whole numbers of up to 16 bits, |z| <= 32639, as two rows of bytes. */
 SIMD_FN void vi_store_z(const vi z[4], int8_t *high_to, int8_t *low_to)
 {
-    const __mmask64 second = 0xffffffff00000000;
-    const __m512i order = _mm512_broadcast_i64x4(
-        _mm256_setr_epi8(0, 2, 4, 6, 16, 18, 20, 22, 32, 34, 36, 38, 48, 50, 52, 54, 8, 10, 12, 14, 24, 26,
-                         28, 30, 40, 42, 44, 46, 56, 58, 60, 62)); /* of the low bytes */
-    const __m512i upper = _mm512_add_epi8(order, _mm512_set1_epi8(1)), round = _mm512_set1_epi16(128);
+    const __m512i round = _mm512_set1_epi16(128), byte = _mm512_set1_epi16(255);
     __m512i a = _mm512_packs_epi32(z[0], z[1]), b = _mm512_packs_epi32(z[2], z[3]);
-    __m512i low = _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(order, a), second, order, b);
-    a = _mm512_add_epi16(a, round);
-    b = _mm512_add_epi16(b, round);
-    __m512i high = _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(upper, a), second, upper, b);
-    _mm512_storeu_si512(high_to, high);
-    _mm512_storeu_si512(low_to, low);
+    __m512i low = _mm512_packus_epi16(_mm512_and_si512(a, byte), _mm512_and_si512(b, byte));
+    __m512i high = _mm512_packs_epi16(_mm512_srai_epi16(_mm512_add_epi16(a, round), 8),
+                                      _mm512_srai_epi16(_mm512_add_epi16(b, round), 8));
+    _mm512_storeu_si512(high_to, quads_in_order(high));
+    _mm512_storeu_si512(low_to, quads_in_order(low));
 }
 
 /* Whether all of 64 whole numbers of 16 bits lie between -limit and limit. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* neon: lanes with NEON and its dot product, 16 in four registers. See simd.h. NaN as an integer is 0 here. */
+/* neon: lanes with NEON, 16 in four registers. See simd.h. NaN as an integer is 0 here. */
 #ifndef QUIRE_SIMD_NEON_H
 #define QUIRE_SIMD_NEON_H
 
@@ -8,8 +8,9 @@
 
 #include <arm_neon.h>
 
-/* With the architecture: the compiler's dot product belongs to it, and is not inlined into less. */
-#define SIMD_TARGET "arch=armv8.2-a+dotprod"
+#ifndef SIMD_TARGET /* a file may need more than this */
+#define SIMD_TARGET "arch=armv8-a"
+#endif
 
 typedef struct vf {
     float32x4_t a, b, c, d;
@@ -92,8 +93,9 @@ SIMD_FN float32x4_t half_at(const uint8_t *p)
 {
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
 }
-SIMD_FN vf vf_load_f16(const uint8_t *p)
+SIMD_FN vf vf_load_f16(const void *from)
 {
+    const uint8_t *p = (const uint8_t *)from;
     return (vf){half_at(p), half_at(p + 8), half_at(p + 16), half_at(p + 24)};
 }
 /* The same of the bits that `mask` has, and 16 words of 16 bits likewise. */
@@ -135,8 +137,9 @@ SIMD_FN float32x4_t bfloat_at(const uint8_t *p)
 {
     return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(p)), 16));
 }
-SIMD_FN vf vf_load_bf16(const uint8_t *p)
+SIMD_FN vf vf_load_bf16(const void *from)
 {
+    const uint8_t *p = (const uint8_t *)from;
     return (vf){bfloat_at(p), bfloat_at(p + 8), bfloat_at(p + 16), bfloat_at(p + 24)};
 }
 SIMD_FN float vf_reduce_max(vf x)
@@ -199,8 +202,9 @@ SIMD_FN vi vi_load(const void *from)
     const int32_t *p = (const int32_t *)from;
     return (vi){vld1q_s32(p), vld1q_s32(p + 4), vld1q_s32(p + 8), vld1q_s32(p + 12)};
 }
-SIMD_FN void vi_store(int32_t *p, vi x)
+SIMD_FN void vi_store(void *to, vi x)
 {
+    int32_t *p = (int32_t *)to;
     vst1q_s32(p, x.a);
     vst1q_s32(p + 4, x.b);
     vst1q_s32(p + 8, x.c);
@@ -237,16 +241,6 @@ SIMD_FN int16x8_t last_words(vi x)
     return vcombine_s16(vqmovn_s32(x.c), vqmovn_s32(x.d));
 }
 
-/* 64 whole numbers of up to 16 bits, |z| <= 32639, as two rows of bytes: 256 * high + low. */
-SIMD_FN void vi_store_z(const vi z[4], int8_t *high_to, int8_t *low_to)
-{
-    for (uint32_t j = 0; j < 4; j++) {
-        int16x8_t x = first_words(z[j]), y = last_words(z[j]);
-        vst1q_s8(high_to + j * 16, vcombine_s8(vrshrn_n_s16(x, 8), vrshrn_n_s16(y, 8)));
-        vst1q_s8(low_to + j * 16, vcombine_s8(vmovn_s16(x), vmovn_s16(y)));
-    }
-}
-
 /* Whether all of 64 whole numbers of 16 bits lie between -limit and limit. */
 SIMD_FN bool vi_all_within(const vi z[4], int16_t limit)
 {
@@ -256,13 +250,6 @@ SIMD_FN bool vi_all_within(const vi z[4], int16_t limit)
         most = vmaxq_u16(most, vmaxq_u16(x, vreinterpretq_u16_s16(vabsq_s16(last_words(z[j])))));
     }
     return vmaxvq_u16(most) < (uint16_t)limit;
-}
-
-/* 64 whole numbers of 8 bits. */
-SIMD_FN void vi_store_bytes(const vi z[4], int8_t *to)
-{
-    for (uint32_t j = 0; j < 4; j++)
-        vst1q_s8(to + j * 16, vcombine_s8(vqmovn_s16(first_words(z[j])), vqmovn_s16(last_words(z[j]))));
 }
 
 /* Sums of z[j] * k[j], numbers of 16 bits, over all j and some of the lanes: their total is what counts. */

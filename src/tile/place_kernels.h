@@ -59,6 +59,8 @@ quire_place_get_codes_fn quire_get_codes_words;
 
 #if defined(QUIRE_X86)
 extern const quire_place_kernels quire_place_kernels_avx2, quire_place_kernels_avx512;
+#elif defined(QUIRE_ARM)
+extern const quire_place_kernels quire_place_kernels_neon;
 #endif
 
 /* Those in use. Variants take whole vectors of 16 channels; other head sizes take C. */

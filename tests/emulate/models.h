@@ -168,6 +168,8 @@ MODEL_HALVES_2(__m512i, _mm512_xor_si512, _mm256_xor_si256)
 MODEL_HALVES_2(__m512i, _mm512_max_epu16, _mm256_max_epu16)
 MODEL_HALVES_2(__m512i, _mm512_madd_epi16, _mm256_madd_epi16)
 MODEL_HALVES_2(__m512i, _mm512_packs_epi32, _mm256_packs_epi32)   /* within 128 bits */
+MODEL_HALVES_2(__m512i, _mm512_packs_epi16, _mm256_packs_epi16)   /* within 128 bits */
+MODEL_HALVES_2(__m512i, _mm512_packus_epi16, _mm256_packus_epi16) /* within 128 bits */
 MODEL_HALVES_2(__m512i, _mm512_shuffle_epi8, _mm256_shuffle_epi8) /* within 128 bits */
 MODEL_HALVES_1(__m512i, _mm512_abs_epi16, __m512i, _mm256_abs_epi16)
 MODEL_HALVES_1(__m512i, _mm512_castps_si512, __m512, _mm256_castps_si256)
@@ -175,6 +177,7 @@ MODEL_HALVES_1(__m512i, _mm512_cvtps_epi32, __m512, _mm256_cvtps_epi32)
 MODEL_HALVES_1(__m512i, _mm512_cvttps_epi32, __m512, _mm256_cvttps_epi32)
 MODEL_SHIFT(_mm512_slli_epi16, _mm256_slli_epi16, int)
 MODEL_SHIFT(_mm512_srli_epi16, _mm256_srli_epi16, int)
+MODEL_SHIFT(_mm512_srai_epi16, _mm256_srai_epi16, int)
 MODEL_SHIFT(_mm512_slli_epi32, _mm256_slli_epi32, int)
 MODEL_SHIFT(_mm512_srli_epi32, _mm256_srli_epi32, int)
 MODEL_SHIFT(_mm512_sll_epi32, _mm256_sll_epi32, __m128i)
@@ -198,6 +201,12 @@ MODEL __m512i _mm512_setzero_si512(void)
 MODEL __m512i _mm512_setr4_epi32(int a, int b, int c, int d)
 {
     return (__m512i){_mm256_setr_epi32(a, b, c, d, a, b, c, d), _mm256_setr_epi32(a, b, c, d, a, b, c, d)};
+}
+
+MODEL __m512i _mm512_setr_epi32(int a, int b, int c, int d, int e, int f, int g, int h, int i, int j, int k,
+                                int l, int m, int n, int o, int p)
+{
+    return (__m512i){_mm256_setr_epi32(a, b, c, d, e, f, g, h), _mm256_setr_epi32(i, j, k, l, m, n, o, p)};
 }
 
 MODEL __m512i _mm512_loadu_si512(const void *p)
@@ -229,11 +238,20 @@ MODEL __m128i _mm512_castsi512_si128(__m512i a)
     return _mm256_castsi256_si128(a.l);
 }
 
-/* The upper bits are not defined; here they are neither zero nor what they were. */
-MODEL __m512i _mm512_castsi128_si512(__m128i a)
+MODEL __m256i _mm512_castsi512_si256(__m512i a)
 {
-    const __m256i rest = _mm256_set1_epi8(0x5a);
-    return (__m512i){_mm256_inserti128_si256(rest, a, 0), rest};
+    return a.l;
+}
+
+MODEL __m256i _mm512_extracti64x4_epi64(__m512i a, int half)
+{
+    return half & 1 ? a.h : a.l;
+}
+
+/* The upper bits are not defined; here they are neither zero nor what they were. */
+MODEL __m512i _mm512_castsi256_si512(__m256i a)
+{
+    return (__m512i){a, _mm256_set1_epi8(0x5a)};
 }
 
 MODEL __m512i _mm512_cvtepu8_epi32(__m128i a)
@@ -241,9 +259,16 @@ MODEL __m512i _mm512_cvtepu8_epi32(__m128i a)
     return (__m512i){_mm256_cvtepu8_epi32(a), _mm256_cvtepu8_epi32(_mm_srli_si128(a, 8))};
 }
 
-MODEL __m512i _mm512_cvtepi8_epi32(__m128i a)
+MODEL __m512i _mm512_cvtepi8_epi16(__m256i a)
 {
-    return (__m512i){_mm256_cvtepi8_epi32(a), _mm256_cvtepi8_epi32(_mm_srli_si128(a, 8))};
+    return (__m512i){_mm256_cvtepi8_epi16(_mm256_castsi256_si128(a)),
+                     _mm256_cvtepi8_epi16(_mm256_extracti128_si256(a, 1))};
+}
+
+MODEL __m512i _mm512_cvtepi16_epi32(__m256i a)
+{
+    return (__m512i){_mm256_cvtepi16_epi32(_mm256_castsi256_si128(a)),
+                     _mm256_cvtepi16_epi32(_mm256_extracti128_si256(a, 1))};
 }
 
 MODEL __m512i _mm512_cvtepu16_epi32(__m256i a)

@@ -150,12 +150,39 @@ MODEL_CALL __m512i _mm512_permutexvar_epi8(__m512i index, __m512i a)
     return to.whole;
 }
 
-MODEL_CALL __m512i _mm512_mask_permutexvar_epi8(__m512i other, __mmask64 mask, __m512i index, __m512i a)
+MODEL __m512i _mm512_permutexvar_epi32(__m512i index, __m512i a)
 {
-    model_lanes to = {.whole = _mm512_permutexvar_epi8(index, a)}, from = {.whole = other};
+    return _mm512_castps_si512(_mm512_permutexvar_ps(index, _mm512_castsi512_ps(a)));
+}
+
+MODEL_CALL __m512i _mm512_permutex2var_epi16(__m512i a, __m512i index, __m512i b)
+{
+    model_lanes at = {.whole = index}, x = {.whole = a}, y = {.whole = b}, to;
+    for (uint32_t i = 0; i < 32; i++)
+        to.u16[i] = at.u16[i] & 32 ? y.u16[at.u16[i] % 32] : x.u16[at.u16[i] % 32];
+    return to.whole;
+}
+
+MODEL_CALL __m512i _mm512_mask_mov_epi8(__m512i other, __mmask64 mask, __m512i a)
+{
+    model_lanes to = {.whole = a}, from = {.whole = other};
     for (uint32_t i = 0; i < 64; i++)
         if (!(mask >> i & 1)) to.u8[i] = from.u8[i];
     return to.whole;
+}
+
+MODEL __m512i _mm512_mask_shuffle_epi8(__m512i other, __mmask64 mask, __m512i a, __m512i index)
+{
+    return _mm512_mask_mov_epi8(other, mask, _mm512_shuffle_epi8(a, index));
+}
+
+/* Bit i: bytes i have a bit in common. */
+MODEL_CALL __mmask64 _mm512_test_epi8_mask(__m512i a, __m512i b)
+{
+    model_lanes x = {.whole = a}, y = {.whole = b};
+    __mmask64 mask = 0;
+    for (uint32_t i = 0; i < 64; i++) mask |= (uint64_t)((x.u8[i] & y.u8[i]) != 0) << i;
+    return mask;
 }
 
 /* Narrowing leaves out the upper bits; nothing saturates. */

@@ -12,7 +12,8 @@
 
 #include "quire/quire.h"
 
-#define REF_BOUND 5e-4 /* of attention, per output row (docs/design.md, "bounded") */
+#define REF_BOUND \
+    5e-4 /* of attention, per output row: what rows like those of models have (docs/kernels.md) */
 #define REF_FLOOR \
     1e-2 /* norms of expected rows below this count as this; V rows here have norms of 1 and more */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The command `quire` as a user calls it: help, codecs, bench at tiny shapes, and lines that are wrong. */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE /* sched_setaffinity */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +10,8 @@
 
 #include "quire/quire.h"
 #include "support/command_kit.h"
+
+#include <sched.h>
 
 /* ------------------------------------------------------------------- tests */
 
@@ -141,6 +143,13 @@ static void look_at_row(const char *line, uint32_t index)
         assert_true(strtod(value_of(line, "ns_per_row"), NULL) > 0);
     else
         assert_true(strtod(value_of(line, "read_ms"), NULL) > 0);
+    if (!append) { /* where memory and threads were */
+        double huge = strtod(value_of(line, "huge"), NULL);
+        const char *team = value_of(line, "team");
+        assert_true(huge >= 0 && huge <= 1);
+        assert_true(!strncmp(team, "\"pinned\"", 8) || !strncmp(team, "\"unpinned\"", 10) ||
+                    !strncmp(team, "\"shared\"", 8));
+    }
     if (!(append ? err == 0 : err > 0 && err < 1e-3)) fail_msg("error in %s", line);
 }
 
@@ -202,6 +211,27 @@ static void test_tables_and_plot(void **state)
     assert_non_null(strstr(r->text, "</svg>"));
     assert_non_null(strstr(r->text, "| codec |"));
     assert_non_null(strstr(r->text, "| r4 |"));
+    assert_non_null(strstr(r->text, "2 threads ("));
+}
+
+/* Threads that can run on the first processor only: one has it for itself, two share it. */
+static void test_bench_team(void **state)
+{
+    (void)state;
+    need_command();
+    cpu_set_t all, one;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&one);
+    for (int i = 0; i < CPU_SETSIZE && !CPU_COUNT(&one); i++)
+        if (CPU_ISSET(i, &all)) CPU_SET(i, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    const char *line = "bench --json --rounds 1 --context 64 --heads 1:2 --d 32 --codecs r4 --threads";
+    char full[128];
+    snprintf(full, sizeof full, "%s 1", line);
+    assert_non_null(strstr(run(full)->text, "\"team\":\"pinned\""));
+    snprintf(full, sizeof full, "%s 2", line);
+    assert_non_null(strstr(run(full)->text, "\"team\":\"shared\""));
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
 }
 
 /* One layer with one head of 32 channels; rows of K, V and Q in turn, and the begin of a second sequence. */
@@ -301,15 +331,11 @@ static void test_wrong_lines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_help),
-        cmocka_unit_test(test_every_command_is_explained),
-        cmocka_unit_test(test_completion),
-        cmocka_unit_test(test_codecs),
-        cmocka_unit_test(test_bench),
-        cmocka_unit_test(test_bench_isas),
-        cmocka_unit_test(test_tables_and_plot),
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_wrong_lines),
+        cmocka_unit_test(test_help),       cmocka_unit_test(test_every_command_is_explained),
+        cmocka_unit_test(test_completion), cmocka_unit_test(test_codecs),
+        cmocka_unit_test(test_bench),      cmocka_unit_test(test_bench_isas),
+        cmocka_unit_test(test_bench_team), cmocka_unit_test(test_tables_and_plot),
+        cmocka_unit_test(test_rows),       cmocka_unit_test(test_wrong_lines),
     };
     return cmocka_run_group_tests(tests, find_command, NULL);
 }

@@ -201,7 +201,7 @@ class CheckRequired(unittest.TestCase):
 
     def test_every_level_of_x86(self):
         """Where the machine lacks a level above AVX2, its emulated tests must run; no waiver excuses it."""
-        levels = ("avxvnni", "avx512", "amx")
+        levels = ("avxvnni", "avx512vnni", "avx512", "amx")
         for n in range(len(levels)):
             status, output = self.run_script((ROOT / "tests/required").read_text(), "--partial", "--isa", ",".join(("c", "avx2") + levels[:n]))
             self.assertEqual(status, 0, output)

@@ -185,6 +185,7 @@ static void nothing_to_see(void **unused)
         jobs[3].window = 1; /* of rows that no tile has */
         jobs[3].first_query = 100000;
         jobs[3].out = out + N_OUT * D_V;
+        jobs[3].max = jobs[3].sum = NULL; /* those of jobs[0] */
         REF_OK(quire_attend(w, NULL, jobs, COUNT(jobs), sizeof(quire_attend_job)));
         for (uint32_t i = 0; i < N_OUT; i++) assert_true(max[i] == -INFINITY && sum[i] == 0);
         for (uint32_t i = 0; i < 2 * N_OUT * D_V; i++)

@@ -36,7 +36,7 @@ static uint64_t inverse_of(uint64_t odd)
     return x;
 }
 
-/* The quotient of src/codec/x86/encode_groups_tmpl.h. */
+/* The quotient of src/codec/encode_groups_tmpl.h. */
 static float corrected_quotient(float y, float s)
 {
     float r = 1.0f / s, q = y * r;

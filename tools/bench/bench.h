@@ -54,6 +54,8 @@ typedef struct bench_row {
     double ms, read_ms, err;
     double median_ms, bytes, tokens, spread, tile_cycles;
     double ns_per_row, k_ns, v_ns, page_ns; /* append */
+    double huge;                            /* share of the memory that lies on huge pages */
+    char team[12];                          /* bench_team_text(); empty: not known */
 } bench_row;
 
 typedef struct bench_rows {
@@ -118,10 +120,10 @@ struct bench_case {
     bench_shape shape;
     const char *isa; /* of a foreign implementation; NULL: quire's, chosen by the lane */
     float *q;        /* sequence after sequence: [query][head][d] */
-    /* What the call reads of the cache: n_layers pieces of layer_bytes. */
-    const uint8_t *memory;
-    size_t layer_bytes, layer_stride;
-    uint32_t n_layers;
+    /* What a call reads of the cache: layer_bytes in n_pieces pieces, [layer][piece]. NULL: nothing. */
+    const uint8_t *const *pieces;
+    size_t layer_bytes, piece_bytes;
+    uint32_t n_layers, n_pieces;
     bench_reference *reference;
 };
 
@@ -134,6 +136,7 @@ bench_case *bench_case_begin(const bench_impl *impl, size_t self_bytes, const be
                              bench_team *team, char *message, size_t size);
 void bench_case_destroy(bench_case *c);
 
+bool bench_is_calibrated(const bench_shape *s);
 /* A profile with plausible statistics, for calibrated codecs; NULL: no memory. */
 quire_profile *bench_profile(const bench_shape *s);
 /* K and V formats; v is NULL if V is in K. False: *message says why. */
@@ -170,8 +173,13 @@ void bench_wake(bench_team *team);
 void *bench_map(size_t bytes); /* zeros on huge pages, aligned to 2 MiB; NULL: no memory */
 void bench_unmap(void *memory, size_t bytes);
 size_t bench_free_memory(void); /* bytes that can be had without swapping; SIZE_MAX: unknown */
-/* Reads the bytes with all threads of the team as fast as it goes; seconds. */
-double bench_read(bench_team *team, const void *memory, size_t bytes);
+/* Reads n pieces with all threads of the team as fast as it goes; seconds. */
+double bench_read(bench_team *team, const uint8_t *const *pieces, uint32_t n, size_t piece_bytes);
+/* Share of the pieces' memory that lies on huge pages; NAN: not known. */
+double bench_huge_share(const uint8_t *const *pieces, size_t n, size_t piece_bytes);
+/* "pinned": each thread of the team can run on one processor only, and no two on the same; "shared": there are more threads than
+ * processors; else "unpinned". */
+const char *bench_team_text(bench_team *team);
 /* Cycles of a bare AMX tile product of 16 rows now; NAN without AMX. */
 double bench_tile_cycles(void);
 

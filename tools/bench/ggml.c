@@ -14,8 +14,9 @@
 typedef struct ggml_case {
     bench_ggml *g;
     int k_type, v_type;
-    size_t k_row, v_row; /* bytes of a row of one head; v_row 0: V is in K */
-    uint8_t *memory;     /* caches of all layers, then queries, masks and outputs */
+    size_t k_row, v_row;    /* bytes of a row of one head; v_row 0: V is in K */
+    uint8_t *memory;        /* caches of all layers, then queries, masks and outputs */
+    const uint8_t **layers; /* where each cache begins */
     size_t memory_bytes, used;
     ggml_buffer *buffer;
     ggml_context *ctx;
@@ -257,6 +258,7 @@ static void destroy(bench_case *c)
     bench_unmap(x->memory, x->memory_bytes);
     quire_format_destroy(x->k_format);
     quire_format_destroy(x->v_format);
+    free(x->layers);
     free(x->graphs);
     free(x->k);
     free(x->v);
@@ -279,9 +281,14 @@ static bool get_memory(bench_case *c)
     ggml_case *x = (ggml_case *)c->self;
     const bench_shape *s = &c->shape;
     size_t n = (size_t)c->n_layers * s->n_seqs;
-    x->memory_bytes = c->layer_stride * c->n_layers + other_bytes(s, c->n_layers);
+    x->memory_bytes = c->layer_bytes * c->n_layers + other_bytes(s, c->n_layers);
     x->memory = (uint8_t *)bench_map(x->memory_bytes);
-    c->memory = x->memory;
+    x->layers = (const uint8_t **)malloc(sizeof *x->layers * c->n_layers);
+    if (!x->memory || !x->layers) return false;
+    for (uint32_t i = 0; i < c->n_layers; i++) x->layers[i] = x->memory + i * c->layer_bytes;
+    c->pieces = x->layers;
+    c->n_pieces = 1;
+    c->piece_bytes = c->layer_bytes;
     x->graphs = (ggml_cgraph **)calloc(c->n_layers, sizeof *x->graphs);
     x->k = (ggml_tensor **)calloc(n, sizeof(ggml_tensor *));
     x->v = (ggml_tensor **)calloc(n, sizeof(ggml_tensor *));
@@ -289,7 +296,7 @@ static bool get_memory(bench_case *c)
     size_t k_tile = quire_tile_bytes(x->k_format), v_tile = x->v_format ? quire_tile_bytes(x->v_format) : 0;
     x->tile = (uint8_t *)aligned_alloc(64, k_tile > v_tile ? k_tile : v_tile);
     c->q = bench_make_queries(s);
-    if (!x->memory || !x->graphs || !x->k || !x->v || !x->outputs || !x->tile || !c->q) return false;
+    if (!x->graphs || !x->k || !x->v || !x->outputs || !x->tile || !c->q) return false;
     x->buffer = x->g->ggml_backend_cpu_buffer_from_ptr(x->memory, x->memory_bytes);
     /* Per sequence and layer: K, V, three views and the output; per sequence: queries and mask. */
     size_t tensors = n * 8 + (size_t)s->n_seqs * 2 + 16;
@@ -310,7 +317,7 @@ bench_case *bench_ggml_create(bench_ggml *g, const bench_shape *s, bench_team *t
     x->k_row = quire_codec_row_bytes(s->codecs.k, s->d);
     x->v_row = s->v_in_k ? 0 : quire_codec_row_bytes(s->codecs.v, s->d_v);
     if (!bench_formats(s, &x->k_format, &x->v_format, message, size)) goto fail;
-    c->layer_bytes = c->layer_stride = cache_bytes(s, x->k_row, x->v_row);
+    c->layer_bytes = cache_bytes(s, x->k_row, x->v_row);
     c->n_layers = bench_n_layers(s, c->layer_bytes);
     snprintf(message, size, "out of memory");
     if (!get_memory(c) || !make_graphs(c)) goto fail;

@@ -143,39 +143,56 @@ DEFINE_READ(read_avx512, __attribute__((target("avx512f"))))
 #endif
 
 typedef struct read_call {
-    const uint8_t *memory;
-    size_t bytes, chunk;
+    const uint8_t *const *pieces;
+    size_t piece_bytes, chunk; /* of a piece */
+    uint32_t n_pieces, per_task, chunks_per_piece;
     uint64_t (*read)(const uint8_t *p, size_t bytes);
 } read_call;
 
 static volatile uint64_t read_sink; /* so that the loads are not left out */
 
-static void read_chunk(void *arg, uint32_t index)
+/* Some small pieces, or a part of a large one. */
+static void read_task(void *arg, uint32_t index)
 {
     const read_call *c = (const read_call *)arg;
-    size_t first = index * c->chunk;
-    size_t bytes = c->bytes - first < c->chunk ? c->bytes - first : c->chunk;
-    if (c->read(c->memory + first, bytes) == 0x5a5a5a5a5a5a5a5au) read_sink = index;
+    uint32_t first = index / c->chunks_per_piece * c->per_task, end = first + c->per_task;
+    size_t begin = index % c->chunks_per_piece * c->chunk, bytes = c->piece_bytes - begin;
+    uint64_t sum = 0;
+    if (bytes > c->chunk) bytes = c->chunk;
+    for (uint32_t i = first; i < end && i < c->n_pieces; i++) sum ^= c->read(c->pieces[i] + begin, bytes);
+    if (sum == 0x5a5a5a5a5a5a5a5au) read_sink = index;
 }
 
-double bench_read(bench_team *team, const void *memory, size_t bytes)
+double bench_read(bench_team *team, const uint8_t *const *pieces, uint32_t n, size_t piece_bytes)
 {
-    read_call c = {.memory = (const uint8_t *)memory, .bytes = bytes / 64 * 64, .read = read_plain};
+    read_call c = {.pieces = pieces,
+                   .piece_bytes = piece_bytes / 64 * 64,
+                   .n_pieces = n,
+                   .per_task = 1,
+                   .chunks_per_piece = 1,
+                   .read = read_plain};
 #if defined(__x86_64__) && defined(__GNUC__)
     if (__builtin_cpu_supports("avx512f"))
         c.read = read_avx512;
     else if (__builtin_cpu_supports("avx2"))
         c.read = read_avx2;
 #endif
-    /* Small enough that no thread waits long for the last piece. */
-    c.chunk = bytes / (team->n_threads * 32u) / READ_STEP * READ_STEP;
-    if (c.chunk < 64 * 1024) c.chunk = 64 * 1024;
-    uint32_t n = (uint32_t)((c.bytes + c.chunk - 1) / c.chunk);
+    /* Small enough that no thread waits long for the last task. */
+    size_t want = (size_t)n * piece_bytes / (team->n_threads * 32u) / READ_STEP * READ_STEP;
+    if (want < 64 * 1024) want = 64 * 1024;
+    c.chunk = c.piece_bytes;
+    if (c.piece_bytes > want) {
+        c.chunk = want;
+        c.chunks_per_piece = (uint32_t)((c.piece_bytes + want - 1) / want);
+    } else if (c.piece_bytes) {
+        c.per_task = (uint32_t)(want / c.piece_bytes);
+    }
+    uint32_t n_tasks = (n + c.per_task - 1) / c.per_task * c.chunks_per_piece;
     double start = bench_now();
     if (team->executor.run)
-        team->executor.run(team->executor.ctx, read_chunk, &c, n);
+        team->executor.run(team->executor.ctx, read_task, &c, n_tasks);
     else
-        for (uint32_t i = 0; i < n; i++) read_chunk(&c, i);
+        for (uint32_t i = 0; i < n_tasks; i++) read_task(&c, i);
     return bench_now() - start;
 }
 

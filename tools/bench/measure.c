@@ -84,9 +84,9 @@ static void read_memory(lane *l, uint32_t round)
 {
     bench_case *c = l->c;
     uint32_t layer = (round + (c->shape.cold ? c->n_layers / 2 : 0)) % c->n_layers;
-    const uint8_t *at = c->memory + layer * c->layer_stride;
-    if (!c->shape.cold) bench_read(c->team, at, c->layer_bytes);
-    l->read[l->n_reads++] = bench_read(c->team, at, c->layer_bytes);
+    const uint8_t *const *pieces = c->pieces + (size_t)layer * c->n_pieces;
+    if (!c->shape.cold) bench_read(c->team, pieces, c->n_pieces, c->piece_bytes);
+    l->read[l->n_reads++] = bench_read(c->team, pieces, c->n_pieces, c->piece_bytes);
 }
 
 static int measure(lane *l, uint32_t round)
@@ -95,7 +95,7 @@ static int measure(lane *l, uint32_t round)
     if (!l->c->isa) quire_isa_use(l->isa);
     if (is_amx(l)) l->tile[round] = bench_tile_cycles();
     bench_wake(l->c->team);
-    if (l->c->memory) read_memory(l, round);
+    if (l->c->pieces) read_memory(l, round);
     if (!timed_run(l, round % l->c->n_layers, &times)) return failed_run(l);
     l->time[round] = times.all;
     for (int i = 0; i < BENCH_N_PARTS; i++)
@@ -146,6 +146,8 @@ static int make_row(const lane *l, bench_rows *rows)
     r->bytes = (double)l->c->layer_bytes;
     r->tokens = (double)s->n_tokens;
     r->spread = s->spread;
+    r->huge = bench_huge_share(l->c->pieces, (size_t)l->c->n_pieces * l->c->n_layers, l->c->piece_bytes);
+    if (!l->c->isa) snprintf(r->team, sizeof r->team, "%s", bench_team_text(l->c->team));
     return TOOL_OK;
 }
 

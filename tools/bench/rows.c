@@ -28,7 +28,8 @@ bench_row *bench_rows_add(bench_rows *rows)
                        .ns_per_row = none,
                        .k_ns = none,
                        .v_ns = none,
-                       .page_ns = none};
+                       .page_ns = none,
+                       .huge = none};
     return row;
 }
 
@@ -45,7 +46,7 @@ void bench_rows_free(bench_rows *rows)
 #define COUNT_KEYS(X) X(d) X(dv) X(kv_heads) X(q_heads) X(context) X(queries) X(sequences)
 #define FIRST_NUMBERS(X) X(ms) X(read_ms) X(err)
 #define MORE_NUMBERS(X) \
-    X(median_ms) X(bytes) X(tokens) X(spread) X(tile_cycles) X(ns_per_row) X(k_ns) X(v_ns) X(page_ns)
+    X(median_ms) X(bytes) X(tokens) X(spread) X(tile_cycles) X(ns_per_row) X(k_ns) X(v_ns) X(page_ns) X(huge)
 
 static const char *number_text(double x, char *text, size_t size)
 {
@@ -95,6 +96,9 @@ static void print_row(const bench_row *r, FILE *file)
     PRINT_COUNT(runs)
     MORE_NUMBERS(PRINT_IF)
     if (r->v_in_k) fprintf(file, ",\"v_in_k\":true");
+    if (r->team[0]) {
+        PRINT_TEXT(team)
+    }
     fprintf(file, "}\n");
 }
 
@@ -157,6 +161,7 @@ static void take_field(bench_row *r, const field *f)
     if (strcmp(f->key, #KEY) == 0) r->KEY = strcmp(f->value, "true") == 0;
     TEXT_KEYS(TAKE_TEXT)
     TAKE_TEXT(isa)
+    TAKE_TEXT(team)
     COUNT_KEYS(TAKE_COUNT)
     TAKE_COUNT(threads)
     TAKE_COUNT(runs)

@@ -25,7 +25,7 @@ uint32_t bench_n_layers(const bench_shape *s, size_t layer_bytes)
     return s->cold ? (uint32_t)((COLD_BYTES + layer_bytes - 1) / layer_bytes) : 1;
 }
 
-static bool is_calibrated(const bench_shape *s)
+bool bench_is_calibrated(const bench_shape *s)
 {
     const quire_codec_info *info = quire_codec_find(s->codecs.k);
     return info && info->flags & QUIRE_CODEC_CALIBRATED;
@@ -48,7 +48,7 @@ void bench_fill_rows(const bench_shape *s, quire_side side, uint32_t head, uint6
     uint32_t d = side == QUIRE_K ? s->d : s->d_v;
     uint64_t state = s->seed * 0x2545f4914f6cdd1du ^ salt << 20 ^ (uint64_t)head << 1 ^ (uint64_t)side;
     bench_gauss(&state, rows, (size_t)n * d);
-    if (side != QUIRE_K || !is_calibrated(s)) return;
+    if (side != QUIRE_K || !bench_is_calibrated(s)) return;
     for (uint32_t c = 0; c < d; c++) {
         float mean, deviation;
         channel_of(s, head, c, &mean, &deviation);
@@ -107,7 +107,7 @@ bool bench_formats(const bench_shape *s, quire_format **k, quire_format **v, cha
     const char *name = s->codecs.k;
     quire_status status = QUIRE_ENOMEM;
     *k = *v = NULL;
-    if (is_calibrated(s) && !(profile = bench_profile(s))) goto fail;
+    if (bench_is_calibrated(s) && !(profile = bench_profile(s))) goto fail;
     status =
         quire_format_create(k, s->codecs.k,
                             &(quire_format_options){sizeof(quire_format_options), .side = QUIRE_K, .d = s->d,

@@ -56,6 +56,9 @@ static void print_title(const bench_row *r, FILE *file)
     if (r->queries > 1) fprintf(file, ", %u queries", r->queries);
     if (r->sequences > 1) fprintf(file, ", %u sequences", r->sequences);
     fprintf(file, ", %u thread%s", r->threads, plural(r->threads));
+    if (strcmp(r->team, "pinned") == 0) fprintf(file, " (pinned, one per processor)");
+    if (strcmp(r->team, "unpinned") == 0) fprintf(file, " (not pinned)");
+    if (strcmp(r->team, "shared") == 0) fprintf(file, " (more than there are processors)");
     if (r->cold) fprintf(file, ", nothing in cache");
     if (!isnan(r->spread)) fprintf(file, ", scores with a deviation of %g", r->spread);
     fprintf(file, "\n\n");

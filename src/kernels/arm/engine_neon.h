@@ -1,164 +1,183 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine: products with the dot product of signed bytes of NEON. Four quads of a row of query bytes are one register, and each multiplies its
- * own vector of codes.
+ * engine: products with NEON alone. z stays one number of 16 bits and codes are widened to 16 bits. Of each quad of codes c0 c1
+ * c2 c3 the even ones (c0, c2) are the bytes as they lie without the odd ones, the odd ones (c1, c3) a shift; z is stored in the
+ * same two pairs. The products of a quad end in two neighbouring lanes, which are added at the end.
  */
 #ifndef QUIRE_KERNELS_ARM_ENGINE_NEON_H
 #define QUIRE_KERNELS_ARM_ENGINE_NEON_H
 
+#include "simd/neon.h"
+
+/* ------------------------------------------------------------ expanded tile */
+
+typedef struct codes {
+    int16x8_t even, odd;
+} codes;
+
+SIMD_FN codes widen(uint8x16_t x)
+{
+    uint16x8_t pairs = vreinterpretq_u16_u8(x);
+    return (codes){vreinterpretq_s16_u16(vandq_u16(pairs, vdupq_n_u16(255))),
+                   vreinterpretq_s16_u16(vshrq_n_u16(pairs, 8))};
+}
+
+#define SIGNED_CODES false
+#define VECTOR_BYTES 128u /* [quarter][even, odd][16] */
+
+SIMD_FN void put_one(uint8_t *to, uint8x16_t x)
+{
+    codes c = widen(x);
+    vst1q_u8(to, vreinterpretq_u8_s16(c.even));
+    vst1q_u8(to + 16, vreinterpretq_u8_s16(c.odd));
+}
+
+SIMD_FN void put_two(uint8_t *to, size_t u, uint32_t quarter, uint8x16_t x, uint8x16_t y)
+{
+    to += u * VECTOR_BYTES + quarter * 32;
+    put_one(to, x);
+    put_one(to + VECTOR_BYTES, y);
+}
+
 #include "kernels/arm/unpack_neon.h"
 
-#include "kernels/epilogue.h"
+/* ------------------------------------------------------------------ queries */
 
-/* Bytes of queries: two rows for z of each, and one for r. */
+/* 64 whole numbers of up to 16 bits: the even pairs of all quads in one row, the odd ones in the other. */
+SIMD_FN void vi_store_z(const vi z[4], int8_t *even_to, int8_t *odd_to)
+{
+    for (uint32_t j = 0; j < 4; j++) {
+        int16x8_t x = first_words(z[j]), y = last_words(z[j]);
+        vst1q_s8(even_to + j * 16, vreinterpretq_s8_s16(vuzp1q_s16(x, y)));
+        vst1q_s8(odd_to + j * 16, vreinterpretq_s8_s16(vuzp2q_s16(x, y)));
+    }
+}
+
+/* 64 whole numbers of 8 bits, in the order in which widening makes two such rows of them. */
+SIMD_FN void vi_store_bytes(const vi z[4], int8_t *to)
+{
+    for (uint32_t j = 0; j < 4; j++) {
+        int16x8_t x = first_words(z[j]), y = last_words(z[j]);
+        vst1_s8(to + j * 8, vqmovn_s16(vuzp1q_s16(x, y)));
+        vst1_s8(to + 32 + j * 8, vqmovn_s16(vuzp2q_s16(x, y)));
+    }
+}
+
+/* Bytes of queries: two rows for z of each, and two for r. */
 typedef struct query_bytes {
     const int8_t *z, *r; /* first of the first query */
-    size_t stride;
+    size_t stride, r_stride;
 } query_bytes;
 
-#define VECTOR_BYTES 64u
+/* Widens the r of channels [from, to). */
+SIMD_FN void locate_r(query_bytes *p, const quire_queries *q, uint32_t first, uint32_t n, uint32_t from,
+                      uint32_t to, void *memory)
+{
+    uint32_t begin = from / 64 * 64, stride = (to - begin + 63) / 64 * 64;
+    int8_t *rows = (int8_t *)memory;
+    for (uint32_t i = 0; i < n; i++) {
+        const int8_t *r = q->r + (first + i) * (size_t)q->z_stride + begin;
+        for (uint32_t c = 0; c < stride; c += 64)
+            for (uint32_t j = 0; j < 8; j++)
+                vst1q_s8(rows + (2 * i + j / 4) * stride + c + j % 4 * 16,
+                         vreinterpretq_s8_s16(vmovl_s8(vld1_s8(r + c + j * 8))));
+    }
+    p->r = rows + (from - begin);
+    p->r_stride = 2 * (size_t)stride;
+}
+
+/* ----------------------------------------------------------------- products */
+
+#define VECTORS_AT_ONCE 2u /* the even and the odd codes of two quarters of two vectors are eight registers */
+
+/* Of the first two and the last two tokens or channels, two lanes each. */
+typedef struct row_sums {
+    int32x4_t z[2], r[2];
+} row_sums;
+
+/* Where two codes or four make up a byte, they are taken out as words at once. */
+SIMD_FN codes codes_packed(const uint8_t *p, const uint32_t i, const uint32_t quarter, const uint32_t bits,
+                           const bool table, const lookup *t)
+{
+    if (table || (bits != 2 && bits != 4)) return widen(unpack1(p, i, quarter, bits, table, t));
+    const uint16x8_t keep = vdupq_n_u16((uint16_t)((1 << bits) - 1));
+    const int32_t from = (int32_t)(i * bits % 8);
+    uint16x8_t x = vreinterpretq_u16_u8(vld1q_u8(p + i * bits / 8 * 64 + quarter * 16)), even = x;
+    if (from) even = vshlq_u16(x, vdupq_n_s16((int16_t)-from));
+    uint16x8_t odd = vshlq_u16(x, vdupq_n_s16((int16_t)(-from - 8)));
+    if (from + (int32_t)bits < 8) odd = vandq_u16(odd, keep);
+    return (codes){vreinterpretq_s16_u16(vandq_u16(even, keep)), vreinterpretq_s16_u16(odd)};
+}
+
+SIMD_FN codes codes_expanded(const uint8_t *p, const uint32_t i, const uint32_t quarter)
+{
+    p += i * VECTOR_BYTES + quarter * 32;
+    return (codes){vreinterpretq_s16_u8(vld1q_u8(p)), vreinterpretq_s16_u8(vld1q_u8(p + 16))};
+}
+
+SIMD_FN row_sums no_sums(void)
+{
+    return (row_sums){{vdupq_n_s32(0), vdupq_n_s32(0)}, {vdupq_n_s32(0), vdupq_n_s32(0)}};
+}
+
+SIMD_FN void add_words(int32x4_t sum[2], int16x8_t x, int16x8_t pairs)
+{
+    sum[0] = vmlal_s16(sum[0], vget_low_s16(x), vget_low_s16(pairs));
+    sum[1] = vmlal_high_s16(sum[1], x, pairs);
+}
+
+/* The same quarter of two vectors, with two pairs of the rows of even and of odd ones. */
+SIMD_FN void add_pairs(int32x4_t sum[2], const codes x[2], const int8_t *even, const int8_t *odd)
+{
+    int32x2_t e = vreinterpret_s32_s8(vld1_s8(even)), o = vreinterpret_s32_s8(vld1_s8(odd));
+    add_words(sum, x[0].even, vreinterpretq_s16_s32(vdupq_lane_s32(e, 0)));
+    add_words(sum, x[0].odd, vreinterpretq_s16_s32(vdupq_lane_s32(o, 0)));
+    add_words(sum, x[1].even, vreinterpretq_s16_s32(vdupq_lane_s32(e, 1)));
+    add_words(sum, x[1].odd, vreinterpretq_s16_s32(vdupq_lane_s32(o, 1)));
+}
+
+SIMD_FN void add_codes(row_sums *a, const codes x[2], const query_bytes *q, uint32_t row, size_t at,
+                       const bool with_r)
+{
+    const int8_t *z = q->z + 2 * row * q->stride + at, *r = q->r + row * q->r_stride + at;
+    add_pairs(a->z, x, z, z + q->stride);
+    if (with_r) add_pairs(a->r, x, r, r + q->r_stride / 2);
+}
+
+SIMD_FN int32x4_t sum_of_z(row_sums a)
+{
+    return vpaddq_s32(a.z[0], a.z[1]);
+}
+
+SIMD_FN int32x4_t sum_of_r(row_sums a)
+{
+    return vpaddq_s32(a.r[0], a.r[1]);
+}
+
+/* 16 registers of sums, eight of codes or four, and four of query words. */
+SIMD_FN uint32_t quarters_at_once(const uint32_t rows, const bool with_r)
+{
+    return with_r && rows > 2 ? 1 : 2;
+}
+
 #define MULTIPLY_NAME(name) quire_multiply_##name##_neon
 #include "kernels/multiply_tmpl.h"
 
-typedef struct row_sums {
-    int32x4_t high, low, r;
-} row_sums;
-
-/* The same quarter of four vectors, with four quads of a row of query bytes. */
-SIMD_FN int32x4_t add_bytes(int32x4_t sum, const int8x16_t x[4], const int8_t *bytes)
-{
-    int8x16_t q = vld1q_s8(bytes);
-    sum = vdotq_laneq_s32(sum, x[0], q, 0);
-    sum = vdotq_laneq_s32(sum, x[1], q, 1);
-    sum = vdotq_laneq_s32(sum, x[2], q, 2);
-    return vdotq_laneq_s32(sum, x[3], q, 3);
-}
-
-/* Quarters at a time: codes take four registers for each, sums two or three for each and row, of 32. */
-SIMD_FN uint32_t quarters_at_once(const uint32_t rows, const bool with_r)
-{
-    return with_r && rows > 3 ? 1 : 2;
-}
-
-/* `quarters` quarters of each vector, from `quarter` on. */
-SIMD_FN void multiply_quarters(const stream *s, const packing p, const query_bytes *q, const uint32_t rows,
-                               const uint32_t quarter, const uint32_t quarters, const bool with_r, sums *out)
-{
-    const uint32_t step = p.expanded ? 4 : 8;
-    row_sums a[ROWS_AT_ONCE][2];
-    int8x16_t x[2][4];
-    SIMD_UNROLL(4)
-    for (uint32_t r = 0; r < rows; r++)
-        for (uint32_t k = 0; k < quarters; k++) a[r][k].high = a[r][k].low = a[r][k].r = vdupq_n_s32(0);
-    for (size_t v = 0; v < s->n; v += step) {
-        const uint8_t *block = s->at + v * 8 * (p.expanded ? 8 : p.bits);
-        SIMD_UNROLL(2)
-        for (uint32_t i = 0; i < step; i += 4) {
-            SIMD_UNROLL(4)
-            for (uint32_t j = 0; j < 4; j++) {
-                if (!p.expanded && i + j < p.bits && !quarter) /* one line for each that is read: no bursts */
-                    simd_prefetch(block + s->next + (i + j) * 64);
-                for (uint32_t k = 0; k < quarters; k++)
-                    x[k][j] = p.expanded ? vld1q_s8((const int8_t *)block + (i + j) * 64 + (quarter + k) * 16)
-                                         : unpack1(block, i + j, quarter + k, p.bits, p.table, s->table);
-            }
-            const int8_t *z = q->z + (v + i) * 4, *r_bytes = q->r + (v + i) * 4;
-            SIMD_UNROLL(4)
-            for (uint32_t r = 0; r < rows; r++) {
-                for (uint32_t k = 0; k < quarters; k++) {
-                    a[r][k].high = add_bytes(a[r][k].high, x[k], z + 2 * r * q->stride);
-                    a[r][k].low = add_bytes(a[r][k].low, x[k], z + (2 * r + 1) * q->stride);
-                    if (with_r) a[r][k].r = add_bytes(a[r][k].r, x[k], r_bytes + r * q->stride);
-                }
-            }
-        }
-    }
-    SIMD_UNROLL(4)
-    for (uint32_t r = 0; r < rows; r++) {
-        for (uint32_t k = 0; k < quarters; k++) {
-            int32x4_t z = vaddq_s32(vshlq_n_s32(a[r][k].high, 8), a[r][k].low);
-            vst1q_s32(out->of[r][0] + (quarter + k) * 4, z);
-            if (with_r) vst1q_s32(out->of[r][1] + (quarter + k) * 4, a[r][k].r);
-        }
-    }
-}
-
-SIMD_FN void multiply(const stream *s, const packing p, const query_bytes *q, const uint32_t rows,
-                      const bool with_r, sums *out)
-{
-    const uint32_t quarters = quarters_at_once(rows, with_r);
-    multiply_quarters(s, p, q, rows, 0, quarters, with_r, out);
-    if (quarters == 1) multiply_quarters(s, p, q, rows, 1, 1, with_r, out);
-    multiply_quarters(s, p, q, rows, 2, quarters, with_r, out);
-    if (quarters == 1) multiply_quarters(s, p, q, rows, 3, 1, with_r, out);
-}
-
-/* What codes that are less by 128 lack in a sum, whose numbers add up to this. */
+/* Codes are as large as they count. */
 SIMD_FN vi lacking(int32_t sum, const code_loops *loops)
 {
-    return vi_set1(is_less(loops->bits, loops->table) ? 128 * sum : 0);
+    (void)sum;
+    (void)loops;
+    return vi_set1(0);
 }
 
-SIMD_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q, uint32_t first,
-                   uint32_t n, const k_epilogue *epilogue, void *memory, const code_loops *loops)
+SIMD_FN int32_t sum_of_row(const int8_t *z, const code_loops *loops)
 {
-    (void)memory;
-    multiply_fn *const *multiply_k = multiply_for(loops, k, epilogue->with_r);
-    const lookup entries = table_of(k->format->coder.codec, loops);
-    const size_t stride = q->z_stride;
-    const uint32_t part = from / quire_part_size(&k->format->coder);
-    for (uint32_t sub = 0; sub < 4; sub++) {
-        stream s = stream_at(k, sub * (k->format->coder.d_pad / 4) + from / 4, (to - from) / 4, loops->bits,
-                             &entries);
-        for (uint32_t i = 0; i < n; i += ROWS_AT_ONCE) {
-            uint32_t rows = n - i < ROWS_AT_ONCE ? n - i : ROWS_AT_ONCE, at = first + i;
-            query_bytes p = {q->z + 2 * at * stride + from, q->r + at * stride + from, stride};
-            sums dots;
-            multiply_k[rows - 1](&s, &p, &dots);
-            for (uint32_t r = 0; r < rows; r++) {
-                const int32_t *sum = q->sum + ((size_t)(at + r) * q->n_parts + part) * 2;
-                vi z = vi_add(vi_load(dots.of[r][0]), lacking(sum[0], loops));
-                if (epilogue->with_r)
-                    store_scores(epilogue, i + r, sub, z,
-                                 vi_add(vi_load(dots.of[r][1]), lacking(sum[1], loops)), true);
-                else
-                    store_scores(epilogue, i + r, sub, z, z, false);
-            }
-        }
-    }
+    (void)z;
+    (void)loops;
+    return 0;
 }
 
-/* The sum of a row's 64 numbers. */
-SIMD_FN int32_t sum_of_z(const int8_t *z)
-{
-    const int8x16_t one = vdupq_n_s8(1);
-    int32x4_t high = vdupq_n_s32(0), low = high;
-    for (uint32_t t = 0; t < 64; t += 16) {
-        high = vdotq_s32(high, vld1q_s8(z + t), one);
-        low = vdotq_s32(low, vld1q_s8(z + 64 + t), one);
-    }
-    return vaddvq_s32(vaddq_s32(vshlq_n_s32(high, 8), low));
-}
-
-SIMD_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int8_t *z, uint32_t n,
-                   const v_epilogue *epilogue, void *memory, const code_loops *loops)
-{
-    (void)memory;
-    multiply_fn *const *multiply_v = multiply_for(loops, v, false);
-    const lookup entries = table_of(v->format->coder.codec, loops);
-    int32_t sum[QUIRE_STRIP_ROWS];
-    for (uint32_t i = 0; i < n; i++) sum[i] = is_less(loops->bits, loops->table) ? sum_of_z(z + i * 128) : 0;
-    for (uint32_t b = from; b < to; b++) {
-        stream s = stream_at(v, b * 16, 16, loops->bits, &entries);
-        for (uint32_t i = 0; i < n; i += ROWS_AT_ONCE) {
-            uint32_t rows = n - i < ROWS_AT_ONCE ? n - i : ROWS_AT_ONCE;
-            query_bytes p = {z + (size_t)i * 128, z, 64};
-            sums dots;
-            multiply_v[rows - 1](&s, &p, &dots);
-            for (uint32_t r = 0; r < rows; r++)
-                add_values(epilogue, i + r, b, vi_add(vi_load(dots.of[r][0]), lacking(sum[i + r], loops)));
-        }
-    }
-}
+#include "kernels/arm/products_neon.h"
 
 #endif

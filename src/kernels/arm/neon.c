@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* kernels: NEON with the dot product. */
+/* kernels: NEON alone. */
 #include "core/cpu.h"
 
 #if defined(QUIRE_ARM)
 
 #include "kernels/arm/engine_neon.h"
 
+#define DOT_NAME(name) neon_##name
+#define FLOAT_NAME SHARED_NAME
+#define FLOAT_CALL SHARED_CALL
+#define COMMON_NAME SHARED_NAME
+#define COMMON_CALL SHARED_CALL
 #include "kernels/families.h"
 
 #define FLOAT_ROWS 4u /* 16 registers of sums */
@@ -21,7 +26,7 @@ INTEGER_FAMILIES(INTEGER_FAMILY)
 const quire_kernels quire_kernels_neon = {
     .load_queries = load_queries,
     COMMON_ROLES,
-    .expand_from = {NEVER, 24, 24, 17, 9, 17, 9, 9, 17, 17, 9, 17, 9, 9, 9, 9, 9},
+    .expand_from = {NEVER, 24, 24, 9, 5, 9, 5, 5, 9, 9, 5, 9, 5, 5, 5, 5, 5},
     .whole_channels = 32,
 };
 

@@ -4,6 +4,7 @@
 
 #if defined(QUIRE_X86)
 
+#define HAS_VBMI
 #define SIMD_TARGET                                                                \
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma,f16c,bmi2," \
     "amx-tile,amx-int8"
@@ -180,27 +181,29 @@ SIMD_CALL void tiles_k(const quire_source *k, uint32_t from, uint32_t to, const 
                        uint32_t first, uint32_t n, const k_epilogue *epilogue, void *memory)
 {
     uint32_t begin = from / 64 * 64, chunks = (to - begin + 63) / 64;
-    query_bytes p = query_bytes_at(q, first, from);
-    const int8_t *z = p.z - (from - begin), *r = p.r - (from - begin);
+    /* Where there are two copies of a row, one has the even groups of 32 channels and the other the odd ones. */
+    size_t stride = (size_t)q->copies * q->z_stride,
+           at = begin + (q->copies == 2 ? from / 32 % 2 * q->z_stride : 0);
+    const int8_t *z = q->z + 2 * first * stride + at, *r = q->r + first * stride + at;
     size_t apart = (size_t)k->format->coder.d_pad * 16;
     const uint8_t *codes = codes_of(k) + begin * 16;
     int32_t *sums = (int32_t *)memory, *r_sums = sums + 1024;
     if (epilogue->with_r) {
         tile_target of_r = {.is_r = true};
-        tile_runs(k, codes, apart, 4, chunks, r, p.stride, r_sums, &of_r, false, false);
+        tile_runs(k, codes, apart, 4, chunks, r, stride, r_sums, &of_r, false, false);
     }
     tile_target of_z = {.k = epilogue, .n = n, .r_sums = epilogue->with_r ? r_sums : NULL};
     if (n > 8)
-        tile_runs(k, codes, apart, 4, chunks, z, p.stride, sums, &of_z, true, false);
+        tile_runs(k, codes, apart, 4, chunks, z, stride, sums, &of_z, true, false);
     else
-        tile_runs(k, codes, apart, 4, chunks, z, p.stride, sums, &of_z, false, false);
+        tile_runs(k, codes, apart, 4, chunks, z, stride, sums, &of_z, false, false);
 }
 
 SIMD_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q, uint32_t first,
                    uint32_t n, const k_epilogue *epilogue, void *memory, const code_loops *loops)
 {
     const code_loops *few = (const code_loops *)loops->multiply;
-    if (n <= FEW_ROWS && !k->expanded)
+    if (q->fours)
         few->dot_k(k, from, to, q, first, n, epilogue, memory, few);
     else
         tiles_k(k, from, to, q, first, n, epilogue, memory);
@@ -293,7 +296,7 @@ SIMD_CALL void keep_key_scales(const quire_source *k, void *expanded)
 }
 
 /* K as V: through a copy that lies behind it. */
-SIMD_CALL void transpose_tile(quire_expand_tile_fn *expand_k, const quire_source *s, uint8_t *to)
+SIMD_CALL void transpose_shifted(quire_expand_tile_fn *expand_k, const quire_source *s, uint8_t *to)
 {
     const quire_coder *coder = &s->format->coder;
     uint8_t *k = to + (size_t)QUIRE_TILE_ROWS * coder->d_pad;
@@ -325,15 +328,20 @@ SIMD_CALL void transpose_tile(quire_expand_tile_fn *expand_k, const quire_source
     }                                                                  \
     SIMD_CALL void transpose_##name(const quire_source *s, void *to)   \
     {                                                                  \
-        transpose_tile(expand_k_##name, s, (uint8_t *)to);             \
+        transpose_shifted(expand_k_##name, s, (uint8_t *)to);          \
     }
 
 CODE_PACKINGS(TILE_PACKING)
 
-/* Tiles are 64 channels wide. For groups of 32 each row of query bytes is there twice, once without the odd groups and once
+/* Few rows are for products of vectors. Tiles are 64 channels wide. For groups of 32 each row of query bytes is there twice, once without the odd groups and once
  * without the even ones. */
 static void load_tiles(const quire_format *format, quire_queries *q)
 {
+    q->fours = q->n <= FEW_ROWS && !quire_must_expand(&quire_kernels_amx, format, q->n);
+    if (q->fours) {
+        load_queries(format, q);
+        return;
+    }
     q->copies = format->coder.n_groups && quire_part_size(&format->coder) == 32 ? 2 : 1;
     load_queries(format, q);
     if (q->copies == 1) return;

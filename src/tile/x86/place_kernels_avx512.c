@@ -6,7 +6,9 @@
 
 #include "simd/avx512.h"
 
-#include "tile/x86/place_rows_tmpl.h"
+#include "tile/x86/four_rows_avx2.h"
+
+#include "tile/place_rows_tmpl.h"
 
 const quire_place_kernels quire_place_kernels_avx512 = {
     .put_codes = {quire_put_codes_words, put_codes_v},

@@ -172,6 +172,9 @@ typedef struct check_isas {
 
 void check_use(const check_isas *isas, uint32_t index);
 
+/* The level of which this one has every bit on integer codecs, or NULL. It comes before. */
+const char *check_same_bits(const char *isa);
+
 void check_scores(const check_isas *isas, const check_case *c);
 void check_mixes(const check_isas *isas, const check_case *c);
 void check_softmax(const check_isas *isas);

@@ -85,6 +85,12 @@ void check_use(const check_isas *isas, uint32_t index)
     check_at.isa = isas->name[index];
 }
 
+const char *check_same_bits(const char *isa)
+{
+    if (strcmp(isa, "avx512") == 0 || strcmp(isa, "amx") == 0) return "avx512vnni";
+    return strncmp(isa, "neon-", 5) == 0 ? "neon" : NULL;
+}
+
 /* C, and what else is wanted of the others. */
 static check_isas find_isas(const char *only)
 {

@@ -320,7 +320,7 @@ static void make_weights(work *w, uint64_t hidden)
 
 static void try_fill(work *w, check_fill fill, bool poison)
 {
-    static basis of_avx512, b;
+    static basis first, b; /* of the level whose bits others have */
     static _Alignas(64) uint8_t poisoned[CHECK_TILE_BYTES];
     uint64_t hidden = poison ? rng_bits(&w->random) & rng_bits(&w->random) : 0;
     check_use(w->isas, 0);
@@ -329,7 +329,8 @@ static void try_fill(work *w, check_fill fill, bool poison)
     check_poison(w->format, hidden, &w->random, poisoned);
     make_weights(w, hidden);
     reference(w);
-    of_avx512.is_set = false;
+    const char *first_name = NULL;
+    first.is_set = false;
     for (uint32_t i = fill == FILL_RANDOM ? 0 : 1; i < w->isas->n; i++) { /* C by itself: once is enough */
         call c = {.kernels = w->isas->kernels[i]};
         b.is_set = false;
@@ -342,14 +343,20 @@ static void try_fill(work *w, check_fill fill, bool poison)
             try_rows(w, &c, (check_side)side, &b, poisoned, hidden, false, false);
             check_at.fill = check_fill_names[fill];
         }
-        if (strcmp(w->isas->name[i], "avx512") == 0) of_avx512 = b;
-        if (strcmp(w->isas->name[i], "amx") || !w->format->coder.n_groups || !of_avx512.is_set || !b.is_set)
+        const char *same = check_same_bits(w->isas->name[i]);
+        if (!same) {
+            first = b;
+            first_name = w->isas->name[i];
             continue;
-        size_t n = ROWS * w->stride, at = check_difference(b.acc, of_avx512.acc, n);
-        check_at.call = "bits of avx512";
+        }
+        if (!first_name || strcmp(first_name, same) || !w->format->coder.n_groups || !first.is_set ||
+            !b.is_set)
+            continue;
+        size_t n = ROWS * w->stride, at = check_difference(b.acc, first.acc, n);
+        check_at.call = "bits of another level";
         if (at < n)
-            check_fail("row %zu, float %zu: %.9g, avx512 %.9g", at / w->stride, at % w->stride,
-                       (double)b.acc[at], (double)of_avx512.acc[at]);
+            check_fail("row %zu, float %zu: %.9g, %s %.9g", at / w->stride, at % w->stride, (double)b.acc[at],
+                       first_name, (double)first.acc[at]);
     }
 }
 

@@ -10,14 +10,15 @@
 const check_bound check_bounds[N_BOUNDS] = {
     [BOUND_Q_WITH_R] = {"score with r", 1.3e-7,
                         "of max|q| * sum|k|: r counts 1/256 of a step of max|q| / 32600 and is cut at 127"},
-    [BOUND_Q_WITHOUT_R] = {"score without r", 1.6e-5, "of max|q| * sum|k|: half a step of max|q| / 32600"},
+    [BOUND_Q_WITHOUT_R] = {"score without r", 1.6e-5,
+                           "of max|q| * sum|scale * code|, besides: half a step of max|q| / 32600"},
     [BOUND_SCORE] =
         {"score, rounding", 2e-6,
          "of sum |q| (|scale * code| + |bias|): 16 lanes in C and parts in kernels, 40 roundings"},
     [BOUND_SCORE_FLOAT] = {"score of floats, rounding", 6e-8,
                            "of sum |q||k|, for each channel: kernels add products one by one"},
     [BOUND_MIX_MODEL] = {"mix, rows of a model", 5e-4,
-                         "of the norm of sum p|v|: what docs/design.md promises"},
+                         "of the norm of sum p|v|: what rows of models have (docs/kernels.md)"},
     [BOUND_MIX_STEP] =
         {"mix, steps", 1.55e-5,
          "of the largest visible scale, for each code: half a step of 1/32600, never more than "

@@ -63,11 +63,14 @@ static void allow(work *w, uint32_t t, const quire_coded_row *row)
     bool calibrated = codec->info.flags & QUIRE_CODEC_CALIBRATED;
     double one_by_one = coder->n_groups ? 0 : coder->d * check_bounds[BOUND_SCORE_FLOAT].value;
     double value = 0; /* sum of |k| */
+    double coded =
+        0; /* of what r is not multiplied with where it is left out: all, or beside a bias the distance to the middle */
     double size[MOST_D];
     for (uint32_t c = 0; c < coder->d; c++) {
         if (!coder->n_groups) {
             size[c] = fabs((double)row->value[c]);
             value += size[c];
+            coded += size[c];
             continue;
         }
         uint32_t g = c / coder->group;
@@ -77,10 +80,11 @@ static void allow(work *w, uint32_t t, const quire_coded_row *row)
             codec->values == QUIRE_VALUES_TABLE ? codec->table[row->code[c]] : row->code[c] - codec->zero;
         size[c] = fabs(scale * code) + fabs(bias);
         value += fabs(scale * code + bias);
+        coded += codec->has_bias ? fabs(scale) * ((1u << codec->info.bits) - 1) / 2 : fabs(scale * code);
     }
     for (uint32_t i = 0; i < FINITE_ROWS; i++) {
         const float *q = w->rows + i * coder->d;
-        double most = 32600e-30, sum = 0, fine; /* no step is below 1e-30 */
+        double most = 32600e-36, sum = 0; /* no step is below LEAST_STEP (queries_tmpl.h) */
         for (uint32_t c = 0; c < coder->d; c++) {
             double x = fabs((double)q[c]);
             most = x > most ? x : most;
@@ -89,9 +93,9 @@ static void allow(work *w, uint32_t t, const quire_coded_row *row)
         double mean_score = (double)w->mean_score[i][quire_row_mean(coder, row)];
         sum = (check_bounds[BOUND_SCORE].value + one_by_one) * (sum + fabs(mean_score));
         sum += coder->d * 1.2e-38 * (most + value + 1); /* denormals count as 0 */
-        fine = coder->n_groups ? most * value : 0;
-        w->allowed[0][i][t] = sum + fine * check_bounds[BOUND_Q_WITHOUT_R].value;
-        w->allowed[1][i][t] = sum + fine * check_bounds[BOUND_Q_WITH_R].value;
+        if (!coder->n_groups) most = 0;
+        w->allowed[1][i][t] = sum + most * value * check_bounds[BOUND_Q_WITH_R].value;
+        w->allowed[0][i][t] = w->allowed[1][i][t] + most * coded * check_bounds[BOUND_Q_WITHOUT_R].value;
     }
 }
 
@@ -126,7 +130,7 @@ static bool load(const work *w, call *c, check_side side, uint32_t total, uint32
     check_at.call = "load";
     check_at.n = total;
     if (!check_call(c->kernels, run_load, c) || !check_rims()) return false;
-    for (uint32_t i = 0; i < total; i++) q->skip_r_below[i] = w->skip_r_below[c->row[i]] / q->unit[i];
+    for (uint32_t i = 0; i < total; i++) q->skip_r_below[i] *= w->skip_r_below[c->row[i]];
     return true;
 }
 
@@ -242,16 +246,18 @@ static void try_rows(work *w, call *c, check_side side, basis *b, const uint8_t 
     if (memcmp(c->source.tile, tile, w->format->tile_bytes)) check_fail("wrote into the tile");
 }
 
-static void compare_isas(const basis *a, const basis *b)
+/* Rows whose unit is not finite are NaN whatever their scores are. */
+static void compare_isas(const basis *a, const basis *b, const char *name)
 {
-    check_at.call = "bits of avx512";
+    check_at.call = "bits of another level";
     if (!a->is_set || !b->is_set) return;
-    size_t n = sizeof b->score / sizeof(float);
-    size_t at = check_difference(&a->score[0][0][0], &b->score[0][0][0], n);
-    if (at < n)
-        check_fail("row %zu, token %zu: %.9g, avx512 %.9g", at / TOKENS % ROWS, at % TOKENS,
-                   (double)(&b->score[0][0][0])[at], (double)(&a->score[0][0][0])[at]);
     if (check_difference(a->unit, b->unit, ROWS) < ROWS) check_fail("units differ");
+    for (uint32_t i = 0; i < 2 * ROWS; i++) {
+        const float *x = a->score[i / ROWS][i % ROWS], *y = b->score[i / ROWS][i % ROWS];
+        size_t at = check_difference(x, y, TOKENS);
+        if (!isfinite(b->unit[i % ROWS]) || at == TOKENS) continue;
+        check_fail("row %u, token %zu: %.9g, %s %.9g", i % ROWS, at, (double)y[at], name, (double)x[at]);
+    }
 }
 
 /* --------------------------------------------------------------------- all */
@@ -271,7 +277,8 @@ static void reference(work *w)
 
 static void try_fill(work *w, check_fill fill, bool poison)
 {
-    basis of_avx512 = {0}, b;
+    basis first = {0}, b; /* of the level whose bits others have */
+    const char *first_name = NULL;
     static _Alignas(64) uint8_t poisoned[CHECK_TILE_BYTES];
     uint64_t hidden = rng_bits(&w->random) | 1;
     check_use(w->isas, 0);
@@ -291,8 +298,13 @@ static void try_fill(work *w, check_fill fill, bool poison)
             try_rows(w, &c, (check_side)side, &b, poisoned, ~hidden, false);
             check_at.fill = check_fill_names[fill];
         }
-        if (strcmp(w->isas->name[i], "avx512") == 0) of_avx512 = b;
-        if (strcmp(w->isas->name[i], "amx") == 0 && w->format->coder.n_groups) compare_isas(&of_avx512, &b);
+        const char *same = check_same_bits(w->isas->name[i]);
+        if (!same) {
+            first = b;
+            first_name = w->isas->name[i];
+        } else if (first_name && strcmp(first_name, same) == 0 && w->format->coder.n_groups) {
+            compare_isas(&first, &b, first_name);
+        }
     }
 }
 
@@ -312,7 +324,7 @@ void check_scores(const check_isas *isas, const check_case *c)
             for (uint32_t m = 0; m < QUIRE_MEAN_SLOTS; m++)
                 w.mean_score[i][m] = c->k->profile && m ? 10 * rng_normal(&w.random) : 0;
             /* Never without r; always, if the query sees the whole tile; by the rule of attend, with a scale of 1/8. */
-            const float rules[] = {0, INFINITY, QUIRE_SKIP_R_ERROR / (0.29f * sqrtf((float)c->d) / 8)};
+            const float rules[] = {0, INFINITY, QUIRE_SKIP_R_ERROR * sqrtf((float)c->d) * 8};
             w.skip_r_below[i] = rules[rng_below(&w.random, COUNT(rules))];
         }
         try_fill(&w, (check_fill)fill, fill == FILL_MODEL || fill == FILL_RANDOM);

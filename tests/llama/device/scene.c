@@ -219,7 +219,7 @@ void play_check(play *p, int layer)
     size_t n = attention_out(&p->s->s, &p->a), d = (size_t)p->s->s.d_v;
     float *out = KIT_NEW(float, n);
     double *exact = KIT_NEW(double, n), worst = 0, allowed = tolerance(&p->s->s);
-    /* docs/design.md: 5e-4 of the norm of each output row, for every pair of codecs. */
+    /* docs/kernels.md: 5e-4 of the norm of each output row, for rows like those of models. */
     const double row_allowed = 5e-4 * 5e-4;
     if (kit_check(play_step(p, layer, out) == GG_SUCCESS, "layer %d: FLASH_ATTN_EXT fails", layer) &&
         cache_attend_exactly(&p->c, layer, &p->a, exact)) {

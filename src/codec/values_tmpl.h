@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * values_tmpl: whole rows of values: reading, rotating, expanding, calibrating. Included by row_kernels_avx2.c and
- * row_kernels_avx512.c after the header of their lanes. d is a multiple of 16 everywhere.
+ * values_tmpl: whole rows of values: reading, rotating, expanding, calibrating. Included by the files
+ * of row kernels after the header of their lanes. d is a multiple of 16 everywhere.
  */
 
 /* ------------------------------------------------------------------ reading */
@@ -68,12 +68,12 @@ SIMD_STATIC void store(quire_form form, const float *x, uint32_t d, void *data)
 
 SIMD_FN vf change_signs(vf v, const uint64_t *minus, uint32_t i)
 {
-    return minus ? vf_negate(vm_of_bits((uint32_t)(minus[i / 64] >> i % 64) & 0xffff), v) : v;
+    return minus ? vf_change_signs(v, minus, i) : v;
 }
 
-/* Strides below 16 * n, n vectors at a time, then times factor. */
+/* Strides below 16 * n, n vectors at a time, then, if they are all, times factor. */
 SIMD_FN void near_strides(const float *x, float *y, uint32_t d, uint32_t n, const uint64_t *before,
-                          float factor, const uint64_t *after)
+                          const bool is_all, float factor, const uint64_t *after)
 {
     for (uint32_t at = 0; at < d; at += 16 * n) {
         vf v[HADAMARD_VECTORS];
@@ -88,7 +88,8 @@ SIMD_FN void near_strides(const float *x, float *y, uint32_t d, uint32_t n, cons
             }
         }
         for (uint32_t i = 0; i < n; i++)
-            vf_store(y + at + 16 * i, change_signs(vf_mul(v[i], vf_set1(factor)), after, at + 16 * i));
+            vf_store(y + at + 16 * i,
+                     is_all ? change_signs(vf_mul(v[i], vf_set1(factor)), after, at + 16 * i) : v[i]);
     }
 }
 
@@ -104,6 +105,18 @@ SIMD_FN void far_stride(float *y, uint32_t d, uint32_t half)
     }
 }
 
+/* The last one, with what follows it. */
+SIMD_FN void last_stride(float *y, uint32_t d, uint32_t half, float factor, const uint64_t *after)
+{
+    for (uint32_t at = 0; at < d; at += 2 * half) {
+        for (uint32_t i = at; i < at + half; i += 16) {
+            vf a = vf_load(y + i), b = vf_load(y + i + half);
+            vf_store(y + i, change_signs(vf_mul(vf_add(a, b), vf_set1(factor)), after, i));
+            vf_store(y + i + half, change_signs(vf_mul(vf_sub(a, b), vf_set1(factor)), after, i + half));
+        }
+    }
+}
+
 SIMD_STATIC void hadamard(const float *x, float *y, uint32_t d, uint32_t n, const uint64_t *before,
                           const uint64_t *after)
 {
@@ -113,19 +126,18 @@ SIMD_STATIC void hadamard(const float *x, float *y, uint32_t d, uint32_t n, cons
     }
     float factor = 1.0f / sqrtf((float)n);
     uint32_t run = n / 16 < HADAMARD_VECTORS ? n / 16 : HADAMARD_VECTORS;
-    bool is_all = 16 * run == n; /* else the factor has to wait; times 1 changes nothing */
-    const uint64_t *last = is_all ? after : NULL;
-    float now = is_all ? factor : 1;
-    switch (run) {
-    case 1: near_strides(x, y, d, 1, before, now, last); break;
-    case 2: near_strides(x, y, d, 2, before, now, last); break;
-    case 4: near_strides(x, y, d, 4, before, now, last); break;
-    default: near_strides(x, y, d, HADAMARD_VECTORS, before, now, last);
+    if (16 * run < n) { /* factor and signs have to wait */
+        near_strides(x, y, d, HADAMARD_VECTORS, before, false, 0, NULL);
+        for (uint32_t half = 16 * run; half < n / 2; half *= 2) far_stride(y, d, half);
+        last_stride(y, d, n / 2, factor, after);
+        return;
     }
-    if (is_all) return;
-    for (uint32_t half = 16 * run; half < n; half *= 2) far_stride(y, d, half);
-    for (uint32_t i = 0; i < d; i += 16)
-        vf_store(y + i, change_signs(vf_mul(vf_load(y + i), vf_set1(factor)), after, i));
+    switch (run) {
+    case 1: near_strides(x, y, d, 1, before, true, factor, after); break;
+    case 2: near_strides(x, y, d, 2, before, true, factor, after); break;
+    case 4: near_strides(x, y, d, 4, before, true, factor, after); break;
+    default: near_strides(x, y, d, HADAMARD_VECTORS, before, true, factor, after);
+    }
 }
 
 /* ---------------------------------------------------------- floats and codes */

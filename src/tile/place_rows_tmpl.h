@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * place_rows_tmpl: rows of V codes, and of values, into and out of tiles. Included by place_kernels_avx2.c and
- * place_kernels_avx512.c after the header of their lanes. d is a multiple of 16.
+ * place_rows_tmpl: rows of V codes, and of values, into and out of tiles. Included by the
+ * files of place kernels after the header of their lanes and put_four_floats() and put_four_halves(). d is a multiple of 16.
  */
 
 /* ------------------------------------------------------------------ V codes */
@@ -121,29 +121,6 @@ SIMD_STATIC void put_values_k(const quire_coder *coder, uint8_t *tile, uint32_t 
     }
 }
 
-/* Eight bytes, one token after the other, of channels c and c + 1, and of c + 8 and c + 9. */
-SIMD_FN void store_channels(uint8_t *at, __m256i x)
-{
-    __m128i low = _mm256_castsi256_si128(x), high = _mm256_extracti128_si256(x, 1);
-    _mm_storel_epi64((__m128i_u *)at, low);
-    _mm_storeh_pd((double *)(at + 32), _mm_castsi128_pd(low));
-    _mm_storel_epi64((__m128i_u *)(at + 256), high);
-    _mm_storeh_pd((double *)(at + 288), _mm_castsi128_pd(high));
-}
-
-SIMD_FN void put_four_floats(uint8_t *at, const float *const value[4], uint32_t d)
-{
-    for (uint32_t c = 0; c < d; c += 4, at += 256) {
-        __m128 x0 = _mm_loadu_ps(value[0] + c), x1 = _mm_loadu_ps(value[1] + c);
-        __m128 x2 = _mm_loadu_ps(value[2] + c), x3 = _mm_loadu_ps(value[3] + c);
-        _MM_TRANSPOSE4_PS(x0, x1, x2, x3);
-        _mm_storeu_ps((float *)at, x0);
-        _mm_storeu_ps((float *)(at + 64), x1);
-        _mm_storeu_ps((float *)(at + 128), x2);
-        _mm_storeu_ps((float *)(at + 192), x3);
-    }
-}
-
 SIMD_STATIC void put_four_values_k(const quire_coder *coder, uint8_t *tile, uint32_t t,
                                    const float *const value[4])
 {
@@ -154,16 +131,9 @@ SIMD_STATIC void put_four_values_k(const quire_coder *coder, uint8_t *tile, uint
         return;
     }
     for (uint32_t c = 0; c < coder->d; c += 16, at += 512) {
-        __m256i half[4];
+        sixteen_halves half[4];
         for (uint32_t i = 0; i < 4; i++) store_values(form, half + i, vf_load(value[i] + c));
-        __m256i low01 = _mm256_unpacklo_epi16(half[0], half[1]),
-                low23 = _mm256_unpacklo_epi16(half[2], half[3]);
-        __m256i high01 = _mm256_unpackhi_epi16(half[0], half[1]);
-        __m256i high23 = _mm256_unpackhi_epi16(half[2], half[3]);
-        store_channels(at, _mm256_unpacklo_epi32(low01, low23));
-        store_channels(at + 64, _mm256_unpackhi_epi32(low01, low23));
-        store_channels(at + 128, _mm256_unpacklo_epi32(high01, high23));
-        store_channels(at + 192, _mm256_unpackhi_epi32(high01, high23));
+        put_four_halves(at, half);
     }
 }
 

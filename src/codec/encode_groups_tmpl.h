@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * encode_groups_tmpl: encodes MLX's groups, ggml's blocks and r8. Included by row_kernels_avx2.c and row_kernels_avx512.c
- * after the header of their lanes. d is a multiple of 16, so every group has whole vectors, the last one too.
+ * encode_groups_tmpl: encodes MLX's groups, ggml's blocks and r8. Included by the files of row kernels after the
+ * header of their lanes. d is a multiple of 16, so every group has whole vectors, the last one too.
  *
  * Four groups go together: their ends are found in 16 lanes each, their scales in one lane each.
  */
@@ -30,7 +30,7 @@ SIMD_FN void group_ends(const quad *q, uint32_t i, vf *low, vf *high)
 }
 
 /* Lowest and highest value of each group; lanes without a group repeat the first. */
-SIMD_FN void quad_ends(const quad *q, __m128 *lo, __m128 *hi)
+SIMD_FN void quad_ends(const quad *q, v4 *lo, v4 *hi)
 {
     vf low0, low1, low2, low3, high0, high1, high2, high3;
     group_ends(q, 0, &low0, &high0);
@@ -44,26 +44,17 @@ SIMD_FN void quad_ends(const quad *q, __m128 *lo, __m128 *hi)
 }
 
 /* quire_store_scale() of all lanes that are groups; out has room for four. */
-SIMD_FN void store_scales(const quad *q, __m128 s, uint16_t *out, quire_counts *counts)
+SIMD_FN void store_scales(const quad *q, v4 s, uint16_t *out, quire_counts *counts)
 {
-    const __m128i exponent = _mm_set1_epi16(0x7c00);
-    __m128i h = _mm_cvtps_ph(s, _MM_FROUND_TO_NEAREST_INT);
-    _mm_storel_epi64((__m128i_u *)out, h);
-    int odd = _mm_movemask_epi8(_mm_cmpeq_epi16(_mm_and_si128(h, exponent), exponent));
-    if (__builtin_expect(!odd, 1)) return;
+    if (__builtin_expect(v4_store_f16(out, s), 1)) return;
     float lane[4];
-    _mm_storeu_ps(lane, s);
+    v4_store(lane, s);
     for (uint32_t i = 0; i < q->n_groups; i++) out[i] = quire_store_scale(lane[i], counts);
 }
 
-SIMD_FN __m128 magnitude(__m128 x)
+SIMD_FN v4 zero_unless_finite(v4 x)
 {
-    return _mm_andnot_ps(_mm_set1_ps(-0.0f), x);
-}
-
-SIMD_FN __m128 zero_unless_finite(__m128 x)
-{
-    return _mm_and_ps(x, _mm_cmplt_ps(magnitude(x), _mm_set1_ps(INFINITY)));
+    return v4_keep(v4_lt(v4_abs(x), v4_set1(INFINITY)), x);
 }
 
 /*
@@ -89,24 +80,23 @@ SIMD_FN vf quotient(vf y, vf s, vf r)
 SIMD_STATIC void encode_affine(const quire_coder *coder, const float *x, quire_coded_row *row,
                                quire_counts *counts)
 {
-    const __m128 sign = _mm_set1_ps(-0.0f);
     float top = (float)((1u << coder->codec->info.bits) - 1);
     for (uint32_t g = 0; g < coder->n_groups; g += 4) {
         quad q = quad_at(coder, x, g);
-        __m128 lo, hi;
+        v4 lo, hi;
         quad_ends(&q, &lo, &hi);
-        __m128 s = _mm_max_ps(_mm_div_ps(_mm_sub_ps(hi, lo), _mm_set1_ps(top)), _mm_set1_ps(1e-7f));
-        __m128 is_low = _mm_cmpgt_ps(magnitude(lo), magnitude(hi));
-        __m128 edge = _mm_blendv_ps(hi, lo, is_low);
-        s = _mm_xor_ps(s, _mm_andnot_ps(is_low, sign));
-        __m128 q0 = _mm_round_ps(_mm_div_ps(edge, s), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-        __m128 fits = _mm_cmpneq_ps(q0, _mm_setzero_ps());
-        s = _mm_blendv_ps(s, _mm_div_ps(edge, q0), fits);
-        __m128 b = _mm_and_ps(edge, fits);
+        v4 s = v4_max(v4_div(v4_sub(hi, lo), v4_set1(top)), v4_set1(1e-7f));
+        m4 is_low = v4_gt(v4_abs(lo), v4_abs(hi));
+        v4 edge = v4_select(is_low, lo, hi);
+        s = v4_negate_unless(is_low, s);
+        v4 q0 = v4_round(v4_div(edge, s));
+        m4 fits = v4_ne(q0, v4_set1(0));
+        s = v4_select(fits, v4_div(edge, q0), s);
+        v4 b = v4_keep(fits, edge);
         float scale[4], bias[4], inverse[4];
-        _mm_storeu_ps(scale, s);
-        _mm_storeu_ps(bias, b);
-        _mm_storeu_ps(inverse, _mm_div_ps(_mm_set1_ps(1), s));
+        v4_store(scale, s);
+        v4_store(bias, b);
+        v4_store(inverse, v4_div(v4_set1(1), s));
         uint32_t shift = (uint32_t)__builtin_ctz(q.group);
         uint8_t *code = row->code + g * q.group;
         for (uint32_t i = 0; i < q.n_values; i += 16) {
@@ -125,15 +115,15 @@ SIMD_STATIC void encode_affine(const quire_coder *coder, const float *x, quire_c
 SIMD_STATIC void encode_q8_0(const quire_coder *coder, const float *x, quire_coded_row *row,
                              quire_counts *counts)
 {
-    const __m128 top = _mm_set1_ps(127);
+    const v4 top = v4_set1(127);
     for (uint32_t g = 0; g < coder->n_groups; g += 4) {
         quad q = quad_at(coder, x, g);
-        __m128 lo, hi;
+        v4 lo, hi;
         quad_ends(&q, &lo, &hi);
-        __m128 most = _mm_max_ps(magnitude(lo), magnitude(hi));
-        store_scales(&q, _mm_div_ps(most, top), row->scale + g, counts);
+        v4 most = v4_max(v4_abs(lo), v4_abs(hi));
+        store_scales(&q, v4_div(most, top), row->scale + g, counts);
         float inverse[4];
-        _mm_storeu_ps(inverse, zero_unless_finite(_mm_div_ps(top, most)));
+        v4_store(inverse, zero_unless_finite(v4_div(top, most)));
         uint8_t *code = row->code + 32 * g;
         for (uint32_t i = 0; i < q.n_values; i += 16) {
             vi v = vf_to_int(vf_mul(vf_load(q.x + i), vf_set1(inverse[i / 32])));
@@ -159,25 +149,25 @@ SIMD_FN void encode_symmetric(const quire_coder *coder, const float *x, quire_co
 {
     for (uint32_t g = 0; g < coder->n_groups; g += 4) {
         quad q = quad_at(coder, x, g);
-        __m128 lo, hi;
+        v4 lo, hi;
         quad_ends(&q, &lo, &hi);
-        __m128 below = magnitude(lo), above = magnitude(hi);
-        __m128 extreme = _mm_blendv_ps(hi, lo, _mm_cmpgt_ps(below, above));
+        v4 below = v4_abs(lo), above = v4_abs(hi);
+        v4 extreme = v4_select(v4_gt(below, above), lo, hi);
         /* Both signs equally far: the first one counts. */
-        int both = _mm_movemask_ps(_mm_cmpeq_ps(below, above));
+        uint32_t both = m4_bits(v4_eq(below, above));
         if (__builtin_expect(both, 0)) {
             float lane[4];
-            _mm_storeu_ps(lane, extreme);
+            v4_store(lane, extreme);
             for (uint32_t i = 0; i < q.n_groups; i++) {
                 uint32_t left = q.n_values - 32 * i;
                 if (both >> i & 1) lane[i] = quire_extreme(q.x + 32 * i, left < 32 ? left : 32);
             }
-            extreme = _mm_loadu_ps(lane);
+            extreme = v4_load(lane);
         }
-        __m128 d = _mm_div_ps(extreme, _mm_set1_ps((float)-zero));
+        v4 d = v4_div(extreme, v4_set1((float)-zero));
         store_scales(&q, d, row->scale + g, counts);
         float inverse[4];
-        _mm_storeu_ps(inverse, zero_unless_finite(_mm_div_ps(_mm_set1_ps(1), d)));
+        v4_store(inverse, zero_unless_finite(v4_div(v4_set1(1), d)));
         store_truncated(&q, row->code + 32 * g, NULL, inverse, (float)zero + 0.5f, (float)(2 * zero - 1));
     }
 }
@@ -199,12 +189,12 @@ SIMD_FN void encode_minimum(const quire_coder *coder, const float *x, quire_code
 {
     for (uint32_t g = 0; g < coder->n_groups; g += 4) {
         quad q = quad_at(coder, x, g);
-        __m128 lo, hi;
+        v4 lo, hi;
         quad_ends(&q, &lo, &hi);
         float least[4], inverse[4];
-        _mm_storeu_ps(least, lo);
+        v4_store(least, lo);
         /* A zero is stored with the sign of the first one. */
-        int zeros = _mm_movemask_ps(_mm_cmpeq_ps(lo, _mm_setzero_ps()));
+        uint32_t zeros = m4_bits(v4_eq(lo, v4_set1(0)));
         if (__builtin_expect(zeros, 0)) {
             for (uint32_t i = 0; i < q.n_groups; i++) {
                 if (!(zeros >> i & 1)) continue;
@@ -212,14 +202,14 @@ SIMD_FN void encode_minimum(const quire_coder *coder, const float *x, quire_code
                 while (*first != 0) first++;
                 least[i] = *first;
             }
-            lo = _mm_loadu_ps(least);
+            lo = v4_load(least);
         }
         /* + 0: two zeros may have given -0 */
-        __m128 range = _mm_add_ps(_mm_sub_ps(hi, lo), _mm_setzero_ps());
-        __m128 d = _mm_div_ps(range, _mm_set1_ps(top));
+        v4 range = v4_add(v4_sub(hi, lo), v4_set1(0));
+        v4 d = v4_div(range, v4_set1(top));
         store_scales(&q, d, row->scale + g, counts);
         store_scales(&q, lo, row->bias + g, counts);
-        _mm_storeu_ps(inverse, zero_unless_finite(_mm_div_ps(_mm_set1_ps(1), d)));
+        v4_store(inverse, zero_unless_finite(v4_div(v4_set1(1), d)));
         store_truncated(&q, row->code + 32 * g, least, inverse, 0.5f, top);
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * fit_rows_tmpl: the steps of r and tq that fit a row: nearest entries for a scale, and sums. Included by
- * row_kernels_avx2.c and row_kernels_avx512.c after the header of their lanes. d is a multiple of 16.
+ * the files of row kernels after the header of their lanes. d is a multiple of 16.
  */
 
 /*
@@ -75,8 +75,8 @@ _Static_assert(QUIRE_N_STARTS == 5, "below, four sums are folded together and on
 
 SIMD_FN void fit_scales(float *s, const vf *xc, const vf *cc)
 {
-    __m128 top = vf_fold_add4(xc[0], xc[1], xc[2], xc[3]), bottom = vf_fold_add4(cc[0], cc[1], cc[2], cc[3]);
-    _mm_storeu_ps(s, _mm_div_ps(top, bottom));
+    v4 top = vf_fold_add4(xc[0], xc[1], xc[2], xc[3]), bottom = vf_fold_add4(cc[0], cc[1], cc[2], cc[3]);
+    v4_store(s, v4_div(top, bottom));
     s[4] = vf_reduce_add(xc[4]) / vf_reduce_add(cc[4]);
 }
 
@@ -91,7 +91,7 @@ SIMD_FN void measure_errors(const quire_row_work *w, const float *s, float (*c)[
             sum[j] = vf_add(sum[j], vf_mul(rest, rest));
         }
     }
-    _mm_storeu_ps(error, vf_fold_add4(sum[0], sum[1], sum[2], sum[3]));
+    v4_store(error, vf_fold_add4(sum[0], sum[1], sum[2], sum[3]));
     error[4] = vf_reduce_add(sum[4]);
 }
 
@@ -145,3 +145,11 @@ SIMD_STATIC float dot(const float *a, const float *b, uint32_t n)
     for (uint32_t i = 0; i < n; i += 16) sum = vf_add(sum, vf_mul(vf_load(a + i), vf_load(b + i)));
     return vf_reduce_add(sum);
 }
+
+/* What this file and the two templates before it have for a table; refit() is left to the file, which may have a better one. */
+#define ROW_KERNELS                                                                             \
+    .load = load, .store = store, .hadamard = hadamard, .encode_float = encode_float,           \
+    .encode_affine = encode_affine, .encode_q8_0 = encode_q8_0, .encode_q5_1 = encode_q5_1,     \
+    .encode_q5_0 = encode_q5_0, .encode_q4_1 = encode_q4_1, .encode_q4_0 = encode_q4_0,         \
+    .encode_r8 = encode_r8, .assign = assign, .dot = dot, .weigh = weigh, .distance = distance, \
+    .unweigh = unweigh, .add_mean = add_mean, .expand = expand
