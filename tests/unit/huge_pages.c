@@ -156,8 +156,8 @@ static void freed_memory_returns(void **state)
     /* Whole again, huge again: they were empty. */
     uint64_t before = s->pages.n_huge;
     for (uint32_t i = 0; i < 64; i++) take(s);
-    assert_true(s->pages.n_huge >= before + 3);
-    assert_true(huge(s->c) >= 4 * HUGE);
+    if (!n_refused) assert_true(s->pages.n_huge >= before + 7);
+    if (!n_refused) assert_true(huge(s->c) >= 7 * HUGE);
     close_scene(s);
 }
 
@@ -213,9 +213,10 @@ static uint32_t n_left;
 static int collapse_and_drop(void *region, size_t os_page)
 {
     scene *s = meanwhile;
-    for (uint32_t i = 0; s && i < s->n - n_left; i++) quire_page_drop(&s->pages, s->page[i]);
-    if (s) memmove(s->page, s->page + s->n - n_left, sizeof *s->page * n_left);
-    if (s) s->n = n_left;
+    if (!s) return 0; /* a system that refuses or is slow here would not be asked for the region that the test is about */
+    for (uint32_t i = 0; i < s->n - n_left; i++) quire_page_drop(&s->pages, s->page[i]);
+    memmove(s->page, s->page + s->n - n_left, sizeof *s->page * n_left);
+    s->n = n_left;
     return quire_memory_collapse(region, os_page);
 }
 
@@ -320,6 +321,8 @@ static void of_sequences(void **state)
     quire_pool *pool = kit_pool(plan, BUDGET, NULL), *plain = kit_pool(plan, BUDGET, &own);
     quire_seq *a = kit_seq(pool, 0, 0, 0), *b = kit_seq(pool, 0, 0, 0), *expected = kit_seq(plain, 0, 0, 0);
     const quire_page_class *c = pool->pages.classes;
+    n_refused = 0;
+    if (pool->pages.collapse) pool->pages.collapse = watched;
     /* Two sequences grow in turn, so that their pages share regions. */
     for (uint32_t i = 0; i < 20; i++) {
         assert_int_equal(kit_append(pool, &g, a, 64, 5), QUIRE_OK);
