@@ -14,20 +14,13 @@ static pthread_t gathering_thread;
 
 /* ------------------------------------------------------------- joining, leaving */
 
-static bool has_layer(const struct kv_context *c, uint32_t layer)
-{
-    for (uint32_t i = 0; i < c->n_buffers; i++)
-        for (uint32_t j = 0; j < c->buffer[i]->n_kv; j++)
-            if (c->buffer[i]->kv[j]->layer == layer) return true;
-    return false;
-}
-
-/* Buffers that one thread makes one after the other and that share no layer belong to one context. */
-static bool join_context(struct kv_buffer *b, uint32_t layer)
+/* Buffers that one thread makes one after the other belong to one context. They may hold the same layers: a model that
+ * selects what it attends to has a second, small cache for the selection, whose tensors have the names of the main one. */
+static bool join_context(struct kv_buffer *b)
 {
     pthread_mutex_lock(&contexts);
     if (!gathering || !pthread_equal(gathering_thread, pthread_self()) ||
-        gathering->n_buffers == MAX_BUFFERS || has_layer(gathering, layer)) {
+        gathering->n_buffers == MAX_BUFFERS) {
         gathering = calloc(1, sizeof *gathering);
         gathering_thread = pthread_self();
     }
@@ -47,7 +40,7 @@ bool context_adopt(struct kv_buffer *b, struct host_tensor *t)
     b->kv = list;
     struct kv *kv = calloc(1, sizeof *kv);
     uint32_t *high = calloc((size_t)t->ne[2], sizeof *high);
-    if (!kv || !high || (!b->context && !join_context(b, layer))) {
+    if (!kv || !high || (!b->context && !join_context(b))) {
         free(kv);
         free(high);
         return false;
@@ -143,6 +136,12 @@ static void release(struct kv *kv)
     b->host->buft = &buft_host;
 }
 
+/* Without flash attention V is transposed, so its values are set one by one, and products are computed by MUL_MAT. */
+static bool needs_flash(const char *op)
+{
+    return !strcmp(op, "MUL_MAT") || !strcmp(op, "SET_ROWS of single values");
+}
+
 void context_release(struct kv *kv)
 {
     struct kv_buffer *b = kv->owner;
@@ -155,25 +154,24 @@ void context_make_plain(const struct host_tensor *cache, const char *op)
     struct kv *kv = kv_of(cache);
     if (!kv) return;
     struct kv_context *c = kv->owner->context;
-    /* Without flash attention V is transposed, so its values are set one by one, and products are computed by MUL_MAT. */
-    bool needs_flash = !strncmp(op, "MUL_MAT", 7) || !strcmp(op, "SET_ROWS of single values");
     pthread_mutex_lock(&contexts);
-    bool tiles = kv->format, said = tiles ? c->said_slow : c->said_plain;
-    if (tiles)
-        c->said_slow = true;
-    else
-        c->said_plain = true;
+    bool tiles = kv->format, *said = tiles ? &c->said_slow : &c->said_plain, first = !*said;
+    *said = true;
     if (!tiles) context_release(kv);
     pthread_mutex_unlock(&contexts);
-    if (said) return;
+    if (!first) return;
     if (tiles)
         say_trouble(
             "the operation %s reads %s directly, so Quire decodes the values for it every time, which is slow",
-            op, kv->name);
+            op ? op : "SET_ROWS", kv->name);
+    else if (!op)
+        say_trouble(
+            "the program computes attention over %s itself, so layers of this kind are stored as without Quire",
+            kv->name);
     else
         say_trouble(
             "the operation %s needs %s in uncompressed memory, so layers of this kind are stored as without Quire%s",
-            op, kv->name, needs_flash ? "; start the program with -fa on to avoid this" : "");
+            op, kv->name, needs_flash(op) ? "; start the program with -fa on to avoid this" : "");
 }
 
 /* --------------------------------------------------------------------- settling */

@@ -190,12 +190,22 @@ static struct host_device *reg_device(struct host_reg *r, size_t index)
     return index ? NULL : &device;
 }
 
+/* -sm row: a device has to offer memory for rows of weights. Weights stay with the host, so there is none, which is allowed. */
+static struct host_buffer_type *split_buffer_type(int main_device, const float *shares)
+{
+    (void)main_device;
+    (void)shares;
+    return NULL;
+}
+
 static void *reg_proc_address(struct host_reg *r, const char *name)
 {
-    void (*f)(struct host_backend *, int) = set_n_threads;
+    void (*threads)(struct host_backend *, int) = set_n_threads;
+    struct host_buffer_type *(*split)(int, const float *) = split_buffer_type;
     void *address = NULL;
     (void)r;
-    if (!strcmp(name, "ggml_backend_set_n_threads")) memcpy(&address, &f, sizeof f);
+    if (!strcmp(name, "ggml_backend_set_n_threads")) memcpy(&address, &threads, sizeof threads);
+    if (!strcmp(name, "ggml_backend_split_buffer_type")) memcpy(&address, &split, sizeof split);
     return address;
 }
 
@@ -233,6 +243,12 @@ static bool bind_and_check(void *caller, char *message, size_t size)
     return false;
 }
 
+static void load_chain(void)
+{
+    if (config.chain && !host.ggml_backend_load(config.chain))
+        say_trouble("QUIRE_CHAIN: %s was not loaded", config.chain);
+}
+
 struct host_reg *ggml_backend_init(void)
 {
     static bool done;
@@ -242,6 +258,12 @@ struct host_reg *ggml_backend_init(void)
         say_trouble("not loaded: %s", message);
         return NULL;
     }
+    if (config_splits_tensors()) {
+        say_trouble(
+            "not loaded: -sm tensor divides tensors among devices, and this one holds only the cache");
+        load_chain();
+        return NULL;
+    }
     done = true;
     fill_tables();
     if (quire_isa_use_environment())
@@ -249,7 +271,6 @@ struct host_reg *ggml_backend_init(void)
                     getenv("QUIRE_ISA"));
     say_info("%s, ggml %s, %s kernels, %s", quire_version(), host.ggml_version(), quire_isa_in_use(),
              config.kv ? config.kv : "declared types");
-    if (config.chain && !host.ggml_backend_load(config.chain))
-        say_trouble("QUIRE_CHAIN: %s was not loaded", config.chain);
+    load_chain();
     return &registry;
 }

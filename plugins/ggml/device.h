@@ -15,7 +15,7 @@ void context_leave(struct kv_buffer *); /* before the buffer goes */
 void context_learn(const struct host_tensor *attention);
 /* All buffers of the context that this thread makes are there: the next one belongs to another. */
 void context_close(void);
-/* An op that is not ours needs this tensor of the cache. While nothing is in tiles, its layer is handed back to the host;
+/* An op that is not ours (NULL: attention that we were not asked about) needs this tensor of the cache. While nothing is in tiles, its layer is handed back to the host;
  * later the op has to be run by fallback_run. */
 void context_make_plain(const struct host_tensor *cache, const char *op);
 /* Hands a layer back, under the lock of the contexts. */

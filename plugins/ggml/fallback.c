@@ -5,6 +5,7 @@
  * others keep their codes. It is slow, and it is what keeps a host right that does something unforeseen.
  */
 #include "device.h"
+#include "config.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -115,6 +116,21 @@ static void write_part(const struct part *p)
 
 /* ------------------------------------------------------------------- the op */
 
+/* Attention asks for itself which rows it sees; any other op is taken to see all of its rows. */
+static bool sees_refused(const struct parts *p, const struct host_tensor *op)
+{
+    if (op->op == host.op.FLASH_ATTN_EXT) return false;
+    for (uint32_t i = 0; i < p->n; i++) {
+        const struct kv *kv = p->part[i].kv;
+        for (size_t at = p->part[i].begin; kv->n_refused && at < p->part[i].end; at += kv->row_bytes)
+            if (kv_is_refused(kv, at / kv->row_bytes)) {
+                say_trouble("a request failed because it needs a restored state that was rejected");
+                return true;
+            }
+    }
+    return false;
+}
+
 /* The same tensor without its history, in memory that the CPU can read. */
 static struct host_tensor *stand_in(struct host_context *ctx, const struct host_tensor *t, struct parts *p)
 {
@@ -170,6 +186,7 @@ int fallback_run(struct worker *w, struct host_tensor *op)
     struct parts p = {.n = 0};
     struct kv *written = NULL;
     int status = find_parts(&p, op);
+    if (!status && sees_refused(&p, op)) status = HOST_FAILED;
     if (!status) written = kv_of(op);
     for (uint32_t i = 0; !status && i < p.n; i++)
         if (!read_part(&p.part[i], p.part[i].kv == written)) status = HOST_ALLOC_FAILED;

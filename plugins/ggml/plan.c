@@ -48,10 +48,8 @@ static bool gather_shapes(struct kv_context *c, struct shapes *s)
     quire_layer some = {0};
     EACH_KV (c, kv) {
         quire_layer *l = &s->layers[kv->layer];
-        if (kv->side == QUIRE_V) {
-            l->d_v = kv->d;
-            continue;
-        }
+        if (kv->side == QUIRE_V && !l->d_v) l->d_v = kv->d;
+        if (kv->side == QUIRE_V || l->d_k) continue; /* the first cache of a layer is its main one */
         *l = (quire_layer){.n_q_heads = kv->n_q_heads,
                            .n_kv_heads = kv->n_heads,
                            .d_k = kv->d,
@@ -271,21 +269,32 @@ static void describe_declared(struct kv_context *c, struct text *t)
     if (size > 0 && size < (int)sizeof line) add_text(t, line, (size_t)size);
 }
 
-/* Some layers are plain while others are not: how many. */
-static void describe_plain(struct kv_context *c, struct text *t)
+/* Whether a layer is there, or one of its caches is in tiles. */
+static bool has_layer(const struct kv_context *c, uint32_t layer, bool in_tiles)
 {
-    char line[128];
-    uint32_t n_plain = 0, n = 0;
     for (uint32_t i = 0; i < c->n_buffers; i++)
         for (uint32_t j = 0; j < c->buffer[i]->n_kv; j++) {
             const struct kv *kv = c->buffer[i]->kv[j];
-            n += kv->side == QUIRE_K;
-            n_plain += kv->side == QUIRE_K && kv->plain;
+            if (kv->layer == layer && (kv->format || !in_tiles)) return true;
         }
-    if (n_plain == n) t->n = 0;
-    if (n_plain == n && t->bytes) *t->bytes = 0;
-    if (!n_plain || n_plain == n) return;
-    int size = snprintf(line, sizeof line, "%u of %u layers are stored as without Quire\n", n_plain, n);
+    return false;
+}
+
+/* How many layers are plain while others are not. If all are, there is nothing to tell. */
+static void describe_plain(struct kv_context *c, struct text *t)
+{
+    char line[128];
+    uint32_t n = 0, in_tiles = 0, end = 0;
+    for (uint32_t i = 0; i < c->n_buffers; i++)
+        for (uint32_t j = 0; j < c->buffer[i]->n_kv; j++)
+            if (c->buffer[i]->kv[j]->layer >= end) end = c->buffer[i]->kv[j]->layer + 1;
+    for (uint32_t layer = 0; layer < end; layer++) {
+        n += has_layer(c, layer, false);
+        in_tiles += has_layer(c, layer, true);
+    }
+    if (!in_tiles && t->bytes) t->bytes[t->n = 0] = 0;
+    if (!in_tiles || in_tiles == n) return;
+    int size = snprintf(line, sizeof line, "%u of %u layers are stored as without Quire\n", n - in_tiles, n);
     if (size > 0 && size < (int)sizeof line) add_text(t, line, (size_t)size);
 }
 
