@@ -150,8 +150,8 @@ static gg_tensor *op_get_rows_of_heads(world *w)
 static gg_tensor *op_set_values(world *w)
 {
     gg_tensor *each = gg.reshape_2d(w->job.ops, w->c.side[K][0], 1, N_CELLS * ROW);
-    gg_tensor *values = input(w, F32, 1, 500, 1, 0);
-    gg_tensor *set = gg.set_rows(w->job.ops, each, values, input(w, I64, 500, 1, 1, N_CELLS * ROW));
+    gg_tensor *new_values = input(w, F32, 1, 500, 1, 0);
+    gg_tensor *set = gg.set_rows(w->job.ops, each, new_values, input(w, I64, 500, 1, 1, N_CELLS * ROW));
     return gg.reshape_2d(w->job.ops, set, ROW, N_CELLS);
 }
 
@@ -209,11 +209,11 @@ static gg_tensor *op_add_inplace(world *w)
 /* K as one head where the other graphs have two. */
 static gg_tensor *op_other_heads(world *w)
 {
-    gg_tensor *q = input(w, F32, ROW, N_Q, 1, 0), *side[2];
+    gg_tensor *q = input(w, F32, ROW, N_Q, 1, 0), *of[2];
     for (int x = K; x <= V; x++)
-        side[x] = gg.view_3d(w->job.ops, w->c.side[x][0], ROW, N_CELLS, 1, w->c.bytes[x],
-                             w->c.bytes[x] * N_CELLS, 0);
-    return gg.flash_attn_ext(w->job.ops, q, side[K], side[V], NULL, 0.1f, 0, 0);
+        of[x] = gg.view_3d(w->job.ops, w->c.side[x][0], ROW, N_CELLS, 1, w->c.bytes[x],
+                           w->c.bytes[x] * N_CELLS, 0);
+    return gg.flash_attn_ext(w->job.ops, q, of[K], of[V], NULL, 0.1f, 0, 0);
 }
 
 static const struct odd_op {
@@ -255,11 +255,11 @@ static void add_write(world *w)
 static void add_attention(world *w)
 {
     for (int l = 0; l < w->c.s.layers; l++) {
-        gg_tensor *q = input(w, F32, D, N_Q, HEADS, 0), *side[2];
+        gg_tensor *q = input(w, F32, D, N_Q, HEADS, 0), *of[2];
         for (int x = K; x <= V; x++)
-            side[x] = gg.permute(w->job.ops, cache_view(&w->c, w->job.ops, l, (enum side)x, N_CELLS, 0, 1), 0,
-                                 2, 1, 3);
-        gg_tensor *out = gg.flash_attn_ext(w->job.ops, q, side[K], side[V], NULL, 0.1f, 0, 0);
+            of[x] =
+                gg.permute(w->job.ops, cache_view(&w->c, w->job.ops, l, (side)x, N_CELLS, 0, 1), 0, 2, 1, 3);
+        gg_tensor *out = gg.flash_attn_ext(w->job.ops, q, of[K], of[V], NULL, 0.1f, 0, 0);
         kit_job_add(&w->job, out);
         w->out[w->n_out++] = out;
     }
