@@ -49,6 +49,9 @@ void test_empty(void);
 void test_nan_rows(void);
 void test_bad_cell(void);
 
+/* odd.c */
+void test_odd_ops(void);
+
 /* policy.c */
 void test_policy_attend(void);
 void test_policy_rows(void);
