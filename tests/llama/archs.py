@@ -160,7 +160,7 @@ HEAD = """# Architectures
 
 What Quire's device does with the cache of each architecture that llama.cpp {version} knows. `tests/llama/archs.py --write` makes this
 page: it computes 128 tokens with a small model of each architecture, whose weights are random, once on the CPU by llama.cpp alone and twice with
-the device, and compares all logits. `quire plan model.gguf` says the same of a model file, from its beginning.
+the device, and compares all logits. `quire plan model.gguf` says the same of a model file, [of which the beginning is enough](operator.md#what-fits).
 
 - *in tiles*: all of the cache is Quire's. *partly in tiles*: a part is stored as without Quire, for the reason given. *as without Quire*: the model runs, and nothing is
   gained.
@@ -177,7 +177,11 @@ the device, and compares all logits. `quire plan model.gguf` says the same of a 
 LEFT_OUT = """
 ## Not tried
 
-llama.cpp's own test of all architectures leaves these out, for reasons of its own: {names}.
+llama.cpp's own test of all architectures leaves these out:
+
+| architectures | why |
+|---|---|
+{rows}
 """
 
 
@@ -187,10 +191,10 @@ def figure(results, mode):
 
 
 def page(configs, results, planned):
-    by_arch, left_out = {}, []
+    by_arch, left_out = {}, {}
     for c in configs:
         if c["left_out"]:
-            left_out.append(c["arch"])
+            left_out.setdefault(c["left_out"], set()).add(c["arch"])
         else:
             by_arch.setdefault(c["arch"], []).append(c["name"])
     rows, kinds = [], []
@@ -203,7 +207,7 @@ def page(configs, results, planned):
     counts = ", ".join(f"{kinds.count(k)} {words}" for k, words in KINDS.items())
     version = re.search(r"npm_version=(\S+)", (ROOT / "scripts/get-llama-lib").read_text())[1]
     return (HEAD.format(version=f"0.5.0 (from node-llama-cpp {version})", counts=f"{len(rows)} architectures: {counts}.") + "\n".join(rows) + "\n" +
-            LEFT_OUT.format(names=", ".join(sorted(set(left_out)))))
+            LEFT_OUT.format(rows="\n".join(f"| {', '.join(sorted(archs))} | {why} |" for why, archs in sorted(left_out.items()))))
 
 
 def check_page(planned):
