@@ -265,7 +265,7 @@ static void add_attention(world *w)
     }
 }
 
-/* tiles: the op comes when the cache has been written and attended; else with the very first rows. */
+/* tiles: the op comes when the cache has been written and attended; else in the very first graph. */
 static void play_world(world *w, const struct odd_op *op, bool tiles)
 {
     if (tiles) {
@@ -277,6 +277,7 @@ static void play_world(world *w, const struct odd_op *op, bool tiles)
     for (int i = 0; i < 2; i++) {
         begin(w);
         add_write(w);
+        if (!i && !tiles) add_attention(w);
         output(w, op->build(w));
         compute(w);
         begin(w);
@@ -284,11 +285,41 @@ static void play_world(world *w, const struct odd_op *op, bool tiles)
         add_attention(w);
         compute(w);
     }
+}
+
+static void read_all(world *w)
+{
     begin(w);
     for (int l = 0; l < w->c.s.layers; l++)
         for (int x = K; x <= V; x++)
             output(w, gg.view_2d(w->job.ops, w->c.side[x][l], ROW, N_CELLS, w->c.bytes[x], 0));
     compute(w);
+}
+
+static void compare(const world w[2])
+{
+    if (!kit_check(w[0].n_got == w[1].n_got, "%zu and %zu values", w[0].n_got, w[1].n_got)) return;
+    double e = kit_nmse_f(w[0].got, w[1].got, w[0].n_got), allowed = kit.policy ? 5e-3 : 5e-5;
+    kit_note("error %.2e", e);
+    kit_check(e < allowed, "error %.2e against the CPU alone", e);
+}
+
+static void close_worlds(world w[2])
+{
+    for (int i = 0; i < 2; i++) {
+        free(w[i].got);
+        cache_close(&w[i].c);
+    }
+}
+
+/* Whether the device still wants the rows of a layer. */
+static bool stores(world *w, int layer)
+{
+    begin(w);
+    gg_tensor *rows = input(w, F32, ROW, N_WRITE, 1, 0), *cells = input(w, I64, N_WRITE, 1, 1, N_CELLS);
+    bool yes = gg.backend_dev_supports_op(kit.dev, gg.set_rows(w->job.ops, w->c.side[K][layer], rows, cells));
+    kit_job_end(&w->job);
+    return yes;
 }
 
 static void run_odd(const struct odd_op *op, kit_type t, bool tiles)
@@ -301,16 +332,11 @@ static void run_odd(const struct odd_op *op, kit_type t, bool tiles)
         if (!cache_alloc(&w[i].c, &s, i ? kit.cpu_buft : kit.buft, 0)) return;
         kit_seed(77);
         play_world(&w[i], op, tiles);
+        read_all(&w[i]);
     }
-    if (kit_check(w[0].n_got == w[1].n_got, "%zu and %zu values", w[0].n_got, w[1].n_got)) {
-        double e = kit_nmse_f(w[0].got, w[1].got, w[0].n_got), allowed = kit.policy ? 5e-3 : 5e-5;
-        kit_note("error %.2e", e);
-        kit_check(e < allowed, "error %.2e against the CPU alone", e);
-    }
-    for (int i = 0; i < 2; i++) {
-        free(w[i].got);
-        cache_close(&w[i].c);
-    }
+    compare(w);
+    kit_check(stores(&w[0], 1), "the other layer is no longer in tiles");
+    close_worlds(w);
 }
 
 void test_odd_ops(void)
@@ -320,4 +346,25 @@ void test_odd_ops(void)
             run_odd(&ops[i], F16, tiles);
             if (!ops[i].floats_only) run_odd(&ops[i], Q8_0, tiles);
         }
+}
+
+/* Rows are written, and the device is never asked about attention: the host computes it, or there is none. */
+void test_unattended(void)
+{
+    shape s = shape_of(F16, D, D, HEADS, N_CELLS, 1);
+    world w[2] = {{.with_device = true}, {.with_device = false}};
+    kit_label("no attention");
+    for (int i = 0; i < 2; i++) {
+        if (!cache_alloc(&w[i].c, &s, i ? kit.cpu_buft : kit.buft, 0)) return;
+        kit_seed(78);
+        for (int n = 0; n < 3; n++) {
+            begin(&w[i]);
+            add_write(&w[i]);
+            compute(&w[i]);
+            read_all(&w[i]);
+        }
+    }
+    compare(w);
+    kit_check(gg.backend_buffer_is_host(w[0].c.buffer), "the cache is still no host memory");
+    close_worlds(w);
 }
