@@ -187,7 +187,7 @@ llama.cpp's own test of all architectures leaves these out:
 
 def figure(results, mode):
     values = [r.row["nmse"] for r in results if r.mode == mode and "nmse" in r.row]
-    return f"{max(values):.0e}" if values else "-"
+    return "-" if not values else f"{max(values):.0e}" if max(values) else "0"
 
 
 def page(configs, results, planned):

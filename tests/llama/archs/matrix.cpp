@@ -58,7 +58,8 @@ static std::string why_left_out(llm_arch arch)
     case LLM_ARCH_LLAMA_EMBED:
     case LLM_ARCH_GEMMA_EMBEDDING:
     case LLM_ARCH_T5ENCODER:
-    case LLM_ARCH_WAVTOKENIZER_DEC: return "models that compute no next token; they have no KV cache";
+    case LLM_ARCH_WAVTOKENIZER_DEC:
+        return "models that compute no next token; their attention uses no KV cache";
     case LLM_ARCH_RWKV6:
     case LLM_ARCH_RWKV6QWEN2:
     case LLM_ARCH_RWKV7:
