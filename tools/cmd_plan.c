@@ -28,10 +28,12 @@ static const tool_command command = {
     .name = "plan",
     .usage = "[OPTIONS] MODEL.gguf",
     .about =
-        "Reads the shape of a model's attention from its file. For each of the usual policies it prints the bits per\n"
-        "value, the bytes that one more token takes, the size of the whole KV cache with window layers included,\n"
-        "whether that fits beside the model, the longest context that does, and what the policy cost on the models on\n"
-        "which it was measured. The rows -ctk q8_0 and -ctk q4_0 are llama.cpp's own cache types, for comparison.\n"
+        "Reads the shape of a model's attention from its file, of which the beginning without the weights is enough. It\n"
+        "says if Quire cannot compress the cache of that architecture, or a part of it, and why. For each of the usual\n"
+        "policies it prints the bits per value, the bytes that one more token takes, the size of the whole KV cache with\n"
+        "window layers included, whether that fits beside the model, the longest context that does, and what the policy\n"
+        "cost on the models on which it was measured. The rows -ctk q8_0 and -ctk q4_0 are llama.cpp's own cache types,\n"
+        "for comparison.\n"
         "At the end it recommends a preset and prints the line to type.\n\n" RECOMMEND_RULE "\n\n"
         "The longest context is never above the one that the model was trained for. Memory for computing comes on top\n"
         "of the cache; llama.cpp prints how much.",
@@ -68,6 +70,8 @@ static void print_json(const plan_table *t)
     tool_json_string(stdout, t->o.path);
     printf(",\"architecture\":");
     tool_json_string(stdout, m->arch);
+    printf(",\"cache\":\"%s\"", arch_kind_name(m->kind));
+    if (m->note) printf(",\"cache_note\":"), tool_json_string(stdout, m->note);
     printf(",\"layers\":%u,\"window_layers\":%u,\"trained_tokens\":%u", m->n_kv_layers, m->n_window_layers,
            m->context);
     if (*m->rope_type) {

@@ -237,6 +237,8 @@ static int settle_policy(run *r)
     }
     int code = make_plan(r);
     if (code == TOOL_OK) compare_with_declared(r);
+    if (r->has_model && r->model.kind == ARCH_PLAIN && !*r->kept)
+        snprintf(r->kept, sizeof r->kept, "nothing is saved: %s", r->model.note);
     if (code != TOOL_OK || !known || r->host_says.obstacle || *r->kept) return code;
     if (none && preset_bytes(r, RECOMMEND_DEFAULT) > r->best.room) tell_of_safe(r);
     if (fitting && (r->best.preset != RECOMMEND_DEFAULT || !r->best.fits)) tell_of_fit(r);
@@ -353,7 +355,9 @@ static void tell_text(const run *r, double f16, double bytes)
         fprintf(stderr,
                 "neither -c nor the model's file tells the context, so Quire cannot say what is saved");
     else
-        fprintf(stderr, "the arguments name no model file, so Quire cannot say what is saved");
+        fprintf(stderr, r->host_says.model
+                            ? "nothing is saved"
+                            : "the arguments name no model file, so Quire cannot say what is saved");
     if (r->profile_path && !r->host_says.obstacle && !*r->kept)
         fprintf(stderr, ", with the profile %s", r->profile_path);
     if (r->remark) fprintf(stderr, "; %s", r->remark);
@@ -393,8 +397,10 @@ static int prepare(run *r)
                            "libggml-quire.so is not beside this program; set QUIRE_PLUGIN to its path");
     host_arguments_read(&r->host_says, r->argc, r->argv);
     const char *path = r->host_says.model;
-    if (path && !(r->has_model = model_open(&r->model, path, message, sizeof message)))
-        return tool_failed("run", "%s", message);
+    if (path && !(r->has_model = model_open(&r->model, path, message, sizeof message))) {
+        if (r->model.kind != ARCH_NONE) return tool_failed("run", "%s", message);
+        fprintf(stderr, "quire run: %s\n", message); /* it runs as without Quire */
+    }
     if (r->has_model) host_arguments_complete(&r->host_says, r->model.context);
     int code = load_profile(r);
     if (code == TOOL_OK) code = settle_policy(r);

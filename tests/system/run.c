@@ -19,6 +19,11 @@ static int set_up(void **state)
     empty.layers = 0;
     write_model("empty.gguf", &empty);
     empty = plain_model;
+    empty.arch = "grok";
+    write_model("grok.gguf", &empty);
+    empty.arch = "mamba";
+    write_model("mamba.gguf", &empty);
+    empty = plain_model;
     empty.context = 0;
     write_model("untrained.gguf", &empty);
     return 0;
@@ -76,6 +81,21 @@ static void test_default(void **state)
     expect("run --json --ram 40M true -m %M/model.gguf -c 4096 2>&1", 0,
            "\"recommended\":\"balanced\",\"fits\":false,\"memory\":\"safe needs 46.4 MiB");
     expect("run --help", 0, "The rule: safe is recommended");
+}
+
+/* What Quire cannot help is run as it is. */
+static void test_architectures(void **state)
+{
+    (void)state;
+    need_command();
+    expect("run -- sh -c 'exit 5' -m %M/grok.gguf -c 4096 2>&1", 5,
+           "nothing is saved: llama.cpp switches flash attention off for it");
+    expect(
+        "plan --ram 1G %M/grok.gguf", 0,
+        "Quire does not compress the cache of this architecture, so the policies change nothing: llama.cpp switches");
+    expect("plan --json --ram 1G %M/grok.gguf", 0, "\"cache\":\"plain\",\"cache_note\":\"llama.cpp switches");
+    expect("run -- sh -c 'exit 5' -m %M/mamba.gguf 2>&1", 5, "without a KV cache: its layers keep a state");
+    expect("plan %M/mamba.gguf 2>&1", 1, "without a KV cache: its layers keep a state");
 }
 
 /* --kv fit takes what quire plan recommends. */
@@ -206,9 +226,11 @@ static void test_profile_beside(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_line),  cmocka_unit_test(test_environment),    cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_hosts), cmocka_unit_test(test_profile_beside), cmocka_unit_test(test_default),
-        cmocka_unit_test(test_fit),   cmocka_unit_test(test_window_layers),  cmocka_unit_test(test_declared),
+        cmocka_unit_test(test_line),           cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_refusals),       cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_profile_beside), cmocka_unit_test(test_default),
+        cmocka_unit_test(test_architectures),  cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_window_layers),  cmocka_unit_test(test_declared),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

@@ -170,24 +170,32 @@ static void read_rope(gguf_facts *f, const char *prefix, entry *e)
         next_value(e, &f->rope_scaling_original);
 }
 
-#define NUMBERS(X)                                        \
-    X("block_count", block_count)                         \
-    X("context_length", context_length)                   \
-    X("embedding_length", embedding_length)               \
-    X("nextn_predict_layers", nextn_predict_layers)       \
-    X("full_attention_interval", full_attention_interval) \
-    X("attention.key_length", key_length)                 \
-    X("attention.value_length", value_length)             \
-    X("attention.key_length_swa", key_length_swa)         \
-    X("attention.value_length_swa", value_length_swa)     \
-    X("attention.key_length_mla", key_length_mla)         \
-    X("attention.value_length_mla", value_length_mla)     \
-    X("attention.sliding_window", sliding_window)         \
-    X("attention.shared_kv_layers", shared_kv_layers)
-#define LISTS(X)                                \
-    X("attention.head_count", head_count)       \
-    X("attention.head_count_kv", head_count_kv) \
-    X("attention.sliding_window_pattern", window_pattern)
+#define NUMBERS(X)                                            \
+    X("block_count", block_count)                             \
+    X("context_length", context_length)                       \
+    X("embedding_length", embedding_length)                   \
+    X("nextn_predict_layers", nextn_predict_layers)           \
+    X("full_attention_interval", full_attention_interval)     \
+    X("leading_dense_block_count", leading_dense_block_count) \
+    X("num_loops", num_loops)                                 \
+    X("attention.key_length", key_length)                     \
+    X("attention.value_length", value_length)                 \
+    X("attention.key_length_swa", key_length_swa)             \
+    X("attention.value_length_swa", value_length_swa)         \
+    X("attention.key_length_mla", key_length_mla)             \
+    X("attention.value_length_mla", value_length_mla)         \
+    X("attention.sliding_window", sliding_window)             \
+    X("attention.shared_kv_layers", shared_kv_layers)         \
+    X("attention.indexer.key_length", indexer_key_length)     \
+    X("attention.indexer.top_k", indexer_top_k)
+#define LISTS(X)                                          \
+    X("feed_forward_length", feed_forward_length)         \
+    X("attention.head_count", head_count)                 \
+    X("attention.head_count_kv", head_count_kv)           \
+    X("attention.sliding_window_pattern", window_pattern) \
+    X("attention.recurrent_layers", recurrent_layers)     \
+    X("attention.indexer.types", indexer_types)           \
+    X("attention.compress_ratios", compress_ratios)
 
 /* Returns the name of a key whose value is not what it should be, or NULL. */
 static const char *read_fact(gguf_facts *f, const char *prefix, entry *e)

@@ -23,12 +23,14 @@ typedef struct gguf_facts {
     uint32_t key_length, value_length, key_length_swa, value_length_swa;
     uint32_t key_length_mla, value_length_mla;
     uint32_t sliding_window, shared_kv_layers, nextn_predict_layers, full_attention_interval;
+    uint32_t indexer_key_length, indexer_top_k, leading_dense_block_count, num_loops;
     /* RoPE scaling that llama.cpp applies by itself. These say something about the model and nothing about its cache, so a
      * value that makes no sense counts as none. */
     char rope_scaling_type[16];
     double rope_scaling_factor;
     uint32_t rope_scaling_original; /* the context before scaling */
     gguf_list head_count, head_count_kv, window_pattern;
+    gguf_list feed_forward_length, recurrent_layers, indexer_types, compress_ratios;
 } gguf_facts;
 
 /*

@@ -39,6 +39,7 @@ static bool fill_row(plan_table *t, plan_row *r, const plan_listed *what, char *
     quire_status status = model_plan_create(&r->plan, m, what->policy, t->profile, why, size);
     if (status) return what->stock;
     r->listed = what;
+    r->plan.is_host = what->stock != NULL;
     r->bits = model_kv_bits(m, &r->plan);
     r->bits_all = model_kv_bits_all(m, &r->plan, &t->use);
     r->kv_bytes = model_kv_bytes(m, &r->plan, &t->use);

@@ -62,6 +62,18 @@ const char *plan_rope_clause(char *text, const model *m)
     return text;
 }
 
+/* What the architecture keeps Quire from doing. */
+static void print_kind(const model *m)
+{
+    static const char *const begin[] = {
+        [ARCH_TILES] = "Note",
+        [ARCH_PARTLY] = "A part of the cache of this architecture is stored as without Quire",
+        [ARCH_PLAIN] =
+            "Quire does not compress the cache of this architecture, so the policies change nothing",
+    };
+    if (m->note) printf("%s: %s.\n", begin[m->kind], m->note);
+}
+
 static void print_head(const plan_table *t)
 {
     char a[TOOL_BYTES_SIZE], b[TOOL_BYTES_SIZE], rope[PLAN_ROPE_SIZE];
@@ -77,6 +89,7 @@ static void print_head(const plan_table *t)
     else
         printf(".%sIt was trained for %u tokens%s.\n", *m->rope_type ? "\n" : " ", m->context,
                plan_rope_clause(rope, m));
+    print_kind(m);
     printf(
         "The table is for %llu sequence%s of %llu tokens. %s of memory is available for the cache, beside the %s of the "
         "model.\n\n",
