@@ -240,5 +240,6 @@ struct host_reg *ggml_backend_init(void)
              config.kv ? config.kv : "declared types");
     if (config.chain && !host.ggml_backend_load(config.chain))
         say_trouble("QUIRE_CHAIN: %s was not loaded", config.chain);
+    devices_tell();
     return &registry;
 }
