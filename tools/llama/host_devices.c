@@ -4,6 +4,7 @@
 #include "common/child.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Starting a GPU's driver for the first time can take a while. */
@@ -51,8 +52,19 @@ void host_devices_find(host_devices *out, const char *path, const char *plugin, 
     /* `llama serve` has its sub-command first. */
     const char *first = argc > 1 && argv[1][0] != '-' ? argv[1] : NULL;
     const char *arguments[] = {path, first ? first : "--list-devices", first ? "--list-devices" : NULL, NULL};
-    const child_variable variables[] = {
-        {"GGML_BACKEND_PATH", plugin}, {"QUIRE_DEVICES", "1"}, {"QUIRE_STAT", "0"}, {NULL, NULL}};
+    /* A backend of the user's is loaded too, as it will be. No other setting matters, or can be wrong here. */
+    const char *chain = getenv("QUIRE_CHAIN"), *other = getenv("GGML_BACKEND_PATH");
+    if (!chain && other && *other && !strstr(other, "libggml-quire")) chain = other;
+    const child_variable variables[] = {{"GGML_BACKEND_PATH", plugin},
+                                        {"QUIRE_CHAIN", chain},
+                                        {"QUIRE_DEVICES", "1"},
+                                        {"QUIRE_STAT", "0"},
+                                        {"QUIRE_KV", NULL},
+                                        {"QUIRE_CONFIG", NULL},
+                                        {"QUIRE_PROFILE", NULL},
+                                        {"QUIRE_PROFILE_RECORD", NULL},
+                                        {"QUIRE_ROWS_RECORD", NULL},
+                                        {NULL, NULL}};
     listing l = {.devices = out};
     *out = (host_devices){.n = 0};
     if (!is_llama(path)) return;
