@@ -244,9 +244,9 @@ typedef struct host_tensor *host_tensor_p;
     X(ggml_backend_load, struct host_reg *, (const char *))
 
 /* Used when they are there. */
-#define HOST_OPTIONAL(X)                                               \
+#define HOST_OPTIONAL(X)                                             \
     X(ggml_log_internal, void, (int level, const char *format, ...)) \
-    X(ggml_backend_dev_count, size_t, (void))                          \
+    X(ggml_backend_dev_count, size_t, (void))                        \
     X(ggml_backend_dev_get, struct host_device *, (size_t))
 
 /* Ops and types by the host's own numbers. */

@@ -19,10 +19,11 @@ static void write_host(const char *name, const char *listing)
     snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *file = fopen(path, "w");
     assert_non_null(file);
-    fprintf(file,
-            "#!/bin/sh\ncase \"$*\" in\n*--list-devices) %s ;;\n*) echo \"started: $* <$LLAMA_ARG_N_GPU_LAYERS>\" ;;\n"
-            "esac\n",
-            listing);
+    fprintf(
+        file,
+        "#!/bin/sh\ncase \"$*\" in\n*--list-devices) %s ;;\n*) echo \"started: $* <$LLAMA_ARG_N_GPU_LAYERS>\" ;;\n"
+        "esac\n",
+        listing);
     fclose(file);
     assert_int_equal(chmod(path, 0755), 0);
 }
@@ -193,16 +194,19 @@ static void test_gpu(void **state)
     char line[256];
     (void)state;
     need_command();
-    expect("run --kv r8/r4 %M/llama-gpu -m %M/model.gguf -c 4096 -ngl 16 -v 2>&1", 0,
-           "quire run: r8/r4: the KV cache of 4096 tokens in the layers that are not on the GPU takes 17.6 MiB instead of "
-           "45.0 MiB in f16, 27.4 MiB saved\nquire run: of 30 layers, 15 have their cache in Quire, 15 are on the GPU: -dev "
-           "QUIRE0,Vulkan0 -ngl 999 -ts 15,16\n");
+    expect(
+        "run --kv r8/r4 %M/llama-gpu -m %M/model.gguf -c 4096 -ngl 16 -v 2>&1", 0,
+        "quire run: r8/r4: the KV cache of 4096 tokens in the layers that are not on the GPU takes 17.6 MiB instead of "
+        "45.0 MiB in f16, 27.4 MiB saved\nquire run: of 30 layers, 15 have their cache in Quire, 15 are on the GPU: -dev "
+        "QUIRE0,Vulkan0 -ngl 999 -ts 15,16\n");
     expect("run %M/llama-gpu -m %M/model.gguf -c 4096 -ngl 16 -v 2>/dev/null", 0,
            "model.gguf -c 4096 -v -dev QUIRE0,Vulkan0 -ngl 999 -ts 15,16 <>\n");
-    expect("--version >/dev/null; LLAMA_ARG_N_GPU_LAYERS=1 %B/quire run %M/llama-gpu -m %M/model.gguf -c 4096 2>/dev/null",
-           0, "model.gguf -c 4096 -dev QUIRE0,Vulkan0 -ngl 999 -ts 30,1 <>\n");
-    expect("--version >/dev/null; QUIRE_KV=fit %B/quire run %M/llama-gpu -m %M/model.gguf -c 4096 -ngl 0 2>/dev/null", 0,
-           "-ts 31,0 <>\n");
+    expect(
+        "--version >/dev/null; LLAMA_ARG_N_GPU_LAYERS=1 %B/quire run %M/llama-gpu -m %M/model.gguf -c 4096 2>/dev/null",
+        0, "model.gguf -c 4096 -dev QUIRE0,Vulkan0 -ngl 999 -ts 30,1 <>\n");
+    expect(
+        "--version >/dev/null; QUIRE_KV=fit %B/quire run %M/llama-gpu -m %M/model.gguf -c 4096 -ngl 0 2>/dev/null",
+        0, "-ts 31,0 <>\n");
     expect("run --json --kv r8/r4 %M/llama-gpu -m %M/model.gguf -c 4096 -ngl 16 2>&1", 0,
            "\"layers\":15,\"gpu_layers\":15,\"arguments\":\"-dev QUIRE0,Vulkan0 -ngl 999 -ts 15,16\"");
     expect("run --env %M/llama-gpu -m %M/model.gguf -c 4096 -ngl 16 2>&1", 0,

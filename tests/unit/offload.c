@@ -175,14 +175,16 @@ static void test_devices(void **state)
     snprintf(d.device[3].identity, HOST_DEVICE_NAME, "0000:01:00.0");
     snprintf(d.device[4].identity, HOST_DEVICE_NAME, "0000:01:00.0");
     expect_lists(&d, "llama-server -ngl 16", "QUIRE0,CUDA0", "15,16");
-    expect_lists(&d, "llama-server -ngl 16 -dev Vulkan2,Vulkan0 -ts 3,1", "QUIRE0,Vulkan2,Vulkan0", "15,12,4");
+    expect_lists(&d, "llama-server -ngl 16 -dev Vulkan2,Vulkan0 -ts 3,1", "QUIRE0,Vulkan2,Vulkan0",
+                 "15,12,4");
 }
 
 static void test_line(void **state)
 {
-    char *given[] = {"llama-server", "-m", "a.gguf", "-ngl", "16", "--device", "Vulkan0", "-sm", "none", "-c", "512"};
-    static const char *const made[] = {"llama-server", "-m",   "a.gguf",         "-c",   "512", "-dev",
-                                       "QUIRE0,Vulkan0", "-ngl", "999",            "-ts",  "15,16"};
+    char *given[] = {"llama-server", "-m",  "a.gguf", "-ngl", "16", "--device",
+                     "Vulkan0",      "-sm", "none",   "-c",   "512"};
+    static const char *const made[] = {"llama-server",   "-m",   "a.gguf", "-c",  "512",  "-dev",
+                                       "QUIRE0,Vulkan0", "-ngl", "999",    "-ts", "15,16"};
     host_devices d = {.n = 0};
     (void)state;
     add(&d, "Vulkan0", "Vulkan", false, 8e9);
@@ -223,7 +225,10 @@ static const tensor_line tensors[] = {
     {"blk.1.attn_q.weight", 512},   {"blk.1.ffn_up.weight", 1024},        {"blk.x.weight", 64},
     {"blk.2000.ffn_up.weight", 64}, {"output_norm.weight", 32},           {"output.weight", 2048},
 };
-enum { N_TENSORS = sizeof tensors / sizeof tensors[0], WEIGHTS = 4096 + 800 + 256 + 512 + 1024 + 64 + 64 + 32 + 2048 };
+enum {
+    N_TENSORS = sizeof tensors / sizeof tensors[0],
+    WEIGHTS = 4096 + 800 + 256 + 512 + 1024 + 64 + 64 + 32 + 2048
+};
 
 static void test_weights(void **state)
 {

@@ -243,7 +243,8 @@ bool gguf_read(gguf_facts *out, const uint8_t *bytes, size_t n, char *message, s
     char prefix[sizeof out->arch + 1];
     entry e;
     *out = (gguf_facts){.version = 0};
-    if (!read_head(&out->version, &c, &n_tensors, &n_entries)) return refuse(message, size, "the file is not a GGUF file", "");
+    if (!read_head(&out->version, &c, &n_tensors, &n_entries))
+        return refuse(message, size, "the file is not a GGUF file", "");
     if (out->version != 2 && out->version != 3)
         return refuse(message, size, "the file has an unknown GGUF version",
                       " (versions 2 and 3 are supported)");

@@ -36,9 +36,10 @@ void beside_gpu_find(beside_gpu *out, const char *path, const char *plugin, int 
     offload_arrange(o, &devices, &given, out->n_blocks);
     if (o->state != OFFLOAD_ARRANGED || !given.fits || says->ctx || fits_unshortened(o, says, m)) return;
     o->state = OFFLOAD_NOTHING;
-    snprintf(o->reason, sizeof o->reason,
-             "without -c llama.cpp shortens the context to what fits into the GPU's memory, which it does not do "
-             "beside Quire; with -c N, Quire has the layers that are not on the GPU");
+    snprintf(
+        o->reason, sizeof o->reason,
+        "without -c llama.cpp shortens the context to what fits into the GPU's memory, which it does not do "
+        "beside Quire; with -c N, Quire has the layers that are not on the GPU");
 }
 
 const char *beside_gpu_arguments(const beside_gpu *g, char text[BESIDE_GPU_TEXT])

@@ -14,8 +14,8 @@ void host_devices_take(host_devices *d, const char *line)
 {
     host_device_seen s;
     char type[8];
-    if (d->n == HOST_DEVICES ||
-        sscanf(line, "quire-device %63s %7s %63s %63s %lf", s.name, type, s.backend, s.identity, &s.free) != 5)
+    if (d->n == HOST_DEVICES || sscanf(line, "quire-device %63s %7s %63s %63s %lf", s.name, type, s.backend,
+                                       s.identity, &s.free) != 5)
         return;
     s.is_integrated = !strcmp(type, "igpu");
     d->device[d->n++] = s;

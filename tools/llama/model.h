@@ -18,8 +18,8 @@ typedef struct model {
     char rope_type[16];
     double rope_factor;
     uint32_t rope_original;
-    uint32_t n_blocks;                               /* as the file counts layers: with those for prediction */
-    gguf_weights weights;                            /* all 0: the file does not tell them */
+    uint32_t n_blocks;    /* as the file counts layers: with those for prediction */
+    gguf_weights weights; /* all 0: the file does not tell them */
     uint32_t n_layers, n_kv_layers, n_window_layers; /* the last two have a cache */
     quire_layer layers[GGUF_MAX_LAYERS];
     bool has_kv[GGUF_MAX_LAYERS]; /* others have the shape of one that has, so that a plan can be made */

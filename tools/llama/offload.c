@@ -147,7 +147,8 @@ static void choose_named(chosen *c, const host_devices *d, const char *names, co
         bool ours = n == strlen(DEVICE) && !strncmp(names, DEVICE, n);
         c->has_ours |= ours;
         for (uint32_t i = 0; i < d->n; i++)
-            if (strlen(d->device[i].name) == n && !strncmp(d->device[i].name, names, n)) found = &d->device[i];
+            if (strlen(d->device[i].name) == n && !strncmp(d->device[i].name, names, n))
+                found = &d->device[i];
         if (found && c->n < HOST_DEVICES)
             c->device[c->n++] = found;
         else if (!ours)
@@ -195,7 +196,8 @@ static void read_split(float *split, const char *text, const chosen *c)
         any |= split[i] > 0;
         text = end && *end ? end + strspn(end, ",;/") : NULL;
     }
-    for (uint32_t i = 0; !any && i < c->n; i++) split[i] = c->device[i]->free > 0 ? (float)c->device[i]->free : 1;
+    for (uint32_t i = 0; !any && i < c->n; i++)
+        split[i] = c->device[i]->free > 0 ? (float)c->device[i]->free : 1;
 }
 
 static void write_lists(offload *o, const chosen *c, uint32_t own, const uint32_t *counts, char separator)
@@ -247,7 +249,8 @@ void offload_arrange(offload *out, const host_devices *d, const offload_argument
     if (!c.n) return;
     for (uint32_t i = 0; i < c.n; i++) out->free += c.device[i]->free;
     if (is_any(a->mode, no_layers)) {
-        snprintf(out->reason, sizeof out->reason, "-sm %s divides no layers among devices, which Quire needs", a->mode);
+        snprintf(out->reason, sizeof out->reason, "-sm %s divides no layers among devices, which Quire needs",
+                 a->mode);
         out->state = OFFLOAD_NOTHING;
         return;
     }
@@ -257,8 +260,9 @@ void offload_arrange(offload *out, const host_devices *d, const offload_argument
     }
     long layers = read_layers(a, all);
     if (layers == AUTOMATIC) {
-        refuse(out, "without -ngl llama.cpp itself chooses the layers of the GPU, and keeps the others' cache in "
-                    "plain memory; with -ngl N, Quire has those (quire plan --vram says which N fits)");
+        refuse(out,
+               "without -ngl llama.cpp itself chooses the layers of the GPU, and keeps the others' cache in "
+               "plain memory; with -ngl N, Quire has those (quire plan --vram says which N fits)");
         return;
     }
     if (layers == NOT_A_NUMBER) {

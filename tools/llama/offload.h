@@ -33,9 +33,9 @@ enum { OFFLOAD_LIST = HOST_DEVICES * HOST_DEVICE_NAME };
 
 typedef struct offload {
     offload_state state;
-    uint32_t ngl;                                   /* as it counts: at most the layers and the output */
-    uint32_t n_own;                                 /* arranged: so many of the first layers are Quire's */
-    double free;                                    /* bytes of all GPUs together */
+    uint32_t ngl;                                    /* as it counts: at most the layers and the output */
+    uint32_t n_own;                                  /* arranged: so many of the first layers are Quire's */
+    double free;                                     /* bytes of all GPUs together */
     char devices[OFFLOAD_LIST], split[OFFLOAD_LIST]; /* arranged: for -dev, and -ts */
     char reason[512];
 } offload;

@@ -147,7 +147,8 @@ static int divide(plan_table *t)
     double bytes = (double)t->o.vram;
     if (!t->o.vram) return TOOL_OK;
     if (!vram_is_known(m))
-        return tool_failed("plan", "%s: the sizes of its weights cannot be read, which --vram needs", t->o.path);
+        return tool_failed("plan", "%s: the sizes of its weights cannot be read, which --vram needs",
+                           t->o.path);
     g->ngl = vram_layers(m, &t->use, bytes);
     g->need = vram_need_of(m, &t->use, g->ngl);
     /* Without layers there, the GPU limits nothing: llama.cpp can do without it. */

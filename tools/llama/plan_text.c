@@ -78,8 +78,9 @@ static void print_gpu(const plan_table *t)
         printf("%s of a GPU's memory hold all %u layers", a, n);
     else
         printf("%s of a GPU's memory hold the last %u of %u layers", a, on_gpu, n);
-    printf(" and the output (-ngl %u): %s of weights, %s of KV cache in f16,\nand a reserve of %s for computing. ", g->ngl,
-           tool_bytes(b, g->need.weights), tool_bytes(c, g->need.kv), d);
+    printf(
+        " and the output (-ngl %u): %s of weights, %s of KV cache in f16,\nand a reserve of %s for computing. ",
+        g->ngl, tool_bytes(b, g->need.weights), tool_bytes(c, g->need.kv), d);
     if (on_gpu)
         printf("There is room for %llu tokens%s", (unsigned long long)g->tokens,
                t->o.parallel == 1 ? "" : " of each sequence");
@@ -110,11 +111,12 @@ static void print_head(const plan_table *t)
                plan_rope_clause(rope, m));
     if (t->o.vram) print_gpu(t);
     if (plan_is_all_on_gpu(t)) return;
-    printf("The table is for %llu sequence%s of %llu tokens%s%s of memory is available for the cache, beside the %s "
-           "of the model%s.\n\n",
-           (unsigned long long)t->o.parallel, plural(t->o.parallel), (unsigned long long)t->o.ctx,
-           t->o.vram ? " in the layers that are not on the GPU.\n" : ". ", tool_bytes(a, t->best.room),
-           tool_bytes(b, (double)m->file_bytes), t->o.vram ? " that stay in RAM" : "");
+    printf(
+        "The table is for %llu sequence%s of %llu tokens%s%s of memory is available for the cache, beside the %s "
+        "of the model%s.\n\n",
+        (unsigned long long)t->o.parallel, plural(t->o.parallel), (unsigned long long)t->o.ctx,
+        t->o.vram ? " in the layers that are not on the GPU.\n" : ". ", tool_bytes(a, t->best.room),
+        tool_bytes(b, (double)m->file_bytes), t->o.vram ? " that stay in RAM" : "");
 }
 
 static void print_cost(const plan_row *r)
