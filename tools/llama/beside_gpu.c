@@ -34,7 +34,8 @@ void beside_gpu_find(beside_gpu *out, const char *path, const char *plugin, int 
     if (!m && !given.layers) return; /* the program computes nothing, or nothing can be said */
     host_devices_find(&devices, path, plugin, argc, argv);
     offload_arrange(o, &devices, &given, out->n_blocks);
-    if (o->state != OFFLOAD_ARRANGED || !given.fits || says->ctx || fits_unshortened(o, says, m)) return;
+    if (o->state != OFFLOAD_ARRANGED || !given.fits || says->ctx) return;
+    if (!given.has_target && fits_unshortened(o, says, m)) return;
     o->state = OFFLOAD_NOTHING;
     snprintf(
         o->reason, sizeof o->reason,

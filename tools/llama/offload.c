@@ -13,7 +13,7 @@
 /* ----------------------------------------------------------------- arguments */
 
 /* The first ones place layers. */
-enum { DEVICES, LAYERS, SPLIT, MODE, MAIN, FIT = OFFLOAD_OPTIONS, RPC, N_OPTIONS };
+enum { DEVICES, LAYERS, SPLIT, MODE, MAIN, FIT = OFFLOAD_OPTIONS, TARGET, RPC, N_OPTIONS };
 
 static const struct option {
     const char *names[3], *variable;
@@ -24,6 +24,7 @@ static const struct option {
     [MODE] = {{"-sm", "--split-mode"}, "LLAMA_ARG_SPLIT_MODE"},
     [MAIN] = {{"-mg", "--main-gpu"}, "LLAMA_ARG_MAIN_GPU"},
     [FIT] = {{"-fit", "--fit"}, "LLAMA_ARG_FIT"},
+    [TARGET] = {{"-fitt", "--fit-target"}, "LLAMA_ARG_FIT_TARGET"},
     [RPC] = {{"--rpc"}, "LLAMA_ARG_RPC"},
 };
 
@@ -68,6 +69,7 @@ void offload_read(offload_arguments *out, int argc, char **argv)
                                .split = value_of(SPLIT, argc, argv),
                                .mode = value_of(MODE, argc, argv),
                                .main_gpu = value_of(MAIN, argc, argv),
+                               .has_target = value_of(TARGET, argc, argv),
                                .has_rpc = value_of(RPC, argc, argv),
                                .is_bench = !strncmp(name, "llama-bench", 11)};
     out->fits = !out->is_bench && !is_any(value_of(FIT, argc, argv), off);

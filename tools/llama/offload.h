@@ -15,9 +15,10 @@
 /* The values of a program's arguments, or of its environment; NULL: not given. */
 typedef struct offload_arguments {
     const char *layers, *devices, *split, *mode, *main_gpu;
-    bool fits;     /* llama.cpp may choose -ngl by itself */
-    bool has_rpc;  /* devices that only the program will see */
-    bool is_bench; /* llama-bench, whose lists have other separators */
+    bool fits;       /* llama.cpp may choose -ngl by itself */
+    bool has_target; /* how much is to be left free, by device, and Quire's would be one more */
+    bool has_rpc;    /* devices that only the program will see */
+    bool is_bench;   /* llama-bench, whose lists have other separators */
 } offload_arguments;
 
 void offload_read(offload_arguments *out, int argc, char **argv);
