@@ -272,5 +272,6 @@ struct host_reg *ggml_backend_init(void)
     say_info("%s, ggml %s, %s kernels, %s", quire_version(), host.ggml_version(), quire_isa_in_use(),
              config.kv ? config.kv : "declared types");
     load_chain();
+    devices_tell();
     return &registry;
 }

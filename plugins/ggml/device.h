@@ -28,6 +28,12 @@ enum kv_place context_settle(struct kv *);
 bool plan_context(struct kv_context *); /* under the lock of the contexts */
 void plan_tell(struct kv_context *);
 
+/* report.c. The plan in words, lines, as far as it is about layers of this context. */
+void report_policy(const struct kv_context *, const quire_plan *, quire_write_fn, void *ctx);
+
+/* devices.c */
+void devices_tell(void);
+
 /* One backend instance: a stream of graphs from one context of the host. */
 struct worker {
     uint32_t n_threads;

@@ -333,15 +333,15 @@ bool plan_context(struct kv_context *c)
     struct kv *kv;
     if (!gather_shapes(c, &s)) return false;
     quire_plan *plan = plan_by_policy(c, &s);
-    if (plan)
-        quire_plan_describe(plan, add_text, &report);
-    else
-        describe_declared(c, &report);
     start_recorder(c, &s);
     EACH_KV (c, kv)
         if (!give_format(kv, plan ? codec_of(plan, kv) : host_codec(kv->type)))
             say_trouble("%s: Quire cannot store %u heads of %u values; the tensor keeps its declared type",
                         kv->name, kv->n_heads, kv->d);
+    if (plan)
+        report_policy(c, plan, add_text, &report);
+    else
+        describe_declared(c, &report);
     for (uint32_t i = 0; i < c->n_buffers; i++)
         if (c->buffer[i]->state == KV_OPEN) lay_out(c->buffer[i]);
     stat_attach(c, plan ? quire_plan_policy(plan) : "declared");

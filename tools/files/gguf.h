@@ -39,4 +39,19 @@ typedef struct gguf_facts {
  */
 bool gguf_read(gguf_facts *out, const uint8_t *bytes, size_t n, char *message, size_t size);
 
+/* Bytes of weights, by where llama.cpp puts them. */
+typedef struct gguf_weights {
+    double layer[GGUF_MAX_LAYERS];
+    double output;     /* what follows the last layer */
+    double embedding;  /* token_embd */
+    bool has_output;   /* false: the embedding is also the output */
+    uint32_t n_tokens; /* of the vocabulary */
+} gguf_weights;
+
+/*
+ * Adds the weights of a file, or of one part of it. bytes: the first n of file_bytes, as for gguf_read(). false: the list
+ * of tensors is damaged or truncated, or they do not lie in the order of the list.
+ */
+bool gguf_add_weights(gguf_weights *out, const uint8_t *bytes, size_t n, uint64_t file_bytes);
+
 #endif

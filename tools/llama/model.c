@@ -134,7 +134,7 @@ bool model_from_facts(model *m, const gguf_facts *f, char *message, size_t size)
 {
     const arch_rule *a = arch_find(f->arch);
     quire_layer some = {0};
-    *m = (model){.context = f->context_length};
+    *m = (model){.context = f->context_length, .n_blocks = f->block_count};
     if (!a->only_if_shared || f->shared_kv_layers || (a->n_own && f->block_count > a->n_own))
         m->kind = a->kind, m->note = a->note;
     fill_rope(m, f);
@@ -174,45 +174,67 @@ quire_geometry model_geometry(const model *m)
 
 /* ---------------------------------------------------------------------- file */
 
-/* name-00001-of-00003.gguf: all three. */
-static uint64_t parts_bytes(const char *path, uint64_t first)
+typedef struct mapping {
+    uint8_t *bytes; /* NULL: none */
+    size_t n;
+    uint64_t file_bytes;
+} mapping;
+
+/* bytes NULL: `why` says why. */
+static mapping map_metadata(const char *path, char *why, size_t size)
+{
+    struct stat s;
+    mapping m = {.bytes = NULL};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool is_file = fd >= 0 && !fstat(fd, &s) && S_ISREG(s.st_mode);
+    snprintf(why, size, "%s", fd < 0 ? strerror(errno) : is_file ? "it cannot be read" : "it is not a file");
+    if (is_file) m.file_bytes = (uint64_t)s.st_size;
+    m.n = m.file_bytes < MAX_METADATA ? (size_t)m.file_bytes : MAX_METADATA;
+    void *bytes = m.n ? mmap(NULL, m.n, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    if (fd >= 0) close(fd);
+    if (bytes != MAP_FAILED) m.bytes = bytes;
+    return m;
+}
+
+static bool add_weights(model *m, const mapping *part)
+{
+    m->file_bytes += part->file_bytes;
+    return gguf_add_weights(&m->weights, part->bytes, part->n, part->file_bytes);
+}
+
+/* name-00001-of-00003.gguf: all three. false: not all weights are known. */
+static bool add_parts(model *m, const char *path)
 {
     unsigned part, n_parts;
-    char other[4096];
-    struct stat s;
+    char other[4096], why[64];
     size_t n = strlen(path);
+    bool all = true;
     if (n < 20 || n >= sizeof other || sscanf(path + n - 20, "-%5u-of-%5u.gguf", &part, &n_parts) != 2)
-        return first;
-    uint64_t bytes = first;
+        return true;
     for (unsigned i = 1; i <= n_parts && i <= 9999; i++) {
         snprintf(other, sizeof other, "%.*s-%05u-of-%05u.gguf", (int)(n - 20), path, i, n_parts % 100000);
-        if (i != part && !stat(other, &s)) bytes += (uint64_t)s.st_size;
+        if (i == part) continue;
+        mapping more = map_metadata(other, why, sizeof why);
+        all &= more.bytes && add_weights(m, &more);
+        if (more.bytes) munmap(more.bytes, more.n);
     }
-    return bytes;
+    return all;
 }
 
 bool model_open(model *m, const char *path, char *message, size_t size)
 {
     char why[256];
-    struct stat s;
     static gguf_facts facts; /* large; one file at a time */
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &s) || !S_ISREG(s.st_mode)) {
-        snprintf(message, size, "%s: %s", path, fd < 0 ? strerror(errno) : "it is not a file");
-        if (fd >= 0) close(fd);
-        return false;
-    }
-    size_t n = (uint64_t)s.st_size < MAX_METADATA ? (size_t)s.st_size : MAX_METADATA;
-    void *bytes = n ? mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
-    close(fd);
-    snprintf(why, sizeof why, "it cannot be read");
-    bool right = bytes != MAP_FAILED && gguf_read(&facts, bytes, n, why, sizeof why) &&
+    mapping file = map_metadata(path, why, sizeof why);
+    bool right = file.bytes && gguf_read(&facts, file.bytes, file.n, why, sizeof why) &&
                  model_from_facts(m, &facts, why, sizeof why);
-    if (bytes != MAP_FAILED) munmap(bytes, n);
-    if (right)
-        m->file_bytes = parts_bytes(path, (uint64_t)s.st_size);
-    else
+    if (!right) {
         snprintf(message, size, "%s: %s", path, why);
+    } else {
+        bool known = add_weights(m, &file);
+        if (!add_parts(m, path) || !known) m->weights = (gguf_weights){.n_tokens = 0};
+    }
+    if (file.bytes) munmap(file.bytes, file.n);
     return right;
 }
 
@@ -328,18 +350,36 @@ static bool looks_full(const model *m, uint32_t window, const model_use *use)
     return !window || !has_full(m) || (all > SHORT_CONTEXT && layer_cells(window, use) == all);
 }
 
-double model_kv_bytes(const model *m, const model_plan *p, const model_use *use)
+double model_kv_bytes_from(const model *m, const model_plan *p, const model_use *use, uint32_t first)
 {
     double bytes = 0;
-    for (uint32_t i = 0; i < m->n_layers; i++) {
+    for (uint32_t i = first; i < m->n_layers; i++) {
         uint32_t window = m->layers[i].window;
         const quire_plan *plan = !p ? NULL : window && looks_full(m, window, use) ? p->flat : p->plan;
         if (m->has_kv[i]) bytes += token_bytes(m, p, plan, i) * (double)layer_cells(window, use);
     }
+    /* Which layers have one is not known here: they are taken as spread evenly. */
+    double share = m->n_layers ? (double)(m->n_layers - first) / m->n_layers : 0;
     for (const model_extra *e = m->extras; e < m->extras + MODEL_EXTRAS; e++)
         if (e->n_layers)
-            bytes += extra_bytes(e, p) * (double)in_steps((in_steps(use->tokens) + e->ratio - 1) / e->ratio);
+            bytes += share * extra_bytes(e, p) *
+                     (double)in_steps((in_steps(use->tokens) + e->ratio - 1) / e->ratio);
     return use->is_shared ? bytes : bytes * use->sequences;
+}
+
+double model_kv_bytes(const model *m, const model_plan *p, const model_use *use)
+{
+    return model_kv_bytes_from(m, p, use, 0);
+}
+
+void model_cut(model *m, uint32_t first)
+{
+    for (uint32_t i = first; i < m->n_layers; i++) {
+        if (!m->has_kv[i]) continue;
+        m->has_kv[i] = false;
+        m->n_kv_layers--;
+        m->n_window_layers -= m->layers[i].window > 0;
+    }
 }
 
 uint64_t model_kv_tokens(const model *m, const model_plan *p, const model_use *use, double bytes)

@@ -28,6 +28,8 @@ typedef struct model {
     char rope_type[16];
     double rope_factor;
     uint32_t rope_original;
+    uint32_t n_blocks;    /* as the file counts layers: with those for prediction */
+    gguf_weights weights; /* all 0: the file does not tell them */
     uint32_t n_layers, n_kv_layers, n_window_layers; /* the last two have a cache */
     quire_layer layers[GGUF_MAX_LAYERS];
     bool has_kv[GGUF_MAX_LAYERS];   /* others have the shape of one that has, so that a plan can be made */
@@ -83,6 +85,10 @@ bool model_plan_is_calibrated(const model_plan *p);
 
 /* Bytes of a full cache, window layers included. */
 double model_kv_bytes(const model *m, const model_plan *p, const model_use *use);
+/* Of the layers from `first` on. */
+double model_kv_bytes_from(const model *m, const model_plan *p, const model_use *use, uint32_t first);
+/* Layers from `first` on are another device's: they have no cache for all that is counted here. */
+void model_cut(model *m, uint32_t first);
 /* The largest use->tokens for which the cache takes at most so many bytes: a multiple of 256, at most 2^31. */
 uint64_t model_kv_tokens(const model *m, const model_plan *p, const model_use *use, double bytes);
 /* Bytes of one more token, and bits per value, in the layers that grow with the context (in all, if none does). */
