@@ -141,6 +141,7 @@ void context_make_plain(const struct host_tensor *cache, const char *op)
     pthread_mutex_lock(&contexts);
     for (uint32_t i = 0; i < b->n_kv; i++) plain &= !b->kv[i]->format;
     if (plain) {
+        for (uint32_t i = 0; b->state == KV_OPEN && i < b->n_kv; i++) state_make_plain(b->kv[i]);
         b->state = KV_PLAIN;
         b->host->buft = &buft_host;
     }

@@ -5,6 +5,7 @@
  */
 #define _DEFAULT_SOURCE
 #include "device.h"
+#include "bare.h"
 #include "config.h"
 #include "stat.h"
 
@@ -118,6 +119,7 @@ static struct host_backend *init_backend(struct host_device *d, const char *para
     struct host_backend *b = calloc(1, sizeof *b);
     struct worker *w = worker_create();
     (void)params;
+    hooks_set(d);
     if (!b || !w) {
         if (w) worker_destroy(w);
         free(b);
@@ -240,5 +242,6 @@ struct host_reg *ggml_backend_init(void)
              config.kv ? config.kv : "declared types");
     if (config.chain && !host.ggml_backend_load(config.chain))
         say_trouble("QUIRE_CHAIN: %s was not loaded", config.chain);
+    hooks_set(&device);
     return &registry;
 }
