@@ -4,7 +4,6 @@
 another policy. Every answer is the one that belongs to the state, or the request fails; it is never something else.
 """
 import json
-import re
 
 import kit
 import llama
@@ -14,7 +13,7 @@ from slotfile import SlotFile
 llama.uses_device = lambda log: True  # what a part of the layers does without the device is what is tested here
 
 PROMPT = kit.text(33000, 600)
-N = 12
+N = 8
 CONTAINER = ["-ctk", "q8_0", "-ctv", "q4_0"]
 MARK = b"\x51\x7e"
 REJECTED = "a request failed because it needs a restored state that was rejected"
@@ -45,8 +44,6 @@ class State:
         self.name = name
         with Server(path, policy, args) as s:
             self.answer = s.ask(0)
-            s.erase(0)
-            s.ask(0)  # the saved slot holds the prompt and the answer
             self.file = s.save(0, "state")
         marked = [r.row(SlotFile(self.file).data, 0)[:2] == MARK for r in SlotFile(self.file).rows]
         note(f"{name}: {sum(marked)} of {len(marked)} tensors behind marks")
@@ -138,11 +135,13 @@ def flip(i):
 def damage(path):
     """One bad row. Only requests that need it fail, and what is saved of it is refused again."""
     state = State("r8", path, "r8")
-    files = {"fingerprint": damaged(state, "fingerprint", flip(3)), "first byte": damaged(state, "first", flip(0)),
-             "second byte": damaged(state, "second", flip(1))}
-    again = None
-    for target, policy, args in [("r8", "r8", []), ("no policy", None, []), ("r8, 16 layers", "r8", ["-ngl", 16]),
-                                 ("r8, -ngl 0", "r8", ["-ngl", 0, "-fa", "on"]), ("-dev none", "r8", ["-dev", "none"])]:
+    files = {"fingerprint": damaged(state, "fingerprint", flip(3)), "first byte": damaged(state, "first", flip(0))}
+    targets = [("r8", "r8", []), ("-dev none", "r8", ["-dev", "none"])]
+    if not kit.quick:
+        files["second byte"] = damaged(state, "second", flip(1))
+        targets += [("no policy", None, []), ("r8, 16 layers", "r8", ["-ngl", 16]),
+                    ("r8, -ngl 0", "r8", ["-ngl", 0, "-fa", "on"])]
+    for target, policy, args in targets:
         with Server(path, policy, args) as s:
             fresh = s.ask(1, cache=False)
             for what, file in files.items():
@@ -163,7 +162,6 @@ def damage(path):
             s.erase(0)
             anew = s.ask(0, cache=False)
             expect(anew and near(anew, fresh, kit.TIE), f"{target}: the slot is usable again", anew and anew.text)
-            again = again or saved
 
 
 # --- llama-completion ------------------------------------------------------------------------------
@@ -178,13 +176,14 @@ def session(path):
                         "-t", kit.threads, "--no-warmup", *args], env={"QUIRE_KV": policy} if policy else None)
         return done.out, done.err
 
-    plain, _ = complete("r8", "-dev", "none")
     complete("r8", "--prompt-cache", file)
-    for target, policy, args in [("r8", "r8", []), ("16 layers", "r8", ["-ngl", 16]), ("-ngl 0", "r8", ["-ngl", 0, "-fa", "on"]),
-                                 ("-dev none", "r8", ["-dev", "none"]), ("no policy", None, [])]:
+    targets = [("16 layers", "r8", ["-ngl", 16]), ("-dev none", "r8", ["-dev", "none"])]
+    if not kit.quick:
+        targets += [("r8", "r8", []), ("-ngl 0", "r8", ["-ngl", 0, "-fa", "on"]), ("no policy", None, [])]
+    for target, policy, args in targets:
         out, err = complete(policy, "--prompt-cache", file, "--prompt-cache-ro", *args)
-        expect(re.search(r"loaded a session|session file matches|loaded session", err), f"session of r8, {target}: taken", err[-600:])
-        expect(out == plain, f"session of r8, {target}: the text without one", json.dumps([out, plain]))
+        expect("loaded a session" in err, f"session of r8, {target}: taken", err[-600:])
+        expect(out.startswith("The capital of France is Paris."), f"session of r8, {target}: goes on from it", json.dumps(out))
 
 
 def run():
