@@ -142,6 +142,13 @@ static const struct table *table_for(const struct row_shape *s)
     return t;
 }
 
+static void tell(const char *codec)
+{
+    for (const struct met *m = all_met; m; m = m->next)
+        if (!strcmp(m->coding.codec, codec)) return;
+    say_info("a restored state has rows in %s, which are converted", codec);
+}
+
 static const struct coding *keep(const struct row_shape *s, const char *codec, uint32_t d,
                                  quire_format *format)
 {
@@ -150,6 +157,7 @@ static const struct coding *keep(const struct row_shape *s, const char *codec, u
         quire_format_destroy(format);
         return NULL;
     }
+    tell(codec);
     *m = (struct met){.next = all_met,
                       .row = s->row,
                       .side = s->side,

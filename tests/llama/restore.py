@@ -20,9 +20,12 @@ REJECTED = "a request failed because it needs a restored state that was rejected
 
 
 class Server(kit.Server):
-    def __init__(self, path, policy, args=()):
+    def __init__(self, path, policy, args=(), profile=None):
+        env = {"QUIRE_KV": policy} if policy not in (None, "stock") else {}
+        if profile:
+            env["QUIRE_PROFILE"] = str(profile)
         super().__init__(path, "-c", 2048, "-np", 2, "--cache-ram", 0, "--no-kv-unified", *args, plugin=policy != "stock",
-                         env={"QUIRE_KV": policy} if policy not in (None, "stock") else None)
+                         env=env)
 
     def ask(self, slot, cache=True):
         """The answer, or None: the request failed."""
@@ -40,9 +43,9 @@ class Server(kit.Server):
 class State:
     """A slot file and what the server that saved it answered."""
 
-    def __init__(self, name, path, policy, args=()):
+    def __init__(self, name, path, policy, args=(), profile=None):
         self.name = name
-        with Server(path, policy, args) as s:
+        with Server(path, policy, args, profile) as s:
             self.answer = s.ask(0)
             self.file = s.save(0, "state")
         marked = [r.row(SlotFile(self.file).data, 0)[:2] == MARK for r in SlotFile(self.file).rows]
@@ -108,6 +111,22 @@ def containers(path):
         with Server(path, policy, [*CONTAINER, *args]) as s:
             for state in states:
                 check(s, target, state, LIMIT["r4"], refused=False)
+
+
+def calibrated(path):
+    """A codec that means something only with the profile it was saved with."""
+    profile = kit.folder() / "profile"
+    kit.run("llama-perplexity", ["-m", path, "-f", kit.TEXT_FILE, "-c", 512, "--chunks", 1, "-t", kit.threads],
+            env={"QUIRE_PROFILE_RECORD": str(profile)})
+    state = State("c:r4/r4", path, "c:r4/r4", profile=profile)
+    for target, policy, args in [("the same, 16 layers", "c:r4/r4", ["-ngl", 16]), ("-dev none", None, ["-dev", "none"])]:
+        with Server(path, policy, args, profile) as s:
+            check(s, f"{target}, with the profile", state, LIMIT["r4"], refused=False)
+    for target, policy, args in [("no policy", None, []), ("-dev none", None, ["-dev", "none"])]:
+        with Server(path, policy, args) as s:
+            name = f"c:r4/r4 in {target}, without the profile"
+            expect(s.take(state.file) and s.ask(0) is None, f"{name}: the request fails")
+            expect(REJECTED in s.log() and "needs the profile" in s.log(), f"{name}: says why", s.log()[-500:])
 
 
 # --- damage ----------------------------------------------------------------------------------------
@@ -190,6 +209,7 @@ def run():
     smol = kit.model("smollm2-135m")
     kit.part(layers, smol)
     kit.part(containers, smol)
+    kit.part(calibrated, smol)
     kit.part(damage, smol)
     kit.part(session, smol)
 
