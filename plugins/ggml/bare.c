@@ -159,15 +159,20 @@ static bool is_written(struct host_graph *graph, int before, const struct host_t
     return false;
 }
 
+/* Whether rows lie at the address that the tensor has. */
+static bool is_bare(const struct host_tensor *root)
+{
+    const struct kv *kv = kv_of(root);
+    return kv ? !kv->format : host.ggml_backend_buft_is_host(root->buffer->buft);
+}
+
 /* A mask of NULL hides nothing. */
 static bool sees_lost(const struct host_tensor *operand, const struct host_tensor *mask,
                       struct host_graph *graph, int before)
 {
     struct row_shape s;
     const struct host_tensor *root = host_root(operand);
-    if (!operand || !root->buffer || !root->data || !marks_shape(operand, &s) ||
-        !host.ggml_backend_buft_is_host(root->buffer->buft))
-        return false;
+    if (!root->buffer || !root->data || !marks_shape(operand, &s) || !is_bare(root)) return false;
     bool by_cells = operand->nb[1] == s.row_bytes; /* as attention reads it; else any row may be meant */
     uint64_t all = (uint64_t)(root->ne[1] * root->ne[2]), first = host_offset(operand) / s.row_bytes;
     uint64_t n = by_cells ? (uint64_t)operand->ne[1] : all, streams = by_cells ? (uint64_t)operand->ne[3] : 1;
