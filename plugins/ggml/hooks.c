@@ -179,6 +179,7 @@ void hooks_set(const struct host_device *own)
 {
     watch_type(host.ggml_backend_cpu_buffer_type());
     watch_cpu();
+    if (!host.ggml_backend_dev_count || !host.ggml_backend_dev_get) return;
     for (size_t i = 0; i < host.ggml_backend_dev_count(); i++) {
         struct host_device *d = host.ggml_backend_dev_get(i);
         if (d != own) watch_device(d);

@@ -9,6 +9,9 @@
  *   open      tensors are known, head sizes are learned from the attention ops that the host asks about
  *   settled   at the first use: the plan is made, every tensor has its codec and its place in the page
  *   plain     the host needs the bytes itself (an op we do not run): ordinary host memory, as if we were not there
+ *
+ * A tensor becomes plain with the other side of its layer, not with the whole buffer: to the host each tensor of the cache
+ * is in a buffer of its own, whose type says whether the CPU may touch it.
  */
 #ifndef QUIRE_GGML_KV_H
 #define QUIRE_GGML_KV_H
@@ -24,7 +27,11 @@ struct kv_context;
 
 struct kv { /* a K or V tensor of the host */
     struct kv_buffer *owner;
-    char *declared; /* the address the host knows; holds the bytes while the tensor has no format */
+    struct host_buffer *host; /* the one that the host finds in the tensor */
+    char *declared;           /* the address the host knows; holds the bytes while the tensor has no format */
+    const struct host_tensor *
+        *streams_of; /* views that the host made together with it, to save and copy rows */
+    uint32_t n_streams_of;
     char name[HOST_MAX_NAME];
     int type; /* declared */
     uint32_t layer;
@@ -35,7 +42,10 @@ struct kv { /* a K or V tensor of the host */
     /* Learned from attention; 0 until then. d_v: V is the first d_v channels of this K. */
     uint32_t n_q_heads, n_heads, d, d_v;
 
-    /* Settled. format NULL: bytes as declared. */
+    bool stored; /* a graph was laid out that writes it */
+    bool plain;
+
+    /* Settled. format NULL: plain. */
     const char *codec;
     quire_format *format;
     size_t tile_bytes, head_bytes; /* of one head: a tile, a row in the codec's own bytes */
@@ -61,6 +71,7 @@ struct kv_buffer { /* context of a host buffer */
     struct kv_context *context; /* NULL: no KV tensors here */
 
     bool said_refused;
+    bool cleared; /* as the host does when all tensors are made: what comes later belongs to graphs */
 
     char *pages; /* settled */
     size_t page_bytes, pages_size;
@@ -74,6 +85,7 @@ struct kv_context {
     struct kv_buffer *buffer[MAX_BUFFERS];
     uint32_t n_buffers;
     bool settled;
+    bool said_plain, said_slow;
     struct recorder *recorder;
     char *report; /* the plan in words, lines; told once */
 };
@@ -153,7 +165,7 @@ void state_get_values(struct kv *, size_t offset, size_t size, char *bytes);
 void state_set(struct kv *, size_t offset, size_t size, const char *bytes);
 bool state_is_waiting(const struct kv *);
 void state_import(struct kv *);     /* rows that were set before the plan was made */
-void state_make_plain(struct kv *); /* the same when the tensor becomes plain memory instead */
+void state_make_plain(struct kv *); /* the same before the tensor becomes plain memory instead */
 void state_fill(struct kv *, size_t offset, size_t size, uint8_t value);
 /* Whole rows from one tensor to another of the same format. false: get and set instead. */
 bool state_copy(struct kv *to, uint64_t to_row, const struct kv *from, uint64_t from_row, uint64_t n);

@@ -47,9 +47,6 @@ static void get_rows(const struct kv *kv, uint64_t row, uint32_t n, char *bytes)
 {
     if (!kv->format) {
         memcpy(bytes, kv->declared + row * kv->row_bytes, n * kv->row_bytes);
-        for (uint32_t i = 0; i < n && kv->row_bytes >= LOST_BYTES; i++)
-            if (!memcmp(bytes + i * kv->row_bytes, lost_bytes, LOST_BYTES))
-                put_refused(kv, bytes + i * kv->row_bytes);
         return;
     }
     char *at = bytes + (kv->marked ? MARK_BYTES : 0);
@@ -159,9 +156,7 @@ static void take_run(struct kv *kv, uint64_t row, uint32_t n, const char *bytes,
 static void put_rows(struct kv *kv, uint64_t row, uint32_t n, const char *bytes)
 {
     if (!kv->format) {
-        struct row_shape s = shape_of(kv);
         memcpy(kv->declared + row * kv->row_bytes, bytes, n * kv->row_bytes);
-        if (kv->row_bytes >= LOST_BYTES) bare_settle(&s, kv->declared + row * kv->row_bytes, n);
         return;
     }
     for (uint32_t i = 0, run; i < n; i += run) {
