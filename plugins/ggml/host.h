@@ -241,6 +241,7 @@ typedef struct host_tensor *host_tensor_p;
     X(ggml_backend_reg_dev_get, struct host_device *, (struct host_reg *, size_t))                         \
     X(ggml_backend_reg_get_proc_address, void *, (struct host_reg *, const char *))                        \
     X(ggml_backend_reg_by_name, struct host_reg *, (const char *))                                         \
+    X(ggml_backend_cpu_buffer_type, struct host_buffer_type *, (void))                                     \
     X(ggml_backend_load, struct host_reg *, (const char *))
 
 /* Used when they are there. */
