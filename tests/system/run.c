@@ -283,11 +283,16 @@ static void test_profile_beside(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_line),           cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_refusals),       cmocka_unit_test(test_hosts),
-        cmocka_unit_test(test_profile_beside), cmocka_unit_test(test_default),
-        cmocka_unit_test(test_architectures),  cmocka_unit_test(test_fit),
-        cmocka_unit_test(test_window_layers),  cmocka_unit_test(test_declared),
+        cmocka_unit_test(test_line),
+        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_profile_beside),
+        cmocka_unit_test(test_default),
+        cmocka_unit_test(test_architectures),
+        cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_window_layers),
+        cmocka_unit_test(test_declared),
         cmocka_unit_test(test_gpu),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
