@@ -7,6 +7,7 @@ python_generate.py runs in that Python. It has two sets of libraries: those that
 import functools
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -93,6 +94,15 @@ def loaded_at_run_time():
     expect(kit.sane(out["answers"][0].text) and out["held"][0][0] == "r8/r8", "GGML_BACKEND_DL: the device answers", out["held"])
 
 
+def example():
+    """The program of docs/python.md."""
+    text = (kit.ROOT / "docs/python.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```py\n(from llama_cpp .*?)```", text, re.S)
+    done = python("-c", block.replace('"model.gguf"', f"{kit.model('smollm2-135m')!r}, verbose=False, seed=1").replace("=200", "=24"))
+    expect(done.returncode == 0 and re.search(r"^r6/r4: \d+ tokens in .* saved$", done.stdout, re.M), "the example of docs/python.md runs",
+           done.stdout + done.stderr[-800:])
+
+
 # --- what it refuses -----------------------------------------------------------------------------------
 
 def refused(name, code, wanted, kind="RuntimeError", env=None):
@@ -134,6 +144,7 @@ def run():
     part(chat_and_state, "r8", 51.6)
     part(chat_and_state, "balanced", 32.8)
     part(loaded_at_run_time)
+    part(example)
     part(refusals)
 
 
