@@ -78,9 +78,13 @@ def _quiet(said: List[str]) -> Iterator[None]:
     """Collects what libraries write to stderr, and keeps llama_cpp's own log from saying it again."""
     logger = logging.getLogger("llama-cpp-python")
     level = logger.level
-    sys.stderr.flush()
+    if sys.stderr is not None:
+        sys.stderr.flush()
     with tempfile.TemporaryFile() as file:
-        stderr = os.dup(2)
+        try:
+            stderr = os.dup(2)
+        except OSError:  # it is closed
+            stderr = os.open(os.devnull, os.O_WRONLY)
         os.dup2(file.fileno(), 2)
         logger.setLevel(logging.CRITICAL)
         try:

@@ -94,6 +94,15 @@ def loaded_at_run_time():
     expect(kit.sane(out["answers"][0].text) and out["held"][0][0] == "r8/r8", "GGML_BACKEND_DL: the device answers", out["held"])
 
 
+def default_arguments():
+    """A model that is loaded without what enable() returns works as before."""
+    code = (f"from quire import llama; llama.enable('r8'); import llama_cpp; m = llama_cpp.Llama({kit.model('smollm2-135m')!r}, verbose=False)\n"
+            "print(m('The capital of France is', max_tokens=4, temperature=0)['choices'][0]['text'], llama.report())")
+    done = python("-c", code)
+    expect("Paris" in done.stdout and done.stdout.strip().endswith("[]"), "a model with default arguments has its cache where it was",
+           done.stdout + done.stderr[-800:])
+
+
 def example():
     """The program of docs/python.md."""
     text = (kit.ROOT / "docs/python.md").read_text(encoding="utf-8")
@@ -144,6 +153,7 @@ def run():
     part(chat_and_state, "r8", 51.6)
     part(chat_and_state, "balanced", 32.8)
     part(loaded_at_run_time)
+    part(default_arguments)
     part(example)
     part(refusals)
 
