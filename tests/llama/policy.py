@@ -160,11 +160,23 @@ def windows(path):
     expect(kit.sane(answer.text), "gemma3, r5/r4: text is text", f"{answer.text!r}")
 
 
+def own_layers(path):
+    """With -ngl N the host keeps the other layers: the log counts those of the device, by their own numbers."""
+    args = ["-m", path, "-p", "One two three", "-n", 2, "--temp", 0, "-c", 512, "-no-cnv", "-t", kit.threads, "-ngl", 16]
+    log = kit.run("llama-completion", args, env=env("r8/r4")).err
+    for line in ("group 0: full attention, 15 layers, 288000 bytes/page", "layers 15-29: K r8 V r4, 300 bytes/token each",
+                 "total: 4500 bytes/token, 39.1% of f16"):
+        expect(f"quire: {line}\n" in log, f"-ngl 16: {line}", log[-1200:])
+    log = kit.run("llama-completion", args).err
+    expect("f16, 15 layers, 11520 bytes/token" in log, "-ngl 16: 15 layers without a policy", log[-1200:])
+
+
 def run():
     smol = kit.model("smollm2-135m")
     kit.part(figures, smol, POLICIES if not kit.quick else {p: POLICIES[p] for p in ("r5/r4", "r4", "k8v4")})
     kit.part(files, smol)
     kit.part(no_room, smol)
+    kit.part(own_layers, smol)
     kit.part(windows, kit.model("gemma3-270m"))
 
 
