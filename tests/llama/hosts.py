@@ -93,9 +93,11 @@ def node():
 
 
 def headers():
-    """host.h against the real headers of both sources."""
-    for args in (("--source",), ("--crate", "--source")):
+    """host.h against the real headers of all sources."""
+    for args in (("--source",), ("--crate", "--source"), ("--python", "--source")):
         if source := host(*args):
+            if "--python" in args:
+                source += "/vendor/llama.cpp"
             command = ["gcc", "-std=gnu11", "-fsyntax-only", f"-I{source}/ggml/include", f"-I{source}/ggml/src",
                        f"-I{kit.ROOT}/plugins/ggml", str(kit.ROOT / "plugins/ggml/abi_check.c")]
             done = subprocess.run(command, stderr=subprocess.PIPE, text=True)

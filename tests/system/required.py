@@ -6,6 +6,7 @@ import datetime
 import importlib.machinery
 import importlib.util
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -198,6 +199,41 @@ class CheckRequired(unittest.TestCase):
         names = [line.split() for line in (ROOT / "tests/required").read_text().splitlines() if line.strip() and line[0] not in "#"]
         missing = {w[0] for w in names if w[0] != "waive" and not any(x.startswith("preset:") and "release" not in x for x in w)} - known
         self.assertEqual(missing, set(), "named in tests/required, unknown to the preset release")
+
+    def hosts_of_ci(self):
+        """{name: arguments of scripts/get-llama}, as .ci/run asks for them."""
+        line = re.search(r"^HOSTS=\((.+)\)$", (ROOT / ".ci/run").read_text(), re.M)[1]
+        return {words[0]: words[1:] for words in (host.split() for host in re.findall("'(.+?)'", line))}
+
+    def test_hosts(self):
+        """.ci/run looks for every host of the list and for no other; one that is missing fails, unless it is waived."""
+        required = (ROOT / "tests/required").read_text()
+        listed = re.findall(r"^(\S+) preset:hosts$", required, re.M)
+        self.assertEqual(set(self.hosts_of_ci()), {name for name in listed if not name.startswith("mlx-lm-")})
+        for missing in listed:
+            hosts = "".join(f"{name} {'not run: no network' if name == missing else 'ran'}\n" for name in listed)
+            self.fails(f"NOT RUN: {missing} preset:hosts: no network", required, "--preset", "hosts", hosts=hosts)
+            self.fails("not found", required, "--preset", "hosts", hosts=hosts.replace(f"{missing} not run: no network\n", ""))
+            waived = f"{required}waive {missing} preset:hosts until {{}}: no network\n"
+            self.passes(f"{len(listed) - 1} ran, 1 waived", waived.format(LATER), "--preset", "hosts", hosts=hosts)
+            self.fails("its waiver expired", waived.format(EARLIER), "--preset", "hosts", hosts=hosts)
+
+    def test_hosts_that_cannot_be_fetched(self):
+        """Exit status 3, which .ci/run takes for `not run`; any other ends the run, waived or not."""
+        programs = self.folder / "programs"
+        programs.mkdir()
+        for name in ("npm", "cargo", "apt-get"):
+            (programs / name).write_text("#!/bin/sh\nexit 1\n")
+            (programs / name).chmod(0o755)
+        env = {**os.environ, "QUIRE_CACHE": str(self.folder / "cache"), "CARGO_HOME": str(self.folder), "QUIRE_DEBIAN_MIRROR": "http://127.0.0.1:9",
+               "PATH": f"{programs}:{os.environ['PATH']}", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_RETRIES": "0"}
+        env.pop("QUIRE_OFFLINE", None)
+        for name, arguments in self.hosts_of_ci().items():
+            for more in ({}, {"QUIRE_OFFLINE": "1"}):
+                done = subprocess.run([str(ROOT / "scripts/get-llama"), *arguments], env={**env, **more}, stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT, text=True)
+                self.assertEqual(done.returncode, 3, f"{name}, {more}: {done.stdout}")
+                self.assertIn("not available here: ", done.stdout.splitlines()[-1])
 
     def test_every_level_of_x86(self):
         """Where the machine lacks a level above AVX2, its emulated tests must run; no waiver excuses it."""
