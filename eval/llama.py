@@ -247,6 +247,13 @@ class Server:
     def log(self):
         return Path(self.log_path).read_text(errors="replace")
 
+    def says(self, words):
+        """Whether the log has these words. The server answers before a thread of its own has written all lines."""
+        end = time.monotonic() + 5
+        while words not in self.log() and time.monotonic() < end:
+            time.sleep(0.05)
+        return words in self.log()
+
     def request(self, path, body=None):
         """The parsed answer and the HTTP status."""
         data = None if body is None else json.dumps(body).encode()

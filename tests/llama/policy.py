@@ -76,7 +76,7 @@ def elsewhere(path, who, file, policy, args=()):
         (s.slots / "foreign").write_bytes(file.read_bytes())
         _, restored = s.request("/slots/0?action=restore", {"filename": "foreign"})
         if restored != 200:
-            expect("mismatched" in s.log(), f"{name}: refused by the host, which declares other types", s.log()[-400:])
+            expect(s.says("mismatched"), f"{name}: refused by the host, which declares other types", s.log()[-400:])
             return
         answer = s.completion(prompt, 8, slot=0, n_probs=20)
         beside = s.completion(prompt, 8, slot=1, cache=False, n_probs=20)

@@ -145,7 +145,7 @@ def changed(how):
                               ((2000, 600, 70), (9000, 800, 90), (20000, 2000, 260)))
         if how == "context shift":
             s.completion(begin + middle, 160, slot=0, ignore_eos=True)
-            expect("slot context shift" in s.log(), f"{how}: happened")
+            expect(s.says("slot context shift"), f"{how}: happened")
         else:
             more = {"n_cache_reuse": 32} if how == "re-use of one request" else {}
             s.completion(begin + middle + end, 1, slot=0)
