@@ -35,13 +35,22 @@ static bool mask_is_usable(const struct host_tensor *mask, int64_t n_heads)
                      (mask->ne[2] == 1 || mask->ne[2] == n_heads));
 }
 
+/* In tiles, or will be; or without memory yet: an encoder's own K and V, the host's tests. Anything else is a cache in
+ * plain memory, which would be put into tiles at every step: the host is faster. */
+static bool is_within_reach(const struct host_tensor *t)
+{
+    const struct host_buffer *b = host_root(t)->buffer;
+    return !b || kv_of(t) || (kv_is_cache(t) && !b->context);
+}
+
 bool attend_can(const struct host_tensor *op)
 {
     const struct host_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2];
     if (q->type != host.type[TYPE_F32] || op->type != host.type[TYPE_F32] || q->nb[0] != 4 ||
         op->nb[0] != 4 || !is_packed(k) || !is_packed(v) || k->ne[0] != q->ne[0] || k->ne[1] != v->ne[1] ||
         k->ne[2] != v->ne[2] || k->ne[3] != v->ne[3] || k->ne[2] < 1 || q->ne[2] % k->ne[2] || k->ne[3] < 1 ||
-        q->ne[3] % k->ne[3] || !mask_is_usable(op->src[3], q->ne[2]))
+        q->ne[3] % k->ne[3] || !mask_is_usable(op->src[3], q->ne[2]) || !is_within_reach(k) ||
+        !is_within_reach(v))
         return false;
     context_learn(op);
     return true;
