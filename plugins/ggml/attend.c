@@ -60,19 +60,22 @@ static bool view_of_cache(struct operand *o, uint32_t d)
            o->first_row / o->kv->cells + (uint64_t)t->ne[3] <= o->kv->streams;
 }
 
-static int open_operand(struct operand *o, const struct host_tensor *t, quire_side side)
+/* *fits: an operand of the cache is in tiles, and they can stand for it. */
+static int open_operand(struct operand *o, const struct host_tensor *t, quire_side side, bool *fits)
 {
     struct kv *kv = kv_of(t);
     *o = (struct operand){.t = t, .n_tiles = (uint32_t)((t->ne[1] + CELLS - 1) / CELLS)};
-    if (kv && !context_settle(kv)) return HOST_ALLOC_FAILED;
-    if (kv && kv->format) {
+    enum kv_place place = kv ? context_settle(kv) : KV_IN_HOST_MEMORY;
+    if (place == KV_NO_MEMORY) return HOST_ALLOC_FAILED;
+    if (place == KV_IN_TILES) {
         o->kv = kv;
         o->tile_bytes = kv->tile_bytes;
         o->format = kv->format;
-        if (view_of_cache(o, kv->side == side ? kv->d : kv->d_v)) return HOST_SUCCESS;
-        say_trouble("the program passed %s to attention in an unexpected shape", kv->name);
-        return HOST_FAILED;
+        *fits &= view_of_cache(o, kv->side == side ? kv->d : kv->d_v);
+        return HOST_SUCCESS;
     }
+    *fits &= !kv_is_cache(t);
+    if (!*fits) return HOST_SUCCESS;
     quire_format_options options = {
         .size = sizeof(quire_format_options), .side = side, .d = (uint32_t)t->ne[0]};
     if (quire_format_create(&o->format, host_codec(t->type), &options)) return HOST_ALLOC_FAILED;
@@ -294,13 +297,17 @@ static int attend(struct worker *w, struct host_tensor *op, struct operand *k, s
 
 int attend_run(struct worker *w, struct host_tensor *op)
 {
-    struct operand k, v;
-    int status = open_operand(&k, op->src[1], QUIRE_K);
+    struct operand k, v = {0};
+    bool fits = true;
+    int status = open_operand(&k, op->src[1], QUIRE_K, &fits);
     if (status) return status;
     bool v_in_k = k.kv && kv_of(op->src[2]) == k.kv;
-    status = open_operand(&v, op->src[2], QUIRE_V);
+    status = open_operand(&v, op->src[2], QUIRE_V, &fits);
     if (!status && (sees_refused(&k, op->src[3]) || sees_refused(&v, op->src[3]))) status = HOST_FAILED;
-    if (!status && !select_attend(w, op, &k, &v, v_in_k, &status)) status = attend(w, op, &k, &v, v_in_k);
+    if (!status && !fits)
+        status = fallback_run(w, op);
+    else if (!status && !select_attend(w, op, &k, &v, v_in_k, &status))
+        status = attend(w, op, &k, &v, v_in_k);
     if (!status) record(&k, op);
     close_operand(&k);
     close_operand(&v);

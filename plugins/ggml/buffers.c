@@ -18,12 +18,7 @@ static void *get_base(struct host_buffer *b)
     return ((struct kv_buffer *)b->context)->base;
 }
 
-static int init_tensor(struct host_buffer *b, struct host_tensor *t)
-{
-    /* From now on the host's CPU backend leaves this buffer alone, and all bytes pass through us. */
-    if (context_adopt(b->context, t)) b->buft = &buft_kv;
-    return HOST_SUCCESS;
-}
+static int init_tensor(struct host_buffer *, struct host_tensor *);
 
 /* The record of a tensor whose rows can be read and set now, or wait; NULL: its bytes are where the host thinks. */
 static struct kv *ready(const struct host_tensor *t)
@@ -49,11 +44,14 @@ static void set_tensor(struct host_buffer *b, struct host_tensor *t, const void 
         memcpy(plain_bytes(t, offset), data, size);
 }
 
-/* The host saves rows, as tensors of one or two dimensions. Anything else is the operand of an op that it runs itself:
- * attention of a layer that uses the cache of another one, for example. */
-static bool is_operand(const struct host_tensor *t)
+/* The host saves rows through the tensor, the views of its streams and lines within them. Any other view is the operand of
+ * an op that it runs itself: attention of a layer that uses the cache of another one, for example. */
+static bool is_operand(const struct host_tensor *t, const struct kv *kv)
 {
-    return t->op == host.op.PERMUTE || t->ne[2] * t->ne[3] > 1;
+    if (t->op == host.op.PERMUTE || t->ne[2] * t->ne[3] > 1) return true;
+    for (uint32_t i = 0; i < kv->n_streams_of; i++)
+        if (kv->streams_of[i] == t) return false;
+    return kv->owner->cleared && t->ne[1] > 1;
 }
 
 static void get_tensor(struct host_buffer *b, const struct host_tensor *t, void *data, size_t offset,
@@ -63,7 +61,7 @@ static void get_tensor(struct host_buffer *b, const struct host_tensor *t, void 
     (void)b;
     if (!kv)
         memcpy(data, plain_bytes(t, offset), size);
-    else if (t->view_src && is_operand(t))
+    else if (t->view_src && is_operand(t, kv))
         state_get_values(kv, host_offset(t) + offset, size, data);
     else
         state_get(kv, host_offset(t) + offset, size, data);
@@ -115,6 +113,32 @@ static const struct host_buffer_i buffer_table = {
     .cpy_tensor = cpy_tensor,
     .clear = clear,
 };
+
+static int note_view(const struct host_tensor *view)
+{
+    struct kv *kv = kv_of(view);
+    if (!kv || kv->owner->cleared) return HOST_SUCCESS;
+    const struct host_tensor **list = realloc(kv->streams_of, (kv->n_streams_of + 1) * sizeof *list);
+    if (!list) return HOST_ALLOC_FAILED;
+    kv->streams_of = list;
+    list[kv->n_streams_of++] = view;
+    return HOST_SUCCESS;
+}
+
+/* From now on the host's CPU backend leaves the tensor alone, and all bytes pass through us. */
+static int init_tensor(struct host_buffer *b, struct host_tensor *t)
+{
+    if (t->view_src) return note_view(t);
+    if (!context_adopt(b->context, t)) return HOST_SUCCESS;
+    struct host_buffer_i table = buffer_table;
+    struct kv *kv = t->extra;
+    table.free_buffer = NULL; /* it goes with the record */
+    kv->host = host.ggml_backend_buffer_init(&buft_kv, table, b->context, b->size);
+    if (!kv->host) return HOST_ALLOC_FAILED;
+    t->buffer = kv->host;
+    b->buft = &buft_kv;
+    return HOST_SUCCESS;
+}
 
 /* --------------------------------------------------------------- buffer types */
 

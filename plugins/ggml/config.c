@@ -65,8 +65,13 @@ static bool read_file(const char *path, char *message, size_t size)
         snprintf(message, size, "QUIRE_CONFIG: %s: %s", path, strerror(errno));
         return false;
     }
+    errno = 0;
     for (int number = 1; right && fgets(line, sizeof line, f); number++)
         right = read_line(path, number, line, message, size);
+    if (right && ferror(f)) { /* a folder can be opened, but not read */
+        snprintf(message, size, "QUIRE_CONFIG: %s: %s", path, strerror(errno));
+        right = false;
+    }
     fclose(f);
     return right;
 }
@@ -142,6 +147,35 @@ bool config_read(char *message, size_t size)
     if (config.profile && !load_profile(message, size)) return false;
     if (config.kv && !check_policy(message, size)) return false;
     return true;
+}
+
+/* ------------------------------------------------------------------- arguments */
+
+/* llama-bench takes lists. */
+static bool names_tensor(const char *modes)
+{
+    const char *found = modes ? strstr(modes, "tensor") : NULL;
+    return found && (found == modes || found[-1] == ',') && (!found[6] || found[6] == ',');
+}
+
+static bool is_split_mode(const char *argument)
+{
+    return !strcmp(argument, "-sm") || !strcmp(argument, "--split-mode") || !strcmp(argument, "--split_mode");
+}
+
+bool config_splits_tensors(void)
+{
+    char *argument = NULL;
+    size_t size = 0;
+    bool is_mode = false, splits = names_tensor(getenv("LLAMA_ARG_SPLIT_MODE"));
+    FILE *f = fopen("/proc/self/cmdline", "r");
+    while (f && getdelim(&argument, &size, 0, f) > 0) {
+        if (is_mode) splits = names_tensor(argument);
+        is_mode = is_split_mode(argument);
+    }
+    if (f) fclose(f);
+    free(argument);
+    return splits;
 }
 
 /* ------------------------------------------------------------------------ log */

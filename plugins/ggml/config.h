@@ -30,6 +30,10 @@ extern struct config config;
 /* false: message says why, in one sentence. */
 bool config_read(char *message, size_t size);
 
+/* Whether the program was told to divide every tensor among its devices (-sm tensor). It would take this one too, and the
+ * interface has no way to say no: the arguments are all there is to see. */
+bool config_splits_tensors(void);
+
 /* One line each, without the newline. Information goes where the host's own goes; trouble always reaches stderr. */
 void say_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void say_trouble(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -14,20 +14,13 @@ static pthread_t gathering_thread;
 
 /* ------------------------------------------------------------- joining, leaving */
 
-static bool has_layer(const struct kv_context *c, uint32_t layer)
-{
-    for (uint32_t i = 0; i < c->n_buffers; i++)
-        for (uint32_t j = 0; j < c->buffer[i]->n_kv; j++)
-            if (c->buffer[i]->kv[j]->layer == layer) return true;
-    return false;
-}
-
-/* Buffers that one thread makes one after the other and that share no layer belong to one context. */
-static bool join_context(struct kv_buffer *b, uint32_t layer)
+/* Buffers that one thread makes one after the other belong to one context. They may hold the same layers: a model that
+ * selects what it attends to has a second, small cache for the selection, whose tensors have the names of the main one. */
+static bool join_context(struct kv_buffer *b)
 {
     pthread_mutex_lock(&contexts);
     if (!gathering || !pthread_equal(gathering_thread, pthread_self()) ||
-        gathering->n_buffers == MAX_BUFFERS || has_layer(gathering, layer)) {
+        gathering->n_buffers == MAX_BUFFERS) {
         gathering = calloc(1, sizeof *gathering);
         gathering_thread = pthread_self();
     }
@@ -47,7 +40,7 @@ bool context_adopt(struct kv_buffer *b, struct host_tensor *t)
     b->kv = list;
     struct kv *kv = calloc(1, sizeof *kv);
     uint32_t *high = calloc((size_t)t->ne[2], sizeof *high);
-    if (!kv || !high || (!b->context && !join_context(b, layer))) {
+    if (!kv || !high || (!b->context && !join_context(b))) {
         free(kv);
         free(high);
         return false;
@@ -102,11 +95,12 @@ static void learn_shape(struct kv *kv, const struct host_tensor *operand, int64_
     kv->n_q_heads = (uint32_t)n_q_heads;
 }
 
-/* A host makes all memory of a context before it lays out graphs: nothing more belongs to this one. */
-static void close_context(struct kv_context *context)
+/* A host makes a backend, then all memory of a context, then it lays out graphs. */
+void context_close(void)
 {
+    if (!__atomic_load_n(&gathering, __ATOMIC_RELAXED)) return;
     pthread_mutex_lock(&contexts);
-    if (gathering == context) gathering = NULL;
+    if (gathering && pthread_equal(gathering_thread, pthread_self())) gathering = NULL;
     pthread_mutex_unlock(&contexts);
 }
 
@@ -115,7 +109,6 @@ static void learn_operand(const struct host_tensor *operand, quire_side side, in
     struct kv *kv = kv_of(operand);
     if (!kv || kv->owner->state != KV_OPEN) return;
     if (kv->side == side) {
-        if (!kv->d) close_context(kv->owner->context);
         learn_shape(kv, operand, n_q_heads);
         if (!kv->d) context_make_plain(operand, "FLASH_ATTN_EXT of an unknown shape");
     } else if (side == QUIRE_V && kv->d && operand->ne[0] <= kv->d) {
@@ -130,41 +123,69 @@ void context_learn(const struct host_tensor *attention)
     learn_operand(attention->src[2], QUIRE_V, n_q_heads);
 }
 
+/* -------------------------------------------------------------------- plain */
+
+static void release(struct kv *kv)
+{
+    struct kv_buffer *b = kv->owner;
+    kv->plain = true;
+    kv->host->buft = &buft_host;
+    for (uint32_t i = 0; i < b->n_kv; i++)
+        if (!b->kv[i]->plain) return;
+    b->state = KV_PLAIN;
+    b->host->buft = &buft_host;
+}
+
+/* Without flash attention V is transposed, so its values are set one by one, and products are computed by MUL_MAT. */
+static bool needs_flash(const char *op)
+{
+    return !strcmp(op, "MUL_MAT") || !strcmp(op, "SET_ROWS of single values");
+}
+
+void context_release(struct kv *kv)
+{
+    struct kv_buffer *b = kv->owner;
+    for (uint32_t i = 0; i < b->n_kv; i++)
+        if (b->kv[i]->layer == kv->layer && !b->kv[i]->plain) release(b->kv[i]);
+}
+
 void context_make_plain(const struct host_tensor *cache, const char *op)
 {
     struct kv *kv = kv_of(cache);
     if (!kv) return;
-    struct kv_buffer *b = kv->owner;
-    /* Without flash attention V is transposed, so its values are set one by one, and products are computed by MUL_MAT. */
-    bool needs_flash = !strncmp(op, "MUL_MAT", 7) || !strncmp(op, "SET_ROWS", 8);
-    bool plain = true; /* nothing written yet, or as declared, because no attention was seen before that */
+    struct kv_context *c = kv->owner->context;
     pthread_mutex_lock(&contexts);
-    for (uint32_t i = 0; i < b->n_kv; i++) plain &= !b->kv[i]->format;
-    if (plain) {
-        b->state = KV_PLAIN;
-        b->host->buft = &buft_host;
-    }
+    bool tiles = kv->format, *said = tiles ? &c->said_slow : &c->said_plain, first = !*said;
+    *said = true;
+    if (!tiles) context_release(kv);
     pthread_mutex_unlock(&contexts);
-    if (!plain)
+    if (!first) return;
+    if (tiles)
         say_trouble(
             "the operation %s reads %s directly, so Quire decodes the values for it every time, which is slow",
-            op, kv->name);
+            op ? op : "SET_ROWS", kv->name);
+    else if (!op)
+        say_trouble(
+            "the program computes attention over %s itself, so layers of this kind are stored as without Quire",
+            kv->name);
     else
         say_trouble(
-            "the operation %s needs the cache in uncompressed memory, so the cache is stored as without Quire%s",
-            op, needs_flash ? "; start the program with -fa on to avoid this" : "");
+            "the operation %s needs %s in uncompressed memory, so layers of this kind are stored as without Quire%s",
+            op, kv->name, needs_flash(op) ? "; start the program with -fa on to avoid this" : "");
 }
 
-bool context_settle(struct kv *kv)
+/* --------------------------------------------------------------------- settling */
+
+enum kv_place context_settle(struct kv *kv)
 {
     struct kv_context *context = kv->owner->context;
-    if (kv->owner->state == KV_SETTLED) return true;
     bool mine = false;
-    pthread_mutex_lock(&contexts);
-    if (!context->settled) mine = plan_context(context);
-    for (uint32_t i = 0; mine && i < context->n_buffers; i++)
-        if (context->buffer[i]->state == KV_PLAIN) context->buffer[i]->host->buft = &buft_host;
-    pthread_mutex_unlock(&contexts);
+    if (kv->owner->state == KV_OPEN) {
+        pthread_mutex_lock(&contexts);
+        if (!context->settled) mine = plan_context(context);
+        pthread_mutex_unlock(&contexts);
+    }
     if (mine) plan_tell(context); /* after the lock: it may call the host */
-    return kv->owner->state == KV_SETTLED;
+    if (kv->plain) return KV_IN_HOST_MEMORY;
+    return kv->owner->state == KV_SETTLED ? KV_IN_TILES : KV_NO_MEMORY;
 }

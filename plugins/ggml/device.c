@@ -57,8 +57,7 @@ static int run_node(struct worker *w, struct host_tensor *node)
     }
     if (node->op == host.op.ROPE || node->op == host.op.CPY || node->op == host.op.CONT)
         return shift_run(w, node);
-    say_trouble("the device does not support the operation %s", host.ggml_op_name(node->op));
-    return HOST_FAILED;
+    return fallback_run(w, node);
 }
 
 static int graph_compute(struct host_backend *b, struct host_graph *graph)
@@ -140,6 +139,7 @@ static struct host_backend *init_backend(struct host_device *d, const char *para
     b->device = d;
     b->context = w;
     makes_contexts = true;
+    context_close();
     return b;
 }
 
@@ -155,19 +155,30 @@ static struct host_buffer_type *device_host_buffer_type(struct host_device *d)
     return makes_contexts ? &buft_host : NULL;
 }
 
-/* The host asks while it lays out a graph; the first time that is before anything is computed. An op on the cache that we
- * do not have then means that the host needs plain memory. */
+/* An op that we do not have. The first time the host asks is before anything is computed: if the op is on the cache, the
+ * host then needs plain memory. Later the op is run nevertheless. */
+static bool is_on_tiles(const struct host_tensor *op)
+{
+    bool tiles = false;
+    for (int i = -1; i < HOST_MAX_SRC; i++) {
+        const struct host_tensor *t = i < 0 ? op : op->src[i];
+        if (!t || !kv_is_cache(t)) continue;
+        context_make_plain(t, host.ggml_op_name(op->op));
+        tiles |= kv_of(t) != NULL;
+    }
+    return tiles;
+}
+
 static bool supports_op(struct host_device *d, const struct host_tensor *op)
 {
     (void)d;
+    context_close();
     if (is_nothing(op->op)) return true;
     if (op->op == host.op.SET_ROWS) return set_rows_can(op);
-    if (op->op == host.op.FLASH_ATTN_EXT) return attend_can(op);
+    if (op->op == host.op.FLASH_ATTN_EXT && attend_can(op)) return true;
     if ((op->op == host.op.ROPE || op->op == host.op.CPY || op->op == host.op.CONT) && shift_can(op))
         return true;
-    for (int i = 0; i < HOST_MAX_SRC; i++)
-        if (op->src[i] && kv_is_cache(op->src[i])) context_make_plain(op->src[i], host.ggml_op_name(op->op));
-    return false;
+    return is_on_tiles(op);
 }
 
 static bool supports_buft(struct host_device *d, struct host_buffer_type *t)
@@ -196,12 +207,22 @@ static struct host_device *reg_device(struct host_reg *r, size_t index)
     return index ? NULL : &device;
 }
 
+/* -sm row: a device has to offer memory for rows of weights. Weights stay with the host, so there is none, which is allowed. */
+static struct host_buffer_type *split_buffer_type(int main_device, const float *shares)
+{
+    (void)main_device;
+    (void)shares;
+    return NULL;
+}
+
 static void *reg_proc_address(struct host_reg *r, const char *name)
 {
-    void (*f)(struct host_backend *, int) = set_n_threads;
+    void (*threads)(struct host_backend *, int) = set_n_threads;
+    struct host_buffer_type *(*split)(int, const float *) = split_buffer_type;
     void *address = NULL;
     (void)r;
-    if (!strcmp(name, "ggml_backend_set_n_threads")) memcpy(&address, &f, sizeof f);
+    if (!strcmp(name, "ggml_backend_set_n_threads")) memcpy(&address, &threads, sizeof threads);
+    if (!strcmp(name, "ggml_backend_split_buffer_type")) memcpy(&address, &split, sizeof split);
     return address;
 }
 
@@ -240,6 +261,12 @@ static bool bind_and_check(void *caller, char *message, size_t size)
     return false;
 }
 
+static void load_chain(void)
+{
+    if (config.chain && !host.ggml_backend_load(config.chain))
+        say_trouble("QUIRE_CHAIN: %s was not loaded", config.chain);
+}
+
 struct host_reg *ggml_backend_init(void)
 {
     static bool done;
@@ -249,6 +276,12 @@ struct host_reg *ggml_backend_init(void)
         say_trouble("not loaded: %s", message);
         return NULL;
     }
+    if (config_splits_tensors()) {
+        say_trouble(
+            "not loaded: -sm tensor divides tensors among devices, and this one holds only the cache");
+        load_chain();
+        return NULL;
+    }
     done = true;
     fill_tables();
     if (quire_isa_use_environment())
@@ -256,7 +289,6 @@ struct host_reg *ggml_backend_init(void)
                     getenv("QUIRE_ISA"));
     say_info("%s, ggml %s, %s kernels, %s", quire_version(), host.ggml_version(), quire_isa_in_use(),
              config.kv ? config.kv : "declared types");
-    if (config.chain && !host.ggml_backend_load(config.chain))
-        say_trouble("QUIRE_CHAIN: %s was not loaded", config.chain);
+    load_chain();
     return &registry;
 }

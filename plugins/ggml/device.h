@@ -13,10 +13,16 @@ bool context_adopt(struct kv_buffer *, struct host_tensor *);
 void context_leave(struct kv_buffer *); /* before the buffer goes */
 /* Looks at an attention op that the host asks about. */
 void context_learn(const struct host_tensor *attention);
-/* Hands the memory back to the host because of an op that is not ours. */
+/* All buffers of the context that this thread makes are there: the next one belongs to another. */
+void context_close(void);
+/* An op that is not ours (NULL: attention that we were not asked about) needs this tensor of the cache. While nothing is in tiles, its layer is handed back to the host;
+ * later the op has to be run by fallback_run. */
 void context_make_plain(const struct host_tensor *cache, const char *op);
-/* Makes the plan, if that has not happened. false: no memory, or the tensor is plain. */
-bool context_settle(struct kv *);
+/* Hands a layer back, under the lock of the contexts. */
+void context_release(struct kv *);
+/* Makes the plan, if that has not happened. A tensor that the plan leaves out is plain from then on. */
+enum kv_place { KV_IN_TILES, KV_IN_HOST_MEMORY, KV_NO_MEMORY };
+enum kv_place context_settle(struct kv *);
 
 /* plan.c */
 bool plan_context(struct kv_context *); /* under the lock of the contexts */
@@ -39,6 +45,7 @@ void worker_destroy(struct worker *);
 void worker_set_threads(struct worker *, int n);
 /* Says how much there is to do (multiplications); small work is not spread where waking others is dear. */
 void worker_expect(struct worker *, double work);
+struct host_backend *worker_cpu(struct worker *); /* fallback.c; NULL: no memory */
 void *worker_scratch(struct worker *,
                      size_t bytes); /* aligned to 64, lost at the next call; NULL: no memory */
 
@@ -52,5 +59,7 @@ bool attend_can(const struct host_tensor *);
 int attend_run(struct worker *, struct host_tensor *);
 bool shift_can(const struct host_tensor *); /* ROPE, CPY and CONT on the cache */
 int shift_run(struct worker *, struct host_tensor *);
+/* Any op, by the host's CPU backend: for tensors that are plain, or when the op does not fit the tiles. */
+int fallback_run(struct worker *, struct host_tensor *);
 
 #endif

@@ -35,6 +35,8 @@ static void destroy_kv(struct kv *kv)
     for (uint32_t s = 0; s < kv->streams; s++) kv_set_high(kv, s, 0);
     stat_detach(kv);
     quire_format_destroy(kv->format);
+    if (kv->host) host.ggml_backend_buffer_free(kv->host);
+    free(kv->streams_of);
     free(kv->refused);
     free(kv->high);
     free(kv);
@@ -51,6 +53,7 @@ void kv_buffer_destroy(struct kv_buffer *b)
 
 void kv_buffer_clear(struct kv_buffer *b)
 {
+    b->cleared = true;
     madvise(b->base, b->size, MADV_DONTNEED);
     if (b->pages) madvise(b->pages, b->pages_size, MADV_DONTNEED);
     b->said_refused = false;
@@ -103,7 +106,7 @@ struct kv *kv_of(const struct host_tensor *t)
     const struct host_tensor *root = host_root(t);
     if (!root->extra || !root->buffer || !root->buffer->context || !kv_owns(root->buffer)) return NULL;
     struct kv *kv = root->extra;
-    return kv->owner->state == KV_PLAIN ? NULL : kv;
+    return kv->plain ? NULL : kv;
 }
 
 /* ----------------------------------------------------------------------- rows */

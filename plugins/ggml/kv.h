@@ -9,6 +9,9 @@
  *   open      tensors are known, head sizes are learned from the attention ops that the host asks about
  *   settled   at the first use: the plan is made, every tensor has its codec and its place in the page
  *   plain     the host needs the bytes itself (an op we do not run): ordinary host memory, as if we were not there
+ *
+ * A tensor becomes plain with the other side of its layer, not with the whole buffer: to the host each tensor of the cache
+ * is in a buffer of its own, whose type says whether the CPU may touch it.
  */
 #ifndef QUIRE_GGML_KV_H
 #define QUIRE_GGML_KV_H
@@ -24,7 +27,11 @@ struct kv_context;
 
 struct kv { /* a K or V tensor of the host */
     struct kv_buffer *owner;
-    char *declared; /* the address the host knows; holds the bytes while the tensor has no format */
+    struct host_buffer *host; /* the one that the host finds in the tensor */
+    char *declared;           /* the address the host knows; holds the bytes while the tensor has no format */
+    const struct host_tensor *
+        *streams_of; /* views that the host made together with it, to save and copy rows */
+    uint32_t n_streams_of;
     char name[HOST_MAX_NAME];
     int type; /* declared */
     uint32_t layer;
@@ -35,7 +42,10 @@ struct kv { /* a K or V tensor of the host */
     /* Learned from attention; 0 until then. d_v: V is the first d_v channels of this K. */
     uint32_t n_q_heads, n_heads, d, d_v;
 
-    /* Settled. format NULL: bytes as declared. */
+    bool stored; /* a graph was laid out that writes it */
+    bool plain;
+
+    /* Settled. format NULL: plain. */
     const char *codec;
     quire_format *format;
     size_t tile_bytes, head_bytes; /* of one head: a tile, a row in the codec's own bytes */
@@ -61,6 +71,7 @@ struct kv_buffer { /* context of a host buffer */
     struct kv_context *context; /* NULL: no KV tensors here */
 
     bool said_refused;
+    bool cleared; /* as the host does when all tensors are made: what comes later belongs to graphs */
 
     char *pages; /* settled */
     size_t page_bytes, pages_size;
@@ -74,6 +85,7 @@ struct kv_context {
     struct kv_buffer *buffer[MAX_BUFFERS];
     uint32_t n_buffers;
     bool settled;
+    bool said_plain, said_slow;
     struct recorder *recorder;
     char *report; /* the plan in words, lines; told once */
 };

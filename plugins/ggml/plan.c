@@ -22,7 +22,7 @@ struct shapes {
 #define EACH_KV(context, kv)                                          \
     for (uint32_t b_ = 0; b_ < (context)->n_buffers; b_++)            \
         for (uint32_t i_ = 0; i_ < (context)->buffer[b_]->n_kv; i_++) \
-            if ((kv = (context)->buffer[b_]->kv[i_])->owner->state == KV_OPEN && kv->d)
+            if ((kv = (context)->buffer[b_]->kv[i_])->owner->state == KV_OPEN && kv->d && !kv->plain)
 
 /*
  * The host tells no windows. It keeps window layers in a second buffer with as many cells as they need, which in short
@@ -48,10 +48,8 @@ static bool gather_shapes(struct kv_context *c, struct shapes *s)
     quire_layer some = {0};
     EACH_KV (c, kv) {
         quire_layer *l = &s->layers[kv->layer];
-        if (kv->side == QUIRE_V) {
-            l->d_v = kv->d;
-            continue;
-        }
+        if (kv->side == QUIRE_V && !l->d_v) l->d_v = kv->d;
+        if (kv->side == QUIRE_V || l->d_k) continue; /* the first cache of a layer is its main one */
         *l = (quire_layer){.n_q_heads = kv->n_q_heads,
                            .n_kv_heads = kv->n_heads,
                            .d_k = kv->d,
@@ -187,7 +185,21 @@ static bool give_format(struct kv *kv, const char *codec)
     return true;
 }
 
-static bool lay_out(struct kv_buffer *b)
+static void drop_format(struct kv *kv)
+{
+    quire_format_destroy(kv->format);
+    kv->format = NULL;
+}
+
+/* What is left without a format is not attended by us; whoever reads it needs the bytes. */
+static void release_rest(struct kv_buffer *b)
+{
+    for (uint32_t i = 0; i < b->n_kv; i++)
+        if (!b->kv[i]->format && !b->kv[i]->plain) context_release(b->kv[i]);
+}
+
+/* Without address space for the tiles all of it is plain: the bytes that the host declared are there already. */
+static void lay_out(struct kv_buffer *b)
 {
     uint32_t streams = 1;
     for (uint32_t i = 0; i < b->n_kv; i++) {
@@ -201,15 +213,16 @@ static bool lay_out(struct kv_buffer *b)
     }
     b->pages_size = (size_t)b->stream_pages * streams * b->page_bytes;
     if (b->pages_size && !(b->pages = kv_reserve(b->pages_size))) {
-        say_trouble("could not reserve address space for %zu bytes of cache; use a smaller -c",
-                    b->pages_size);
-        return false;
+        say_trouble(
+            "could not reserve address space for %zu bytes of cache, so it is stored as without Quire; use a smaller -c",
+            b->pages_size);
+        for (uint32_t i = 0; i < b->n_kv; i++) drop_format(b->kv[i]);
+        b->page_bytes = 0;
     }
     /* Conversations do not belong into core dumps. It also marks the memory in smaps (dd), where it can be counted. */
     if (b->pages) madvise(b->pages, b->pages_size, MADV_DONTDUMP);
-    b->state =
-        b->page_bytes ? KV_SETTLED : KV_PLAIN; /* no attention reads it; whoever does needs the bytes */
-    return true;
+    release_rest(b);
+    if (b->page_bytes) b->state = KV_SETTLED;
 }
 
 /* --------------------------------------------------------------------- report */
@@ -253,6 +266,35 @@ static void describe_declared(struct kv_context *c, struct text *t)
                  "declared types are used unchanged: K %s V %s, %u layers, %.0f bytes/token, %.1f%% of f16\n",
                  host.ggml_type_name(k->type), v ? host.ggml_type_name(v->type) : "in K", n, bytes,
                  100 * bytes / floats);
+    if (size > 0 && size < (int)sizeof line) add_text(t, line, (size_t)size);
+}
+
+/* Whether a layer is there, or one of its caches is in tiles. */
+static bool has_layer(const struct kv_context *c, uint32_t layer, bool in_tiles)
+{
+    for (uint32_t i = 0; i < c->n_buffers; i++)
+        for (uint32_t j = 0; j < c->buffer[i]->n_kv; j++) {
+            const struct kv *kv = c->buffer[i]->kv[j];
+            if (kv->layer == layer && (kv->format || !in_tiles)) return true;
+        }
+    return false;
+}
+
+/* How many layers are plain while others are not. If all are, there is nothing to tell. */
+static void describe_plain(struct kv_context *c, struct text *t)
+{
+    char line[128];
+    uint32_t n = 0, in_tiles = 0, end = 0;
+    for (uint32_t i = 0; i < c->n_buffers; i++)
+        for (uint32_t j = 0; j < c->buffer[i]->n_kv; j++)
+            if (c->buffer[i]->kv[j]->layer >= end) end = c->buffer[i]->kv[j]->layer + 1;
+    for (uint32_t layer = 0; layer < end; layer++) {
+        n += has_layer(c, layer, false);
+        in_tiles += has_layer(c, layer, true);
+    }
+    if (!in_tiles && t->bytes) t->bytes[t->n = 0] = 0;
+    if (!in_tiles || in_tiles == n) return;
+    int size = snprintf(line, sizeof line, "%u of %u layers are stored as without Quire\n", n - in_tiles, n);
     if (size > 0 && size < (int)sizeof line) add_text(t, line, (size_t)size);
 }
 
@@ -300,13 +342,13 @@ bool plan_context(struct kv_context *c)
         if (!give_format(kv, plan ? codec_of(plan, kv) : host_codec(kv->type)))
             say_trouble("%s: Quire cannot store %u heads of %u values; the tensor keeps its declared type",
                         kv->name, kv->n_heads, kv->d);
+    for (uint32_t i = 0; i < c->n_buffers; i++)
+        if (c->buffer[i]->state == KV_OPEN) lay_out(c->buffer[i]);
     stat_attach(c, plan ? quire_plan_policy(plan) : "declared");
-    for (uint32_t i = 0; i < c->n_buffers; i++) {
-        struct kv_buffer *b = c->buffer[i];
-        if (b->state != KV_OPEN || !lay_out(b)) continue;
-        for (uint32_t j = 0; j < b->n_kv; j++)
-            if (b->kv[j]->format) state_import(b->kv[j]);
-    }
+    for (uint32_t i = 0; i < c->n_buffers; i++)
+        for (uint32_t j = 0; j < c->buffer[i]->n_kv; j++)
+            if (c->buffer[i]->kv[j]->format) state_import(c->buffer[i]->kv[j]);
+    describe_plain(c, &report);
     c->report = report.bytes;
     c->settled = true;
     quire_plan_destroy(plan);

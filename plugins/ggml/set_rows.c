@@ -21,9 +21,17 @@ bool set_rows_can(const struct host_tensor *op)
     /* Not of the cache: the host's tests. Single values, and rows of what a graph computes, are left to the host. */
     if (!kv_is_cache(op))
         return !root->buffer && root->op == host.op.NONE && op->ne[0] >= 16 && takes_types(op);
-    if (op->ne[0] != root->ne[0]) context_make_plain(op, "SET_ROWS of single values");
     struct kv *kv = kv_of(op);
-    return (kv || !root->buffer->context) && takes_types(op);
+    if (!kv) return !root->buffer->context && takes_types(op);
+    if (kv->format) return true;
+    if (op->ne[0] != root->ne[0])
+        context_make_plain(op, "SET_ROWS of single values");
+    else if (!takes_types(op))
+        context_make_plain(op, "SET_ROWS of another type");
+    else if (kv->stored && !kv->d)
+        context_make_plain(op, NULL); /* a whole graph came by without attention over it */
+    kv->stored = true;
+    return !kv->plain;
 }
 
 static int64_t index_at(const struct host_tensor *index, int64_t i, int64_t j, int64_t k)
@@ -96,10 +104,9 @@ static int store_rows(struct worker *w, struct kv *kv, struct host_tensor *op)
     struct store s = {.kv = kv, .rows = op->src[0], .index = op->src[1], .parts = 1};
     uint64_t row, all = (uint64_t)kv->cells * kv->streams;
     int64_t n_tokens = s.rows->ne[1];
-    if (s.rows->ne[0] != kv->row || s.rows->ne[2] != 1 || s.rows->ne[3] != 1 || host_offset(op)) {
-        say_trouble("the program sent rows for %s in an unexpected shape", kv->name);
-        return HOST_FAILED;
-    }
+    if (s.rows->ne[0] != kv->row || s.rows->ne[2] != 1 || s.rows->ne[3] != 1 || host_offset(op) ||
+        !takes_types(op))
+        return fallback_run(w, op);
     for (int64_t i = 0; i < n_tokens; i++)
         if ((uint64_t)index_at(s.index, i, 0, 0) >= all) {
             say_trouble("the program sent a row for cell %lld of %s, which has only %llu cells",
@@ -189,6 +196,8 @@ static int store_plain(struct worker *w, struct host_tensor *op)
 int set_rows_run(struct worker *w, struct host_tensor *op)
 {
     struct kv *kv = kv_of(op);
-    if (kv && !context_settle(kv)) return HOST_ALLOC_FAILED;
-    return kv && kv->format ? store_rows(w, kv, op) : store_plain(w, op);
+    enum kv_place place = kv ? context_settle(kv) : KV_IN_HOST_MEMORY;
+    if (place == KV_NO_MEMORY) return HOST_ALLOC_FAILED;
+    if (place == KV_IN_TILES) return store_rows(w, kv, op);
+    return kv_is_cache(op) ? fallback_run(w, op) : store_plain(w, op);
 }

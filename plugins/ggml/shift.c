@@ -82,18 +82,13 @@ static int copy(struct kv *kv, const struct host_tensor *view, const struct host
 {
     struct hand hand;
     int64_t n = view->ne[0];
-    int status = HOST_SUCCESS;
     if (!open_hand(&hand, kv)) return HOST_ALLOC_FAILED;
-    for (int64_t i3 = 0; i3 < view->ne[3] && !status; i3++)
-        for (int64_t i2 = 0; i2 < view->ne[2] && !status; i2++)
-            for (int64_t i1 = 0; i1 < view->ne[1] && !status; i1++) {
+    for (int64_t i3 = 0; i3 < view->ne[3]; i3++)
+        for (int64_t i2 = 0; i2 < view->ne[2]; i2++)
+            for (int64_t i1 = 0; i1 < view->ne[1]; i1++) {
                 struct place p = place_of(kv, view, i1, i2, i3);
                 char *f = (char *)floats->data + (size_t)i1 * floats->nb[1] + (size_t)i2 * floats->nb[2] +
                           (size_t)i3 * floats->nb[3];
-                if (!in_row(kv, p, n)) {
-                    status = HOST_FAILED;
-                    break;
-                }
                 float *values = fetch(&hand, p.row) + p.value;
                 if (to_floats)
                     memcpy(f, values, (size_t)n * sizeof(float));
@@ -101,13 +96,17 @@ static int copy(struct kv *kv, const struct host_tensor *view, const struct host
                     memcpy(values, f, (size_t)n * sizeof(float));
             }
     close_hand(&hand);
-    return status;
+    return HOST_SUCCESS;
 }
 
-static int cannot_shift(const struct kv *kv)
+/* Whether each run of values that the copy takes at once is within a row. */
+static bool is_in_rows(const struct kv *kv, const struct host_tensor *view)
 {
-    say_trouble("the positions of %s cannot be shifted", kv ? kv->name : "a tensor outside of the cache");
-    return HOST_FAILED;
+    for (int64_t i3 = 0; i3 < view->ne[3]; i3++)
+        for (int64_t i2 = 0; i2 < view->ne[2]; i2++)
+            for (int64_t i1 = 0; i1 < view->ne[1]; i1++)
+                if (!in_row(kv, place_of(kv, view, i1, i2, i3), view->ne[0])) return false;
+    return true;
 }
 
 static bool same_shape(const struct host_tensor *a, const struct host_tensor *b)
@@ -115,11 +114,12 @@ static bool same_shape(const struct host_tensor *a, const struct host_tensor *b)
     return !memcmp(a->ne, b->ne, sizeof a->ne);
 }
 
-static int run_copy(struct host_tensor *op)
+static int run_copy(struct worker *w, struct host_tensor *op)
 {
     struct kv *from = kv_of(op->src[0]), *to = kv_of(op);
     struct kv *kv = from ? from : to;
-    if (!kv || (from && to) || !context_settle(kv) || !kv->format) return cannot_shift(kv);
+    if (context_settle(kv) != KV_IN_TILES || !is_in_rows(kv, from ? op->src[0] : op))
+        return fallback_run(w, op);
     return from ? copy(from, op->src[0], op, true) : copy(to, op, op->src[0], false);
 }
 
@@ -177,9 +177,7 @@ static int turn_rows(struct worker *w, struct turn *t, const int64_t *cells, int
     memcpy(y->op_params, op->op_params, sizeof y->op_params);
     struct host_graph *graph = host.ggml_new_graph(ctx);
     host.ggml_build_forward_expand(graph, y);
-    if (!w->cpu) w->cpu = host.ggml_backend_init_by_type(HOST_DEVICE_CPU, NULL);
-    if (w->cpu) host_set_threads(w->cpu, (int)w->n_threads);
-    if (w->cpu && move_rows(t, cells, n, x->data, NULL)) {
+    if (worker_cpu(w) && move_rows(t, cells, n, x->data, NULL)) {
         put_back(&t->hand);
         status = host.ggml_backend_graph_compute(w->cpu, graph);
         if (!status && !move_rows(t, cells, n, NULL, y->data)) status = HOST_FAILED;
@@ -194,8 +192,8 @@ static int run_rope(struct worker *w, struct host_tensor *op)
     const int32_t *shift = op->src[1]->data;
     int64_t cells[BATCH], n = 0;
     int status = HOST_SUCCESS;
-    if (!t.kv || op->ne[3] != 1 || op->src[1]->ne[0] != op->ne[2] || !context_settle(t.kv) || !t.kv->format)
-        return cannot_shift(t.kv);
+    if (op->ne[3] != 1 || op->src[1]->ne[0] != op->ne[2] || context_settle(t.kv) != KV_IN_TILES)
+        return fallback_run(w, op);
     if (!open_hand(&t.hand, t.kv)) return HOST_ALLOC_FAILED;
     for (int64_t i = 0; i < op->ne[2] && !status; i++) {
         if (shift[i]) cells[n++] = i;
@@ -213,9 +211,7 @@ static int run_rope(struct worker *w, struct host_tensor *op)
 /* Of the cache, and not given back to the host. Without data yet (the host measures): by name alone. */
 static bool is_ours(const struct host_tensor *t)
 {
-    const struct kv *kv = kv_of(t);
-    if (kv) return kv->format || kv->owner->state == KV_OPEN;
-    return kv_is_cache(t) && !host_root(t)->buffer->context;
+    return kv_of(t) || (kv_is_cache(t) && !host_root(t)->buffer->context);
 }
 
 bool shift_can(const struct host_tensor *op)
@@ -224,11 +220,13 @@ bool shift_can(const struct host_tensor *op)
     const struct host_tensor *from = op->src[0];
     int f32 = host.type[TYPE_F32];
     if (!same_shape(from, op) || is_ours(from) == is_ours(op)) return false;
-    const struct host_tensor *floats = is_ours(from) ? op : from;
-    return floats->type == f32 && floats->nb[0] == sizeof(float);
+    const struct host_tensor *floats = is_ours(from) ? op : from, *view = is_ours(from) ? from : op;
+    return floats->type == f32 && floats->nb[0] == sizeof(float) &&
+           view->nb[0] == host.ggml_type_size(view->type);
 }
 
 int shift_run(struct worker *w, struct host_tensor *op)
 {
-    return op->op == host.op.ROPE ? run_rope(w, op) : run_copy(op);
+    if (!shift_can(op)) return fallback_run(w, op); /* it has become plain, or was taken for its tiles */
+    return op->op == host.op.ROPE ? run_rope(w, op) : run_copy(w, op);
 }

@@ -13,7 +13,7 @@ import kit
 from kit import Broken, expect, note, part
 
 PROMPT = "The capital of France is"
-SOME = ["attend-f16", "attend-q8_0", "attend-q4_0", "sched", "bytes", "state", "streams", "shift", "window", "flip"]
+SOME = ["attend-f16", "attend-q8_0", "attend-q4_0", "sched", "bytes", "state", "streams", "shift", "window", "flip", "odd-ops"]
 
 
 def host(*args):

@@ -60,6 +60,14 @@ struct ggml_init_params {
     X(gg_tensor *, permute, (gg_context * ctx, gg_tensor * a, int x0, int x1, int x2, int x3))              \
     X(gg_tensor *, cpy, (gg_context * ctx, gg_tensor * a, gg_tensor * b))                                   \
     X(gg_tensor *, cast, (gg_context * ctx, gg_tensor * a, int type))                                       \
+    X(gg_tensor *, view_1d, (gg_context * ctx, gg_tensor * a, int64_t n0, size_t offset))                   \
+    X(gg_tensor *, transpose, (gg_context * ctx, gg_tensor * a))                                            \
+    X(gg_tensor *, cont, (gg_context * ctx, gg_tensor * a))                                                 \
+    X(gg_tensor *, dup, (gg_context * ctx, gg_tensor * a))                                                  \
+    X(gg_tensor *, concat, (gg_context * ctx, gg_tensor * a, gg_tensor * b, int dim))                       \
+    X(gg_tensor *, add, (gg_context * ctx, gg_tensor * a, gg_tensor * b))                                   \
+    X(gg_tensor *, add_inplace, (gg_context * ctx, gg_tensor * a, gg_tensor * b))                           \
+    X(gg_tensor *, get_rows, (gg_context * ctx, gg_tensor * a, gg_tensor * rows))                           \
     X(gg_tensor *, mul_mat, (gg_context * ctx, gg_tensor * a, gg_tensor * b))                               \
     X(gg_tensor *, set_rows, (gg_context * ctx, gg_tensor * a, gg_tensor * b, gg_tensor * rows))            \
     X(gg_tensor *, rope_ext,                                                                                \

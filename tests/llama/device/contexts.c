@@ -112,6 +112,30 @@ void test_contexts(void)
     cache_close(&b);
 }
 
+/*
+ * A cache that is never attended, as models have one to select what they attend to, must not become a part of the next
+ * context: the layers of that one would look like those with a window.
+ */
+void test_apart(void)
+{
+    shape s = shape_of(F16, 64, 64, 2, 256, 1);
+    cache unused, c;
+    kit_seed(64);
+    kit_label("a context after one with a cache that is not attended");
+    bool ok = cache_alloc(&unused, &s, kit.buft, 0);
+    gg_backend *another = gg.backend_dev_init(kit.dev, NULL);
+    if (ok && cache_alloc(&c, &s, kit.buft, 1) && cache_reserve(&c)) {
+        uint8_t *row = kit_alloc(1, c.bytes[K]);
+        step(&c, 0, 0, 1);
+        cache_get(&c, 0, K, 0, 1, row);
+        kit_check(row[0] == 0x51 && row[1] == 0x7e, "the policy does not hold for the second context");
+        free(row);
+    }
+    gg.backend_free(another);
+    cache_close(&c);
+    cache_close(&unused);
+}
+
 /* Rows are set before the device has seen a graph: it does not know the heads yet. */
 void test_early(void)
 {

@@ -72,6 +72,8 @@ static const subtest declared[] = {
     {"bad-cell", test_bad_cell, true},
     {"raw", test_raw, false},
     {"flip", test_flip, false},
+    {"odd-ops", test_odd_ops, false},
+    {"unattended", test_unattended, false},
 };
 
 static const subtest with_policy[] = {
@@ -80,6 +82,8 @@ static const subtest with_policy[] = {
     {"policy-nan", test_policy_nan, false},       {"policy-window", test_window, false},
     {"policy-contexts", test_contexts, false},    {"policy-raw", test_raw, false},
     {"policy-sched", test_sched, false},          {"policy-flip", test_flip, false},
+    {"policy-odd-ops", test_odd_ops, false},      {"policy-unattended", test_unattended, false},
+    {"policy-apart", test_apart, false},
 };
 
 static struct options {

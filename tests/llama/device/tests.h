@@ -38,6 +38,7 @@ void test_window(void);
 void test_contexts(void);
 void test_early(void);
 void test_short_stream(void);
+void test_apart(void);
 
 /* shift.c */
 void test_shift(void);
@@ -48,6 +49,10 @@ void test_masked(void);
 void test_empty(void);
 void test_nan_rows(void);
 void test_bad_cell(void);
+
+/* odd.c */
+void test_odd_ops(void);
+void test_unattended(void);
 
 /* policy.c */
 void test_policy_attend(void);
