@@ -21,7 +21,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST_CACHES = 512, ROWS = 256, WARM = 2 };
+enum { MOST_CACHES = 512, ROWS = 256, WARM = 1 };
 
 static enum { WHOLE, LOOK, SKIP, TIME } mode;
 static struct ggml_tensor *cache[MOST_CACHES];
