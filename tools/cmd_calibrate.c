@@ -150,9 +150,11 @@ static bool perform(const calibrate *c, const job *j, listener *l)
     snprintf(ctx, sizeof ctx, "%llu", (unsigned long long)j->ctx);
     snprintf(chunks, sizeof chunks, "%llu", (unsigned long long)j->chunks);
     snprintf(threads, sizeof threads, "%llu", (unsigned long long)c->threads);
-    const char *argv[24] = {c->program, "-m",    c->model, "-f",  j->text, "-c",  ctx,   "--chunks", chunks,
-                            "-t",       threads, "-ctk",   "f16", "-ctv",  "f16", "-fa", "on"};
-    int n = 17;
+    /* All layers are Quire's, also where there is a GPU. */
+    const char *argv[32] = {c->program, "-m",   c->model, "-f",    j->text,  "-c",   ctx,
+                            "--chunks", chunks, "-t",     threads, "-ctk",   "f16",  "-ctv",
+                            "f16",      "-fa",  "on",     "-dev",  "QUIRE0", "-ngl", "999"};
+    int n = 21;
     if (j->compare) argv[n++] = "--kl-divergence";
     if (j->save || j->compare) argv[n++] = "--kl-divergence-base", argv[n++] = c->logits;
     argv[n] = NULL;

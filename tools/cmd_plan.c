@@ -18,6 +18,10 @@ static const tool_option options[] = {
     {"--parallel", "N", "the number of sequences, as -np of llama-server (default: 1)",
      TOOL_NUMBER(plan_options, parallel, 1, 256)},
     RECOMMEND_RAM_OPTION(plan_options, ram),
+    {"--vram", "BYTES",
+     "the memory of a GPU, as in 8G: how many layers fit into it with their cache, and what the others need in\n"
+     "RAM (default: there is no GPU)",
+     TOOL_BYTES(plan_options, vram, 1, UINT64_C(1) << 50)},
     {"--profile", "FILE",
      "the profile of the model (default: MODEL.quire-profile beside the model, if it exists)",
      TOOL_WORD(plan_options, profile_path)},
@@ -28,15 +32,21 @@ static const tool_command command = {
     .name = "plan",
     .usage = "[OPTIONS] MODEL.gguf",
     .about =
-        "Reads the shape of a model's attention from its file. For each of the usual policies it prints the bits per\n"
-        "value, the bytes that one more token takes, the size of the whole KV cache with window layers included,\n"
-        "whether that fits beside the model, the longest context that does, and what the policy cost on the models on\n"
-        "which it was measured. The rows -ctk q8_0 and -ctk q4_0 are llama.cpp's own cache types, for comparison.\n"
+        "Reads the shape of a model's attention from its file, of which the beginning without the weights is enough. It\n"
+        "says if Quire cannot compress the cache of that architecture, or a part of it, and why. For each of the usual\n"
+        "policies it prints the bits per value, the bytes that one more token takes, the size of the whole KV cache with\n"
+        "window layers included, whether that fits beside the model, the longest context that does, and what the policy\n"
+        "cost on the models on which it was measured. The rows -ctk q8_0 and -ctk q4_0 are llama.cpp's own cache types,\n"
+        "for comparison.\n"
         "At the end it recommends a preset and prints the line to type.\n\n" RECOMMEND_RULE "\n\n"
         "The longest context is never above the one that the model was trained for. Memory for computing comes on top\n"
-        "of the cache; llama.cpp prints how much.",
+        "of the cache; llama.cpp prints how much.\n\n"
+        "With --vram it finds the largest -ngl with which weights, cache in f16 and a reserve for computing fit into a\n"
+        "GPU. The reserve is for " VRAM_RESERVE ".\n"
+        "The table is then about the other layers, whose cache Quire keeps in RAM.",
     .examples = "  quire plan model.gguf\n"
                 "  quire plan --ctx 32K --parallel 4 --ram 16G model.gguf\n"
+                "  quire plan --vram 8G --ctx 16K model.gguf\n"
                 "  quire plan --json model.gguf\n",
     TOOL_OPTIONS(options),
     TOOL_ONE(plan_options, path, "model"),
@@ -61,6 +71,16 @@ static void print_json_row(const plan_table *t, const plan_row *r, const char *c
     printf("}");
 }
 
+static void print_json_gpu(const plan_table *t)
+{
+    const plan_gpu *g = &t->gpu;
+    printf(
+        ",\"gpu\":{\"ngl\":%u,\"layers\":%u,\"weights_bytes\":%.0f,\"kv_bytes\":%.0f,\"reserve_bytes\":%.0f,"
+        "\"longest\":%llu,\"longest_all\":%llu}",
+        g->ngl, t->model.n_blocks - plan_first_on_gpu(t), g->need.weights, g->need.kv, g->need.reserve,
+        (unsigned long long)g->tokens, (unsigned long long)g->tokens_all);
+}
+
 static void print_json(const plan_table *t)
 {
     const model *m = &t->model;
@@ -68,7 +88,9 @@ static void print_json(const plan_table *t)
     tool_json_string(stdout, t->o.path);
     printf(",\"architecture\":");
     tool_json_string(stdout, m->arch);
-    printf(",\"layers\":%u,\"window_layers\":%u,\"trained_tokens\":%u", m->n_kv_layers, m->n_window_layers,
+    printf(",\"cache\":\"%s\"", arch_kind_name(m->kind));
+    if (m->note) printf(",\"cache_note\":"), tool_json_string(stdout, m->note);
+    printf(",\"layers\":%u,\"window_layers\":%u,\"trained_tokens\":%u", t->n_kv_layers, t->n_window_layers,
            m->context);
     if (*m->rope_type) {
         printf(",\"rope_scaling\":{\"type\":");
@@ -80,8 +102,11 @@ static void print_json(const plan_table *t)
            (unsigned long long)t->o.parallel);
     for (int i = 0; i < PLAN_ROWS; i++)
         if (t->rows[i].listed) print_json_row(t, &t->rows[i], i ? "," : "");
-    printf("],\"default\":\"%s\",\"recommended\":\"%s\",\"fits\":%s", recommend_presets[RECOMMEND_DEFAULT],
-           t->best.policy, t->best.fits ? "true" : "false");
+    printf("]");
+    if (t->o.vram) print_json_gpu(t);
+    if (t->best.policy)
+        printf(",\"default\":\"%s\",\"recommended\":\"%s\",\"fits\":%s", recommend_presets[RECOMMEND_DEFAULT],
+               t->best.policy, t->best.fits ? "true" : "false");
     if (t->profile_state) printf(",\"profile_state\":"), tool_json_string(stdout, t->profile_state);
     if (*t->warning) printf(",\"context_warning\":"), tool_json_string(stdout, t->warning);
     char *line = plan_line(t);

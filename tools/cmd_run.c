@@ -6,6 +6,7 @@
 #include "commands.h"
 
 #include "common/tool.h"
+#include "llama/beside_gpu.h"
 #include "llama/host_arguments.h"
 #include "llama/host_program.h"
 #include "llama/profile.h"
@@ -27,14 +28,15 @@ typedef struct run {
     host_arguments host_says;
     host_program host;
     char device[PLACE_SIZE], beside[PLACE_SIZE];
-    model model;
+    model model; /* beside a GPU without the layers that are there */
     bool has_model;
+    beside_gpu gpu;
     quire_profile *profile;
     model_plan plan; /* empty: a profile is given, but no model that it could be compared with */
     recommendation best;
     const char *remark;
     char memory[512]; /* what there is to say about the memory, or "" */
-    char kept[256];   /* why the cache keeps its declared types, or "" */
+    char kept[640];   /* why the cache keeps its declared types, or "" */
 } run;
 
 /* In place of a policy: what is recommended; what -ctk and -ctv say. */
@@ -74,6 +76,8 @@ static const tool_command command = {
         "\n" RECOMMEND_RULE "\n"
         "If safe does not fit, quire run still uses it, because it takes less than f16; it prints what is needed, what\n"
         "is available and which policy would fit.\n\n"
+        "If the program has a GPU and -ngl N leaves layers on the CPU, these get their cache from Quire: quire run asks the\n"
+        "program for its devices and changes -dev, -ngl and -ts so that every layer stays where it was.\n\n"
         "The program must load ggml from shared libraries. The device works with " HOST_VERSIONS
         ";\n" HOST_BUILDS ".",
     .examples =
@@ -237,6 +241,8 @@ static int settle_policy(run *r)
     }
     int code = make_plan(r);
     if (code == TOOL_OK) compare_with_declared(r);
+    if (r->has_model && r->model.kind == ARCH_PLAIN && !*r->kept)
+        snprintf(r->kept, sizeof r->kept, "nothing is saved: %s", r->model.note);
     if (code != TOOL_OK || !known || r->host_says.obstacle || *r->kept) return code;
     if (none && preset_bytes(r, RECOMMEND_DEFAULT) > r->best.room) tell_of_safe(r);
     if (fitting && (r->best.preset != RECOMMEND_DEFAULT || !r->best.fits)) tell_of_fit(r);
@@ -269,6 +275,26 @@ static double planned_bytes(const run *r)
     return model_kv_bytes(&r->model, &r->plan, &r->host_says.use);
 }
 
+/* ------------------------------------------------------------------------ GPU */
+
+static bool is_arranged(const run *r)
+{
+    return r->gpu.place.state == OFFLOAD_ARRANGED;
+}
+
+/* -ngl 0 keeps the cache from Quire's device only where there is no other one. */
+static void look_for_gpu(run *r)
+{
+    static const char no_layers[] = "-ngl 0";
+    const char *obstacle = r->host_says.obstacle;
+    if (obstacle && strcmp(obstacle, no_layers)) return;
+    beside_gpu_find(&r->gpu, r->host.path, r->device, r->argc, r->argv, &r->host_says,
+                    r->has_model ? &r->model : NULL);
+    if (r->gpu.place.state == OFFLOAD_ARRANGED || r->gpu.place.state == OFFLOAD_NOTHING)
+        r->host_says.obstacle = NULL;
+    if (is_arranged(r)) model_cut(&r->model, r->gpu.place.n_own);
+}
+
 /* ---------------------------------------------------------------- environment */
 
 static void set(const run *r, const char *name, const char *value)
@@ -289,6 +315,25 @@ static void set_environment(const run *r)
     if (!keeps_types(r)) set(r, "QUIRE_KV", r->policy);
     if (keeps_types(r) && !r->env) unsetenv("QUIRE_KV");
     if (r->profile_path) set(r, "QUIRE_PROFILE", r->profile_path);
+}
+
+/* The arguments that place layers become new ones; with --env, which starts nothing, variables. */
+static void set_placing(void *ctx, const char *name, const char *value)
+{
+    const run *r = ctx;
+    if (value && r->env)
+        printf("%s=%s\n", name, value);
+    else if (!r->env)
+        unsetenv(name);
+}
+
+static bool place_layers(run *r)
+{
+    if (!is_arranged(r)) return true;
+    if (!r->env || !r->gpu.is_placed) beside_gpu_variables(&r->gpu, set_placing, r);
+    if (r->env) return true;
+    r->argv = offload_argv(&r->gpu.place, r->argc, r->argv);
+    return r->argv;
 }
 
 /* -------------------------------------------------------------------- the line */
@@ -313,6 +358,7 @@ static void add_member(const char *key, const char *text)
 static void tell_json(const run *r, double f16, double bytes)
 {
     const model_use *use = &r->host_says.use;
+    char text[BESIDE_GPU_TEXT];
     fprintf(stderr, "{\"policy\":");
     tool_json_string(stderr, r->policy);
     add_member("canonical", canonical(r));
@@ -332,12 +378,17 @@ static void tell_json(const run *r, double f16, double bytes)
     add_member("remark", r->remark);
     add_member("memory", r->memory);
     add_member("warning", warning(r));
+    if (is_arranged(r)) {
+        fprintf(stderr, ",\"layers\":%u,\"gpu_layers\":%u", r->gpu.place.n_own,
+                r->gpu.n_blocks - r->gpu.place.n_own);
+        add_member("arguments", beside_gpu_arguments(&r->gpu, text));
+    }
     fprintf(stderr, "}\n");
 }
 
 static void tell_text(const run *r, double f16, double bytes)
 {
-    char a[TOOL_BYTES_SIZE], b[TOOL_BYTES_SIZE], c[TOOL_BYTES_SIZE];
+    char a[TOOL_BYTES_SIZE], b[TOOL_BYTES_SIZE], c[TOOL_BYTES_SIZE], text[BESIDE_GPU_TEXT];
     fprintf(stderr, "quire run: %s%s%s: ", r->policy, strcmp(canonical(r), r->policy) ? " is " : "",
             strcmp(canonical(r), r->policy) ? canonical(r) : "");
     if (r->host_says.obstacle)
@@ -345,19 +396,29 @@ static void tell_text(const run *r, double f16, double bytes)
                 r->host_says.obstacle);
     else if (*r->kept)
         fprintf(stderr, "%s", r->kept);
+    else if (r->gpu.place.state == OFFLOAD_OWN)
+        fprintf(stderr, "Quire has the cache of the layers that -dev and -ts give to its device");
     else if (f16 > 0)
-        fprintf(stderr, "the KV cache of %llu tokens takes %s instead of %s in f16, %s saved",
-                (unsigned long long)r->host_says.ctx, tool_bytes(a, bytes), tool_bytes(b, f16),
-                tool_bytes(c, f16 - bytes));
+        fprintf(stderr, "the KV cache of %llu tokens%s takes %s instead of %s in f16, %s saved",
+                (unsigned long long)r->host_says.ctx,
+                is_arranged(r) ? " in the layers that are not on the GPU" : "", tool_bytes(a, bytes),
+                tool_bytes(b, f16), tool_bytes(c, f16 - bytes));
     else if (r->has_model && !r->host_says.ctx)
         fprintf(stderr,
                 "neither -c nor the model's file tells the context, so Quire cannot say what is saved");
     else
-        fprintf(stderr, "the arguments name no model file, so Quire cannot say what is saved");
+        fprintf(stderr, r->host_says.model
+                            ? "nothing is saved"
+                            : "the arguments name no model file, so Quire cannot say what is saved");
     if (r->profile_path && !r->host_says.obstacle && !*r->kept)
         fprintf(stderr, ", with the profile %s", r->profile_path);
     if (r->remark) fprintf(stderr, "; %s", r->remark);
     fputc('\n', stderr);
+    if (is_arranged(r))
+        fprintf(stderr, "quire run: of %u layers, %u have their cache in Quire, %u are on the GPU%s: %s\n",
+                r->gpu.n_blocks, r->gpu.place.n_own, r->gpu.n_blocks - r->gpu.place.n_own,
+                r->env && r->gpu.is_placed ? "; the program needs these in place of its own arguments" : "",
+                beside_gpu_arguments(&r->gpu, text));
     if (*r->memory) fprintf(stderr, "quire run: %s\n", r->memory);
     if (warning(r)) fprintf(stderr, "quire run: warning: %s\n", warning(r));
 }
@@ -365,7 +426,8 @@ static void tell_text(const run *r, double f16, double bytes)
 static void tell(const run *r)
 {
     double f16 = 0, bytes = 0;
-    if (r->has_model && r->plan.plan && r->host_says.use.tokens) {
+    bool known = r->has_model && r->gpu.place.state != OFFLOAD_OWN;
+    if (known && r->plan.plan && r->host_says.use.tokens) {
         f16 = model_kv_bytes(&r->model, NULL, &r->host_says.use);
         bytes = planned_bytes(r);
     }
@@ -393,12 +455,17 @@ static int prepare(run *r)
                            "libggml-quire.so is not beside this program; set QUIRE_PLUGIN to its path");
     host_arguments_read(&r->host_says, r->argc, r->argv);
     const char *path = r->host_says.model;
-    if (path && !(r->has_model = model_open(&r->model, path, message, sizeof message)))
-        return tool_failed("run", "%s", message);
+    if (path && !(r->has_model = model_open(&r->model, path, message, sizeof message))) {
+        if (r->model.kind != ARCH_NONE) return tool_failed("run", "%s", message);
+        fprintf(stderr, "quire run: %s\n", message); /* it runs as without Quire */
+    }
+    look_for_gpu(r);
     if (r->has_model) host_arguments_complete(&r->host_says, r->model.context);
     int code = load_profile(r);
     if (code == TOOL_OK) code = settle_policy(r);
     if (code != TOOL_OK) return code;
+    if (r->gpu.place.state == OFFLOAD_NOTHING)
+        snprintf(r->kept, sizeof r->kept, "nothing is saved, because %s", r->gpu.place.reason);
     set_environment(r);
     if (!r->env && !host_program_accepts(&r->host, r->device, message, sizeof message)) {
         tool_failed("run", "%s cannot load the device: %s", r->host.path, message);
@@ -420,6 +487,7 @@ int cmd_run(int argc, char **argv)
     if (!r.profile_path && profile && *profile) r.profile_path = profile;
     code = prepare(&r);
     if (code == TOOL_OK) tell(&r);
+    if (code == TOOL_OK && !place_layers(&r)) code = tool_failed("run", "out of memory");
     model_plan_destroy(&r.plan);
     quire_profile_destroy(r.profile);
     if (code != TOOL_OK || r.env) return code;

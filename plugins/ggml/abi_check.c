@@ -32,6 +32,7 @@ _Static_assert((int)GGML_STATUS_SUCCESS == HOST_SUCCESS && (int)GGML_STATUS_FAIL
                    (int)GGML_STATUS_ALLOC_FAILED == HOST_ALLOC_FAILED,
                "status");
 _Static_assert((int)GGML_BACKEND_DEVICE_TYPE_CPU == HOST_DEVICE_CPU &&
+                   (int)GGML_BACKEND_DEVICE_TYPE_GPU == HOST_DEVICE_GPU &&
                    (int)GGML_BACKEND_DEVICE_TYPE_IGPU == HOST_DEVICE_IGPU,
                "kinds of devices");
 _Static_assert((int)GGML_LOG_LEVEL_INFO == HOST_LOG_INFO && (int)GGML_LOG_LEVEL_WARN == HOST_LOG_WARN &&

@@ -4,6 +4,7 @@
  * tiles first.
  */
 #include "attend.h"
+#include "bare.h"
 #include "config.h"
 #include "stat.h"
 
@@ -124,7 +125,7 @@ static void fill_tiles(struct worker *w, struct operand *o, char *tiles)
 
 /* -------------------------------------------------------------------- refused */
 
-static bool sees(const struct host_tensor *mask, int64_t stream, int64_t cell)
+bool attend_sees(const struct host_tensor *mask, int64_t stream, int64_t cell)
 {
     if (!mask) return true;
     for (int64_t h = 0; h < mask->ne[2]; h++)
@@ -146,7 +147,7 @@ static bool sees_refused(const struct operand *o, const struct host_tensor *mask
     for (int64_t s = 0; s < o->t->ne[3]; s++)
         for (int64_t c = 0; c < o->t->ne[1]; c++)
             if (kv_is_refused(o->kv, o->first_row + (uint64_t)s * o->kv->cells + (uint64_t)c) &&
-                sees(mask, s, c)) {
+                attend_sees(mask, s, c)) {
                 say_trouble("a request failed because it needs a restored state that was rejected");
                 return true;
             }
@@ -303,7 +304,8 @@ int attend_run(struct worker *w, struct host_tensor *op)
     if (status) return status;
     bool v_in_k = k.kv && kv_of(op->src[2]) == k.kv;
     status = open_operand(&v, op->src[2], QUIRE_V, &fits);
-    if (!status && (sees_refused(&k, op->src[3]) || sees_refused(&v, op->src[3]))) status = HOST_FAILED;
+    if (!status && (sees_refused(&k, op->src[3]) || sees_refused(&v, op->src[3]) || bare_op_is_lost(op)))
+        status = HOST_FAILED;
     if (!status && !fits)
         status = fallback_run(w, op);
     else if (!status && !select_attend(w, op, &k, &v, v_in_k, &status))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Buffer types and buffers, as the host calls them. */
+#include "bare.h"
 #include "device.h"
 
 #include <stdlib.h>
@@ -33,15 +34,28 @@ static char *plain_bytes(const struct host_tensor *t, size_t offset)
     return (char *)t->data + offset;
 }
 
+static void set_plain(struct host_buffer *b, struct host_tensor *t, const void *data, size_t offset,
+                      size_t size)
+{
+    (void)b;
+    memcpy(plain_bytes(t, offset), data, size);
+}
+
+static void get_plain(struct host_buffer *b, const struct host_tensor *t, void *data, size_t offset,
+                      size_t size)
+{
+    (void)b;
+    memcpy(data, plain_bytes(t, offset), size);
+}
+
 static void set_tensor(struct host_buffer *b, struct host_tensor *t, const void *data, size_t offset,
                        size_t size)
 {
     struct kv *kv = ready(t);
-    (void)b;
     if (kv)
         state_set(kv, host_offset(t) + offset, size, data);
     else
-        memcpy(plain_bytes(t, offset), data, size);
+        bare_set(set_plain, b, t, data, offset, size);
 }
 
 /* The host saves rows through the tensor, the views of its streams and lines within them. Any other view is the operand of
@@ -58,9 +72,8 @@ static void get_tensor(struct host_buffer *b, const struct host_tensor *t, void 
                        size_t size)
 {
     struct kv *kv = ready(t);
-    (void)b;
     if (!kv)
-        memcpy(data, plain_bytes(t, offset), size);
+        bare_get(get_plain, b, t, data, offset, size);
     else if (t->view_src && is_operand(t, kv))
         state_get_values(kv, host_offset(t) + offset, size, data);
     else

@@ -128,6 +128,7 @@ void context_learn(const struct host_tensor *attention)
 static void release(struct kv *kv)
 {
     struct kv_buffer *b = kv->owner;
+    state_make_plain(kv);
     kv->plain = true;
     kv->host->buft = &buft_host;
     for (uint32_t i = 0; i < b->n_kv; i++)

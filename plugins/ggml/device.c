@@ -5,6 +5,7 @@
  */
 #define _DEFAULT_SOURCE
 #include "device.h"
+#include "bare.h"
 #include "config.h"
 #include "stat.h"
 
@@ -127,6 +128,7 @@ static struct host_backend *init_backend(struct host_device *d, const char *para
     struct host_backend *b = calloc(1, sizeof *b);
     struct worker *w = worker_create();
     (void)params;
+    hooks_set(d);
     if (!b || !w) {
         if (w) worker_destroy(w);
         free(b);
@@ -290,5 +292,7 @@ struct host_reg *ggml_backend_init(void)
     say_info("%s, ggml %s, %s kernels, %s", quire_version(), host.ggml_version(), quire_isa_in_use(),
              config.kv ? config.kv : "declared types");
     load_chain();
+    devices_tell();
+    hooks_set(&device);
     return &registry;
 }

@@ -28,6 +28,12 @@ enum kv_place context_settle(struct kv *);
 bool plan_context(struct kv_context *); /* under the lock of the contexts */
 void plan_tell(struct kv_context *);
 
+/* report.c. The plan in words, lines, as far as it is about layers of this context. */
+void report_policy(const struct kv_context *, const quire_plan *, quire_write_fn, void *ctx);
+
+/* devices.c */
+void devices_tell(void);
+
 /* One backend instance: a stream of graphs from one context of the host. */
 struct worker {
     uint32_t n_threads;
@@ -55,8 +61,11 @@ void *worker_scratch(struct worker *,
  */
 bool set_rows_can(const struct host_tensor *);
 int set_rows_run(struct worker *, struct host_tensor *);
+int64_t set_rows_index(const struct host_tensor *, int64_t i); /* the row that the i-th one goes to */
 bool attend_can(const struct host_tensor *);
 int attend_run(struct worker *, struct host_tensor *);
+/* Whether a query sees a cell. mask NULL: yes. */
+bool attend_sees(const struct host_tensor *mask, int64_t stream, int64_t cell);
 bool shift_can(const struct host_tensor *); /* ROPE, CPY and CONT on the cache */
 int shift_run(struct worker *, struct host_tensor *);
 /* Any op, by the host's CPU backend: for tensors that are plain, or when the op does not fit the tiles. */

@@ -5,6 +5,7 @@
  * others keep their codes. It is slow, and it is what keeps a host right that does something unforeseen.
  */
 #include "device.h"
+#include "bare.h"
 #include "config.h"
 
 #include <stdlib.h>
@@ -120,6 +121,7 @@ static void write_part(const struct part *p)
 static bool sees_refused(const struct parts *p, const struct host_tensor *op)
 {
     if (op->op == host.op.FLASH_ATTN_EXT) return false;
+    if (bare_op_is_lost(op)) return true;
     for (uint32_t i = 0; i < p->n; i++) {
         const struct kv *kv = p->part[i].kv;
         for (size_t at = p->part[i].begin; kv->n_refused && at < p->part[i].end; at += kv->row_bytes)

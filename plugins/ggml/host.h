@@ -18,7 +18,7 @@
 #define HOST_FLAG_COMPUTE 16
 
 enum { HOST_SUCCESS = 0, HOST_FAILED = -1, HOST_ALLOC_FAILED = -2 };
-enum { HOST_DEVICE_CPU = 0, HOST_DEVICE_IGPU = 2 };
+enum { HOST_DEVICE_CPU = 0, HOST_DEVICE_GPU = 1, HOST_DEVICE_IGPU = 2 };
 enum { HOST_LOG_INFO = 2, HOST_LOG_WARN = 3, HOST_LOG_ERROR = 4 };
 
 struct host_context; /* ggml's arena of tensors */
@@ -241,10 +241,14 @@ typedef struct host_tensor *host_tensor_p;
     X(ggml_backend_reg_dev_get, struct host_device *, (struct host_reg *, size_t))                         \
     X(ggml_backend_reg_get_proc_address, void *, (struct host_reg *, const char *))                        \
     X(ggml_backend_reg_by_name, struct host_reg *, (const char *))                                         \
+    X(ggml_backend_cpu_buffer_type, struct host_buffer_type *, (void))                                     \
     X(ggml_backend_load, struct host_reg *, (const char *))
 
 /* Used when they are there. */
-#define HOST_OPTIONAL(X) X(ggml_log_internal, void, (int level, const char *format, ...))
+#define HOST_OPTIONAL(X)                                             \
+    X(ggml_log_internal, void, (int level, const char *format, ...)) \
+    X(ggml_backend_dev_count, size_t, (void))                        \
+    X(ggml_backend_dev_get, struct host_device *, (size_t))
 
 /* Ops and types by the host's own numbers. */
 #define HOST_OPS(X) \

@@ -79,6 +79,7 @@ static bool parse_name(const char *name, quire_side *side, uint32_t *layer)
     char letter;
     int n = 0;
     unsigned number;
+    if (strncmp(name, "cache_", 6)) return false; /* asked for every operand of every op */
     if (sscanf(name, "cache_%c_l%5u%n", &letter, &number, &n) != 2 || name[n]) return false;
     if (letter != 'k' && letter != 'v') return false;
     *side = letter == 'k' ? QUIRE_K : QUIRE_V;

@@ -50,9 +50,9 @@ struct kv { /* a K or V tensor of the host */
     quire_format *format;
     size_t tile_bytes, head_bytes; /* of one head: a tile, a row in the codec's own bytes */
     size_t page_offset;
-    bool marked; /* rows travel as code bytes behind a mark (state.c) */
+    bool marked; /* rows travel as code bytes behind a mark (marks.h) */
     uint32_t mark;
-    uint64_t *refused; /* a bit for each row that came from another policy; NULL: none did */
+    uint64_t *refused; /* a bit for each row that could not be restored; NULL: none */
     uint64_t n_refused;
     uint32_t *high;                 /* per stream: cells from here on were never written */
     struct quire_stat_policy *stat; /* where its rows are counted; NULL: not yet */
@@ -164,12 +164,11 @@ void state_get(struct kv *, size_t offset, size_t size, char *bytes);
 void state_get_values(struct kv *, size_t offset, size_t size, char *bytes);
 void state_set(struct kv *, size_t offset, size_t size, const char *bytes);
 bool state_is_waiting(const struct kv *);
-void state_import(struct kv *); /* rows that were set before the plan was made */
+void state_import(struct kv *);     /* rows that were set before the plan was made */
+void state_make_plain(struct kv *); /* the same before the tensor becomes plain memory instead */
 void state_fill(struct kv *, size_t offset, size_t size, uint8_t value);
 /* Whole rows from one tensor to another of the same format. false: get and set instead. */
 bool state_copy(struct kv *to, uint64_t to_row, const struct kv *from, uint64_t from_row, uint64_t n);
-/* Room a mark needs in a row; see state.c. */
-#define STATE_MARK_BYTES 6u
 
 /* -------------------------------------------------------------------- recorder */
 

@@ -2,6 +2,7 @@
 /* Which codec each tensor of a model gets, and where its tiles lie. Done once, at the first write. */
 #define _DEFAULT_SOURCE
 #include "kv.h"
+#include "marks.h"
 #include "config.h"
 #include "device.h"
 #include "stat.h"
@@ -122,7 +123,7 @@ static bool fits(const struct kv *kv, const char *codec)
 {
     const char *declared = host_codec(kv->type);
     if (host_is_float(kv->type) && !strcmp(codec, declared)) return true;
-    return quire_codec_row_bytes(codec, kv->d) * kv->n_heads + STATE_MARK_BYTES <= kv->row_bytes;
+    return quire_codec_row_bytes(codec, kv->d) * kv->n_heads + MARK_BYTES <= kv->row_bytes;
 }
 
 /* Says why a tensor cannot have its codec. */
@@ -141,7 +142,7 @@ static bool can_hold(const struct kv *kv, const char *codec)
         "policy %s: a row of %s in %s needs %zu bytes and a mark of %u bytes, but the declared type %s has %zu bytes; "
         "the cache keeps its declared types; use -ctk f16 -ctv f16, which have room for every policy",
         config.kv, kv->name, codec ? codec : "?",
-        codec ? quire_codec_row_bytes(codec, kv->d) * kv->n_heads : 0, STATE_MARK_BYTES, type, kv->row_bytes);
+        codec ? quire_codec_row_bytes(codec, kv->d) * kv->n_heads : 0, MARK_BYTES, type, kv->row_bytes);
     return false;
 }
 
@@ -176,12 +177,11 @@ static bool give_format(struct kv *kv, const char *codec)
                                     .profile = config.loaded_profile,
                                     .layer = kv->layer};
     if (!codec || quire_format_create(&kv->format, codec, &options)) return false;
-    uint64_t fingerprint = quire_format_fingerprint(kv->format);
     kv->codec = codec;
     kv->tile_bytes = quire_tile_bytes(kv->format);
     kv->head_bytes = quire_codec_row_bytes(codec, kv->d);
     kv->marked = strcmp(codec, host_codec(kv->type));
-    kv->mark = (uint32_t)(fingerprint ^ fingerprint >> 32);
+    kv->mark = mark_of(kv->format);
     return true;
 }
 
@@ -333,15 +333,15 @@ bool plan_context(struct kv_context *c)
     struct kv *kv;
     if (!gather_shapes(c, &s)) return false;
     quire_plan *plan = plan_by_policy(c, &s);
-    if (plan)
-        quire_plan_describe(plan, add_text, &report);
-    else
-        describe_declared(c, &report);
     start_recorder(c, &s);
     EACH_KV (c, kv)
         if (!give_format(kv, plan ? codec_of(plan, kv) : host_codec(kv->type)))
             say_trouble("%s: Quire cannot store %u heads of %u values; the tensor keeps its declared type",
                         kv->name, kv->n_heads, kv->d);
+    if (plan)
+        report_policy(c, plan, add_text, &report);
+    else
+        describe_declared(c, &report);
     for (uint32_t i = 0; i < c->n_buffers; i++)
         if (c->buffer[i]->state == KV_OPEN) lay_out(c->buffer[i]);
     stat_attach(c, plan ? quire_plan_policy(plan) : "declared");

@@ -48,6 +48,11 @@ static int64_t index_at(const struct host_tensor *index, int64_t i, int64_t j, i
     return small;
 }
 
+int64_t set_rows_index(const struct host_tensor *op, int64_t i)
+{
+    return index_at(op->src[1], i, 0, 0);
+}
+
 /* ---------------------------------------------------------------------- cache */
 
 struct store {

@@ -3,21 +3,18 @@
  * Rows as the host saves, restores and copies them.
  *
  * A tensor whose codec is its declared type gives and takes exactly the bytes that stock llama.cpp would. Any other
- * codec travels inside the declared row: a mark, the codec's own bytes head after head, zeros.
- *
- *   mark   2 bytes   51 7e: a NaN as f16, which is where every quantized type has its first scale
- *          4 bytes   fingerprint of codec, shape and profile
+ * codec travels behind a mark inside the declared row (marks.h). Rows that come back in another codec are decoded and
+ * encoded anew.
  *
  * The host has no way to hear that a row cannot be taken. Such a row is noted as refused: attention that would see it
  * fails, until it is overwritten.
  */
 #include "kv.h"
+#include "bare.h"
 #include "config.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static const uint8_t mark_bytes[2] = {0x51, 0x7e};
 
 static bool all_zero(const char *bytes, size_t n)
 {
@@ -26,32 +23,21 @@ static bool all_zero(const char *bytes, size_t n)
     return true;
 }
 
-/* Half of an f32 can look like the mark by chance; a marked row of that size ends in zeros too. */
-static bool has_mark(const struct kv *kv, const char *row)
+static struct row_shape shape_of(const struct kv *kv)
 {
-    if (memcmp(row, mark_bytes, 2)) return false;
-    bool chance = kv->type == host.type[TYPE_F32] || kv->type == host.type[TYPE_BF16];
-    return !chance || kv->row_bytes < 64 || all_zero(row + kv->row_bytes - 32, 32);
-}
-
-static void put_mark(char *row, uint32_t mark)
-{
-    memcpy(row, mark_bytes, 2);
-    for (int i = 0; i < 4; i++) row[2 + i] = (char)(mark >> 8 * i);
+    return (struct row_shape){.name = kv->name,
+                              .type = kv->type,
+                              .row = kv->row,
+                              .row_bytes = kv->row_bytes,
+                              .side = kv->side,
+                              .layer = kv->layer};
 }
 
 /* A row that was refused stays refused wherever it is taken: its mark is nobody's. */
 static void put_refused(const struct kv *kv, char *row)
 {
     memset(row, 0, kv->row_bytes);
-    if (kv->row_bytes >= STATE_MARK_BYTES) put_mark(row, ~kv->mark);
-}
-
-static bool is_own_mark(const struct kv *kv, const char *row)
-{
-    uint32_t mark = 0;
-    for (int i = 0; i < 4; i++) mark |= (uint32_t)(uint8_t)row[2 + i] << 8 * i;
-    return !memcmp(row, mark_bytes, 2) && mark == kv->mark;
+    if (kv->row_bytes >= MARK_BYTES) mark_put(row, UINT32_MAX);
 }
 
 /* ------------------------------------------------------------------ whole rows */
@@ -63,15 +49,15 @@ static void get_rows(const struct kv *kv, uint64_t row, uint32_t n, char *bytes)
         memcpy(bytes, kv->declared + row * kv->row_bytes, n * kv->row_bytes);
         return;
     }
-    char *at = bytes + (kv->marked ? STATE_MARK_BYTES : 0);
+    char *at = bytes + (kv->marked ? MARK_BYTES : 0);
     kv_decode(kv, row, n, QUIRE_NATIVE, at, kv->head_bytes, kv->row_bytes);
     for (uint32_t i = 0; i < n; i++) {
         char *one = bytes + i * kv->row_bytes;
         if (kv_is_refused(kv, row + i)) {
             put_refused(kv, one);
         } else if (kv->marked) {
-            size_t used = STATE_MARK_BYTES + kv->n_heads * kv->head_bytes;
-            put_mark(one, kv->mark);
+            size_t used = MARK_BYTES + kv->n_heads * kv->head_bytes;
+            mark_put(one, kv->mark);
             memset(one + used, 0, kv->row_bytes - used);
         } else if (kv_is_unwritten(kv, row + i)) {
             memset(one, 0, kv->row_bytes);
@@ -108,31 +94,51 @@ static void take_rows(struct kv *kv, uint64_t row, uint32_t n, const char *bytes
 
 static void refuse_row(struct kv *kv, uint64_t row)
 {
-    if (!kv->owner->said_refused)
-        say_trouble(
-            "a restored state was not saved with the codecs of this cache (%s uses %s here); the state is rejected, and "
-            "requests that need it fail until it is computed again",
-            kv->name, kv->codec);
+    if (!kv->owner->said_refused) bare_say_lost(kv->name);
     kv->owner->said_refused = true;
     kv_refuse(kv, row);
 }
 
-enum origin { OWN, FLOATS, ZEROS, FOREIGN };
+/* BLOCKS: a quantized declared type, as stock has it. CODED: behind the mark of another codec. */
+enum origin { OWN, FLOATS, ZEROS, BLOCKS, CODED, FOREIGN };
 
-static enum origin origin_of(const struct kv *kv, const char *row)
+static enum origin origin_of(const struct kv *kv, const char *row, const struct coding **coding)
 {
-    if (!kv->marked) return has_mark(kv, row) ? FOREIGN : OWN;
-    if (is_own_mark(kv, row)) return OWN;
-    if (has_mark(kv, row)) return FOREIGN;
+    struct row_shape s = shape_of(kv);
+    if (kv->marked && mark_is(row, kv->mark)) return OWN;
+    enum row_kind kind = kv->row_bytes < LOST_BYTES ? ROW_BARE : marks_look(&s, row, coding);
+    if (kind != ROW_BARE) return kind == ROW_CODED ? CODED : FOREIGN;
+    if (!kv->marked) return OWN;
     if (host_is_float(kv->type)) return FLOATS;
-    return all_zero(row, kv->row_bytes) ? ZEROS : FOREIGN;
+    return all_zero(row, kv->row_bytes) ? ZEROS : BLOCKS;
 }
 
-static void take_run(struct kv *kv, uint64_t row, uint32_t n, const char *bytes, enum origin origin)
+/* Rows that are neither in this tensor's codec nor floats, by way of floats. */
+static void take_values(struct kv *kv, uint64_t row, uint32_t n, const char *bytes, enum origin origin,
+                        const struct coding *coding)
+{
+    struct row_shape s = shape_of(kv);
+    float *values = malloc((size_t)n * kv->row * sizeof *values);
+    bool ok = values && (origin == CODED ? marks_read(&s, coding, bytes, n, values)
+                                         : marks_read_bare(&s, bytes, n, values));
+    if (ok)
+        kv_write(kv, row, n, values);
+    else if (n == 1 || !values)
+        for (uint32_t i = 0; i < n; i++) refuse_row(kv, row + i);
+    else
+        for (uint32_t i = 0; i < n; i++)
+            take_values(kv, row + i, 1, bytes + i * kv->row_bytes, origin, coding);
+    free(values);
+}
+
+static void take_run(struct kv *kv, uint64_t row, uint32_t n, const char *bytes, enum origin origin,
+                     const struct coding *coding)
 {
     switch (origin) {
+    case BLOCKS:
+    case CODED: take_values(kv, row, n, bytes, origin, coding); break;
     case OWN:
-        take_rows(kv, row, n, bytes + (kv->marked ? STATE_MARK_BYTES : 0), QUIRE_NATIVE, kv->head_bytes);
+        take_rows(kv, row, n, bytes + (kv->marked ? MARK_BYTES : 0), QUIRE_NATIVE, kv->head_bytes);
         break;
     case FLOATS: take_rows(kv, row, n, bytes, kv_float_form(kv->type), kv->row_bytes / kv->n_heads); break;
     case ZEROS:
@@ -154,10 +160,13 @@ static void put_rows(struct kv *kv, uint64_t row, uint32_t n, const char *bytes)
         return;
     }
     for (uint32_t i = 0, run; i < n; i += run) {
-        enum origin origin = origin_of(kv, bytes + i * kv->row_bytes);
-        for (run = 1; i + run < n && origin_of(kv, bytes + (i + run) * kv->row_bytes) == origin; run++) {
+        const struct coding *coding = NULL, *other = NULL;
+        enum origin origin = origin_of(kv, bytes + i * kv->row_bytes, &coding);
+        for (run = 1; i + run < n && origin_of(kv, bytes + (i + run) * kv->row_bytes, &other) == origin &&
+                      (origin != CODED || other == coding);
+             run++) {
         }
-        take_run(kv, row + i, run, bytes + i * kv->row_bytes, origin);
+        take_run(kv, row + i, run, bytes + i * kv->row_bytes, origin, coding);
     }
 }
 
@@ -212,6 +221,13 @@ void state_import(struct kv *kv)
             put_rows(kv, row, n, kv->declared + row * kv->row_bytes);
         }
     }
+}
+
+void state_make_plain(struct kv *kv)
+{
+    struct row_shape s = shape_of(kv);
+    for (uint32_t i = 0; i < kv->streams && kv->row_bytes >= LOST_BYTES; i++)
+        bare_settle(&s, kv->declared + (size_t)i * kv->cells * kv->row_bytes, kv->high[i]);
 }
 
 void state_get(struct kv *kv, size_t offset, size_t size, char *bytes)

@@ -185,7 +185,7 @@ static inline size_t quire_acc_floats(const quire_format *format)
     return coder->d_pad + (coder->codec->has_bias ? (size_t)coder->n_groups * QUIRE_BIAS_LANES : 0);
 }
 
-/* Whether a tile is expanded for n query rows. */
+/* Whether a tile is expanded for a block of n query rows. */
 static inline bool quire_must_expand(const quire_kernels *kernels, const quire_format *format, uint32_t n)
 {
     quire_family family = quire_family_of(format->coder.codec);

@@ -59,9 +59,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static bool seeds_written;
     static gguf_facts facts;
     static model m;
+    static gguf_weights weights;
     char message[256];
     if (!seeds_written && getenv("QUIRE_SEEDS")) write_seeds(getenv("QUIRE_SEEDS"));
     seeds_written = true;
+    weights = (gguf_weights){.n_tokens = 0};
+    gguf_add_weights(&weights, data, size, size);
+    if (!(weights.output + weights.embedding + weights.layer[0] <= (double)size)) abort();
     if (!gguf_read(&facts, data, size, message, sizeof message) ||
         !model_from_facts(&m, &facts, message, sizeof message))
         return 0;

@@ -102,6 +102,23 @@ def made_model(*args):
     return str(path)
 
 
+def test_programs():
+    """Directory of llama.cpp's own tests and of matrix (scripts/get-llama-tests)."""
+    wide = [] if programs().parent.name.find("-avx2-") < 0 else ["--avx2"]
+    done = subprocess.run([str(ROOT / "scripts" / "get-llama-tests"), *wide], stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0 or not done.stdout.strip():
+        raise Absent("scripts/get-llama-tests gave nothing")
+    return Path(done.stdout.strip())
+
+
+def tool():
+    """The command quire."""
+    path = os.environ.get("QUIRE_TOOL") or str(ROOT / "build/release/bin/quire")
+    if not os.path.exists(path):
+        raise Absent(f"no {path}")
+    return path
+
+
 def with_version(version):
     """A folder with a copy of the host's library that says another version."""
     directory = folder() / f"version-{version}"

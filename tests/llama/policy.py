@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """QUIRE_KV: the cache in the codecs of a policy, inside whatever type the host declares."""
-import json
 import re
 
 import kit
@@ -64,34 +63,31 @@ def same_rows(a, b):
     return [a.data[r.offset:r.end] for r in a.rows] == [b.data[r.offset:r.end] for r in b.rows]
 
 
-def refuses(path, who, file, policy, args=()):
-    """A file of another policy: the request fails, or the answer is that of an empty slot."""
+# How far apart two answers may be where they part, when the rows of one went through two codecs.
+TWICE = 4.0
+
+
+def elsewhere(path, who, file, policy, args=()):
+    """A file of another policy: it is converted, and the answer is nearly that of an empty slot."""
     name = f"file of {who} in {policy or 'f16'}" + (" in q8_0/q4_0" if args else "")
     prompt = kit.text(33000, 600)  # what the file was made from
     with kit.Server(path, "-c", 2048, "-np", 2, *args, env=env(policy)) as s:
-        fresh = s.completion(prompt, 16, slot=1, cache=False, n_probs=2)
+        fresh = s.completion(prompt, 8, slot=1, cache=False, n_probs=20)
         (s.slots / "foreign").write_bytes(file.read_bytes())
         _, restored = s.request("/slots/0?action=restore", {"filename": "foreign"})
-        body = {"prompt": prompt, "n_predict": 16, "temperature": 0, "id_slot": 0, "return_tokens": True,
-                "n_probs": 2}
-        raw, status = s.request("/completion", body)
-        if status == 200:
-            answer = kit.Answer(raw)
-            how = f"computed anew ({answer.n_cached} tokens of the file were used)"
-            expect(kit.tie(answer, fresh), f"{name}: {how}", f"{answer.text!r}, from an empty slot {fresh.text!r}")
-        else:
-            how = "refused at once" if restored != 200 else f"the request fails with {status}"
-            expect(status < 600, f"{name}: {how}", json.dumps(raw)[:200])
-        # The server goes on: another slot, and this one when it is filled anew.
-        beside = s.completion(prompt, 16, slot=1, cache=False, n_probs=2)
-        s.erase(0)
-        anew = s.completion(prompt, 16, slot=0, cache=False, n_probs=2)
+        if restored != 200:
+            expect("mismatched" in s.log(), f"{name}: refused by the host, which declares other types", s.log()[-400:])
+            return
+        answer = s.completion(prompt, 8, slot=0, n_probs=20)
+        beside = s.completion(prompt, 8, slot=1, cache=False, n_probs=20)
+    expect(answer.n_cached > 100, f"{name}: taken", f"{answer.n_cached} tokens")
+    expect(kit.apart(answer, fresh) <= TWICE, f"{name}: the answer of an empty slot, or nearly",
+           f"{answer.text!r} and {fresh.text!r}, {kit.apart(answer, fresh):.2f} apart")
     expect(kit.tie(beside, fresh), f"{name}: another slot answers as before", f"{beside.text!r} and {fresh.text!r}")
-    expect(kit.tie(anew, fresh), f"{name}: the slot is usable again", f"{anew.text!r} and {fresh.text!r}")
 
 
 def files(path):
-    """Round trips of every policy, then each file where it does not belong."""
+    """Round trips of every policy, then each file under another one."""
     made = {p: round_trip(path, p) for p in POLICIES}
     contained = round_trip(path, "r8/r4", CONTAINER)
     prompt = kit.text(33000, 600)
@@ -113,10 +109,10 @@ def files(path):
     if not kit.quick:
         pairs = [(a, b) for a in POLICIES for b in [*POLICIES, None] if a != b]
     for a, b in pairs:
-        kit.part(refuses, path, a, made[a], b)
-    kit.part(refuses, path, "r8/r4 in f16", made["r8/r4"], "r8/r4", CONTAINER)
-    kit.part(refuses, path, "stock's q8_0/q4_0", quantized, "r8/r4", CONTAINER)
-    kit.part(refuses, path, "r8/r4 in q8_0/q4_0", contained, None, CONTAINER)
+        kit.part(elsewhere, path, a, made[a], b)
+    kit.part(elsewhere, path, "r8/r4 in f16", made["r8/r4"], "r8/r4", CONTAINER)
+    kit.part(elsewhere, path, "stock's q8_0/q4_0", quantized, "r8/r4", CONTAINER)
+    kit.part(elsewhere, path, "r8/r4 in q8_0/q4_0", contained, None, CONTAINER)
     kit.part(takes_floats, path, plain)
 
 
@@ -160,11 +156,23 @@ def windows(path):
     expect(kit.sane(answer.text), "gemma3, r5/r4: text is text", f"{answer.text!r}")
 
 
+def own_layers(path):
+    """With -ngl N the host keeps the other layers: the log counts those of the device, by their own numbers."""
+    args = ["-m", path, "-p", "One two three", "-n", 2, "--temp", 0, "-c", 512, "-no-cnv", "-t", kit.threads, "-ngl", 16]
+    log = kit.run("llama-completion", args, env=env("r8/r4")).err
+    for line in ("group 0: full attention, 15 layers, 288000 bytes/page", "layers 15-29: K r8 V r4, 300 bytes/token each",
+                 "total: 4500 bytes/token, 39.1% of f16"):
+        expect(f"quire: {line}\n" in log, f"-ngl 16: {line}", log[-1200:])
+    log = kit.run("llama-completion", args).err
+    expect("f16, 15 layers, 11520 bytes/token" in log, "-ngl 16: 15 layers without a policy", log[-1200:])
+
+
 def run():
     smol = kit.model("smollm2-135m")
     kit.part(figures, smol, POLICIES if not kit.quick else {p: POLICIES[p] for p in ("r5/r4", "r4", "k8v4")})
     kit.part(files, smol)
     kit.part(no_room, smol)
+    kit.part(own_layers, smol)
     kit.part(windows, kit.model("gemma3-270m"))
 
 

@@ -61,9 +61,9 @@ def windows(name="gemma3-270m"):
         profile = kit.folder() / f"{name}.{batch}.profile"
         record(path, profile, ctx, 1, "-b", ctx, "-ub", batch, "--no-warmup", QUIRE_PROFILE_LENGTH="8192")
         found.append(weights(profile))
-    # Of the first layers, which have windows: later ones differ by what other batches round otherwise.
-    apart = [math.sqrt(statistics.mean(math.log(x / y) ** 2 for x, y in zip(*layer))) for layer in zip(*found)][:4]
-    expect(max(apart) < 0.005, f"{name}: a profile of window layers does not depend on how cells are reused",
+    # Of the first layers, which have windows: from the fourth on, a few channels amplify what other orders of cells round otherwise.
+    apart = [math.sqrt(statistics.mean(math.log(x / y) ** 2 for x, y in zip(*layer))) for layer in zip(*found)][:3]
+    expect(max(apart) < 0.002, f"{name}: a profile of window layers does not depend on how cells are reused",
            " ".join(f"{x:.4f}" for x in apart))
 
 

@@ -91,6 +91,8 @@ static void test_rule(void **state)
     expect("plan --ram 50M %M/model.gguf", 0, " -c 8192 -np 1\n");
     expect("plan --help", 0, "The rule: safe is recommended");
     expect("plan --help", 0, "--kv fit");
+    expect("plan --vram 8G %M/model.gguf 2>&1", 1,
+           "the sizes of its weights cannot be read, which --vram needs");
 }
 
 /* No line that does not fit. */

@@ -10,6 +10,24 @@
 
 #include "support/model_files.h"
 
+#include <sys/stat.h>
+
+/* A program that does `listing` when it is asked for its devices, and else prints its arguments. */
+static void write_host(const char *name, const char *listing)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(
+        file,
+        "#!/bin/sh\ncase \"$*\" in\n*--list-devices) %s ;;\n*) echo \"started: $* <$LLAMA_ARG_N_GPU_LAYERS>\" ;;\n"
+        "esac\n",
+        listing);
+    fclose(file);
+    assert_int_equal(chmod(path, 0755), 0);
+}
+
 static int set_up(void **state)
 {
     model_shape empty = plain_model;
@@ -19,8 +37,17 @@ static int set_up(void **state)
     empty.layers = 0;
     write_model("empty.gguf", &empty);
     empty = plain_model;
+    empty.arch = "grok";
+    write_model("grok.gguf", &empty);
+    empty.arch = "mamba";
+    write_model("mamba.gguf", &empty);
+    empty = plain_model;
     empty.context = 0;
     write_model("untrained.gguf", &empty);
+    write_host("llama-gpu", "echo quire-device Vulkan0 gpu Vulkan - 8000000000");
+    write_host("llama-odd", "echo quire-device Vulkan0; echo quire-device X Y Z; exit 0");
+    write_host("llama-bad", "echo quire-device Vulkan0 gpu Vulkan - 8000000000; exit 7");
+    write_host("llama-killed", "kill -9 $$");
     return 0;
 }
 
@@ -76,6 +103,21 @@ static void test_default(void **state)
     expect("run --json --ram 40M true -m %M/model.gguf -c 4096 2>&1", 0,
            "\"recommended\":\"balanced\",\"fits\":false,\"memory\":\"safe needs 46.4 MiB");
     expect("run --help", 0, "The rule: safe is recommended");
+}
+
+/* What Quire cannot help is run as it is. */
+static void test_architectures(void **state)
+{
+    (void)state;
+    need_command();
+    expect("run -- sh -c 'exit 5' -m %M/grok.gguf -c 4096 2>&1", 5,
+           "nothing is saved: llama.cpp switches flash attention off for it");
+    expect(
+        "plan --ram 1G %M/grok.gguf", 0,
+        "Quire does not compress the cache of this architecture, so the policies change nothing: llama.cpp switches");
+    expect("plan --json --ram 1G %M/grok.gguf", 0, "\"cache\":\"plain\",\"cache_note\":\"llama.cpp switches");
+    expect("run -- sh -c 'exit 5' -m %M/mamba.gguf 2>&1", 5, "without a KV cache: its layers keep a state");
+    expect("plan %M/mamba.gguf 2>&1", 1, "without a KV cache: its layers keep a state");
 }
 
 /* --kv fit takes what quire plan recommends. */
@@ -165,6 +207,41 @@ static void test_environment(void **state)
     expect("--version >/dev/null; QUIRE_KV=r6/r3 %B/quire run --env sh 2>/dev/null", 0, "QUIRE_KV=r6/r3\n");
 }
 
+/* The layers that -ngl leaves on the CPU. llama_gpu does this with a real host. */
+static void test_gpu(void **state)
+{
+    static const char *const no_gpu[] = {"odd", "bad", "killed"};
+    char line[256];
+    (void)state;
+    need_command();
+    expect(
+        "run --kv r8/r4 %M/llama-gpu -m %M/model.gguf -c 4096 -ngl 16 -v 2>&1", 0,
+        "quire run: r8/r4: the KV cache of 4096 tokens in the layers that are not on the GPU takes 17.6 MiB instead of "
+        "45.0 MiB in f16, 27.4 MiB saved\nquire run: of 30 layers, 15 have their cache in Quire, 15 are on the GPU: -dev "
+        "QUIRE0,Vulkan0 -ngl 999 -ts 15,16\n");
+    expect("run %M/llama-gpu -m %M/model.gguf -c 4096 -ngl 16 -v 2>/dev/null", 0,
+           "model.gguf -c 4096 -v -dev QUIRE0,Vulkan0 -ngl 999 -ts 15,16 <>\n");
+    expect(
+        "--version >/dev/null; LLAMA_ARG_N_GPU_LAYERS=1 %B/quire run %M/llama-gpu -m %M/model.gguf -c 4096 2>/dev/null",
+        0, "model.gguf -c 4096 -dev QUIRE0,Vulkan0 -ngl 999 -ts 30,1 <>\n");
+    expect(
+        "--version >/dev/null; QUIRE_KV=fit %B/quire run %M/llama-gpu -m %M/model.gguf -c 4096 -ngl 0 2>/dev/null",
+        0, "-ts 31,0 <>\n");
+    expect("run --json --kv r8/r4 %M/llama-gpu -m %M/model.gguf -c 4096 -ngl 16 2>&1", 0,
+           "\"layers\":15,\"gpu_layers\":15,\"arguments\":\"-dev QUIRE0,Vulkan0 -ngl 999 -ts 15,16\"");
+    expect("run --env %M/llama-gpu -m %M/model.gguf -c 4096 -ngl 16 2>&1", 0,
+           "the program needs these in place of its own arguments: -dev QUIRE0,Vulkan0 -ngl 999 -ts 15,16\n");
+    expect("run %M/llama-gpu -m %M/model.gguf -c 4096 -ngl 99 2>&1", 0,
+           "nothing is saved, because all layers are on the GPU, and their cache with them\nstarted: -m ");
+    expect("run %M/llama-gpu -m %M/model.gguf -ngl 16 2>&1", 0, "with -c N, Quire has the layers");
+    expect("run %M/llama-gpu -m %M/model.gguf -c 4096 2>&1", 0, "without -ngl llama.cpp itself chooses");
+    for (size_t i = 0; i < sizeof no_gpu / sizeof no_gpu[0]; i++) {
+        snprintf(line, sizeof line, "run %%M/llama-%s -m %%M/model.gguf -c 4096 -ngl 16 2>&1", no_gpu[i]);
+        expect(line, 0, "the KV cache of 4096 tokens takes ");
+        expect(line, 0, "model.gguf -c 4096 -ngl 16 <>\n");
+    }
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -206,9 +283,17 @@ static void test_profile_beside(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_line),  cmocka_unit_test(test_environment),    cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_hosts), cmocka_unit_test(test_profile_beside), cmocka_unit_test(test_default),
-        cmocka_unit_test(test_fit),   cmocka_unit_test(test_window_layers),  cmocka_unit_test(test_declared),
+        cmocka_unit_test(test_line),
+        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_profile_beside),
+        cmocka_unit_test(test_default),
+        cmocka_unit_test(test_architectures),
+        cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_window_layers),
+        cmocka_unit_test(test_declared),
+        cmocka_unit_test(test_gpu),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

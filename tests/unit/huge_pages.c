@@ -213,7 +213,8 @@ static uint32_t n_left;
 static int collapse_and_drop(void *region, size_t os_page)
 {
     scene *s = meanwhile;
-    if (!s) return 0; /* a system that refuses or is slow here would not be asked for the region that the test is about */
+    if (!s)
+        return 0; /* a system that refuses or is slow here would not be asked for the region that the test is about */
     for (uint32_t i = 0; i < s->n - n_left; i++) quire_page_drop(&s->pages, s->page[i]);
     memmove(s->page, s->page + s->n - n_left, sizeof *s->page * n_left);
     s->n = n_left;

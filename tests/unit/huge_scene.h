@@ -118,7 +118,8 @@ static scene *open_scene(size_t page_bytes, quire_collapse_fn *collapse)
     s->layout.bytes = page_bytes;
     KIT_REQUIRE(!quire_pages_add(&s->pages, &s->layout));
     s->c = s->pages.classes;
-    n_asked = n_refused = 0;
+    n_asked = 0;
+    n_refused = 0;
     answer = 0;
     return s;
 }

@@ -18,6 +18,7 @@ static void become(const child *c, int out)
             setenv(v->name, v->value, 1);
         else
             unsetenv(v->name);
+    if (c->seconds) alarm(c->seconds); /* goes on after execv */
     /* argv of execv is not const for reasons of history */
     execv(c->argv[0], (char *const *)(void *)(size_t)c->argv);
     _exit(127);

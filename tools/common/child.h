@@ -17,6 +17,7 @@ typedef struct child {
     /* For every piece of its output, stdout and stderr together; may be NULL. */
     void (*output)(void *ctx, const char *text, size_t n);
     void *ctx;
+    unsigned seconds; /* after so many it is ended; 0: never */
 } child;
 
 /* Its exit status, 128 + the signal that ended it, or -1: it could not be started. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * GGUF: magic, u32 version, u64 number of tensors, u64 number of entries; an entry is a string (u64 length, bytes), a u32
- * type and a value; an array is u32 type, u64 count, values. All little-endian, nothing aligned.
+ * type and a value; an array is u32 type, u64 count, values. Then for each tensor its name, u32 number of dimensions, u64
+ * dimensions, u32 type, u64 offset; then, aligned, the weights. All little-endian, nothing else aligned.
  */
 #include "files/gguf.h"
 
@@ -170,24 +171,32 @@ static void read_rope(gguf_facts *f, const char *prefix, entry *e)
         next_value(e, &f->rope_scaling_original);
 }
 
-#define NUMBERS(X)                                        \
-    X("block_count", block_count)                         \
-    X("context_length", context_length)                   \
-    X("embedding_length", embedding_length)               \
-    X("nextn_predict_layers", nextn_predict_layers)       \
-    X("full_attention_interval", full_attention_interval) \
-    X("attention.key_length", key_length)                 \
-    X("attention.value_length", value_length)             \
-    X("attention.key_length_swa", key_length_swa)         \
-    X("attention.value_length_swa", value_length_swa)     \
-    X("attention.key_length_mla", key_length_mla)         \
-    X("attention.value_length_mla", value_length_mla)     \
-    X("attention.sliding_window", sliding_window)         \
-    X("attention.shared_kv_layers", shared_kv_layers)
-#define LISTS(X)                                \
-    X("attention.head_count", head_count)       \
-    X("attention.head_count_kv", head_count_kv) \
-    X("attention.sliding_window_pattern", window_pattern)
+#define NUMBERS(X)                                            \
+    X("block_count", block_count)                             \
+    X("context_length", context_length)                       \
+    X("embedding_length", embedding_length)                   \
+    X("nextn_predict_layers", nextn_predict_layers)           \
+    X("full_attention_interval", full_attention_interval)     \
+    X("leading_dense_block_count", leading_dense_block_count) \
+    X("num_loops", num_loops)                                 \
+    X("attention.key_length", key_length)                     \
+    X("attention.value_length", value_length)                 \
+    X("attention.key_length_swa", key_length_swa)             \
+    X("attention.value_length_swa", value_length_swa)         \
+    X("attention.key_length_mla", key_length_mla)             \
+    X("attention.value_length_mla", value_length_mla)         \
+    X("attention.sliding_window", sliding_window)             \
+    X("attention.shared_kv_layers", shared_kv_layers)         \
+    X("attention.indexer.key_length", indexer_key_length)     \
+    X("attention.indexer.top_k", indexer_top_k)
+#define LISTS(X)                                          \
+    X("feed_forward_length", feed_forward_length)         \
+    X("attention.head_count", head_count)                 \
+    X("attention.head_count_kv", head_count_kv)           \
+    X("attention.sliding_window_pattern", window_pattern) \
+    X("attention.recurrent_layers", recurrent_layers)     \
+    X("attention.indexer.types", indexer_types)           \
+    X("attention.compress_ratios", compress_ratios)
 
 /* Returns the name of a key whose value is not what it should be, or NULL. */
 static const char *read_fact(gguf_facts *f, const char *prefix, entry *e)
@@ -212,13 +221,13 @@ static bool refuse(char *message, size_t size, const char *what, const char *mor
     return false;
 }
 
-static bool read_head(gguf_facts *f, cursor *c, uint64_t *n_entries)
+static bool read_head(uint32_t *version, cursor *c, uint64_t *n_tensors, uint64_t *n_entries)
 {
     const uint8_t *magic;
-    uint64_t version, n_tensors;
-    if (!take(c, 4, &magic) || memcmp(magic, "GGUF", 4) || !take_number(c, 4, &version)) return false;
-    f->version = (uint32_t)version;
-    return take_number(c, 8, &n_tensors) && take_number(c, 8, n_entries);
+    uint64_t number;
+    if (!take(c, 4, &magic) || memcmp(magic, "GGUF", 4) || !take_number(c, 4, &number)) return false;
+    *version = (uint32_t)number;
+    return take_number(c, 8, n_tensors) && take_number(c, 8, n_entries);
 }
 
 /* The architecture, which begins the keys of the rest, usually comes first, but need not. */
@@ -238,11 +247,12 @@ static bool read_names(gguf_facts *f, cursor c, uint64_t n_entries)
 bool gguf_read(gguf_facts *out, const uint8_t *bytes, size_t n, char *message, size_t size)
 {
     cursor c = {bytes, bytes + n};
-    uint64_t n_entries;
+    uint64_t n_entries, n_tensors;
     char prefix[sizeof out->arch + 1];
     entry e;
     *out = (gguf_facts){.version = 0};
-    if (!read_head(out, &c, &n_entries)) return refuse(message, size, "the file is not a GGUF file", "");
+    if (!read_head(&out->version, &c, &n_tensors, &n_entries))
+        return refuse(message, size, "the file is not a GGUF file", "");
     if (out->version != 2 && out->version != 3)
         return refuse(message, size, "the file has an unknown GGUF version",
                       " (versions 2 and 3 are supported)");
@@ -255,5 +265,77 @@ bool gguf_read(gguf_facts *out, const uint8_t *bytes, size_t n, char *message, s
         const char *wrong = read_fact(out, prefix, &e);
         if (wrong) return refuse(message, size, "the metadata has no usable value for ", wrong);
     }
+    return true;
+}
+
+/* ------------------------------------------------------------------- weights */
+
+enum { MAX_DIMENSIONS = 4, DEFAULT_ALIGNMENT = 32 };
+
+typedef struct tensor {
+    text name;
+    uint64_t ne[MAX_DIMENSIONS], offset;
+} tensor;
+
+static bool take_tensor(cursor *c, tensor *t)
+{
+    uint64_t n, type;
+    *t = (tensor){.offset = 0};
+    if (!take_text(c, &t->name) || !take_number(c, 4, &n) || n > MAX_DIMENSIONS) return false;
+    for (uint64_t i = 0; i < n; i++)
+        if (!take_number(c, 8, &t->ne[i])) return false;
+    return take_number(c, 4, &type) && take_number(c, 8, &t->offset);
+}
+
+static bool begins(const text *t, const char *prefix)
+{
+    size_t n = strlen(prefix);
+    return t->n >= n && !memcmp(t->bytes, prefix, n);
+}
+
+/* The number in "blk.N."; GGUF_MAX_LAYERS: there is none. */
+static uint32_t layer_of(const text *name)
+{
+    uint32_t layer = 0;
+    uint64_t i = 4;
+    if (!begins(name, "blk.")) return GGUF_MAX_LAYERS;
+    for (; i < name->n && name->bytes[i] >= '0' && name->bytes[i] <= '9' && layer < GGUF_MAX_LAYERS; i++)
+        layer = 10 * layer + (name->bytes[i] - '0');
+    return i > 4 && i < name->n && name->bytes[i] == '.' && layer < GGUF_MAX_LAYERS ? layer : GGUF_MAX_LAYERS;
+}
+
+static void add_tensor(gguf_weights *w, const tensor *t, uint64_t bytes)
+{
+    uint32_t layer = layer_of(&t->name);
+    if (layer < GGUF_MAX_LAYERS) w->layer[layer] += (double)bytes;
+    if (begins(&t->name, "output.") || begins(&t->name, "output_norm")) w->output += (double)bytes;
+    if (begins(&t->name, "output.weight")) w->has_output = true;
+    if (begins(&t->name, "token_embd.weight")) {
+        w->embedding += (double)bytes;
+        w->n_tokens = t->ne[1] < UINT32_MAX ? (uint32_t)t->ne[1] : 0;
+    }
+}
+
+/* The sizes are the distances of the offsets, so that types need not be known. */
+bool gguf_add_weights(gguf_weights *out, const uint8_t *bytes, size_t n, uint64_t file_bytes)
+{
+    cursor c = {bytes, bytes + n};
+    uint64_t n_entries, n_tensors;
+    uint32_t version, alignment = DEFAULT_ALIGNMENT;
+    entry e;
+    tensor t, last = {.offset = 0};
+    if (!read_head(&version, &c, &n_tensors, &n_entries)) return false;
+    for (; n_entries; n_entries--) {
+        if (!take_entry(&c, &e)) return false;
+        if (key_is(&e, "general.", "alignment") && (!next_value(&e, &alignment) || !alignment)) return false;
+    }
+    for (uint64_t i = 0; i < n_tensors; i++, last = t) {
+        if (!take_tensor(&c, &t) || (i && t.offset < last.offset)) return false;
+        if (i) add_tensor(out, &last, t.offset - last.offset);
+    }
+    uint64_t data = ((uint64_t)(c.at - bytes) + alignment - 1) / alignment * alignment;
+    if (!n_tensors) return true; /* the first part may have only metadata */
+    if (data > file_bytes || last.offset > file_bytes - data) return false;
+    add_tensor(out, &last, file_bytes - data - last.offset);
     return true;
 }

@@ -50,13 +50,21 @@ static uint64_t number(const char *value, uint64_t most, uint64_t otherwise)
     return (uint64_t)n < most ? (uint64_t)n : most;
 }
 
+/* LLAMA_ARG_KV_OFFLOAD=0, or LLAMA_ARG_NO_KV_OFFLOAD with any value, unless the line says otherwise. */
+static bool is_kept_by_variable(const line *l, const char *const offload[2])
+{
+    const char *value = getenv("LLAMA_ARG_KV_OFFLOAD");
+    bool off = is_any(value, "0", "off") || is_any(value, "false", "disabled");
+    return (off || getenv("LLAMA_ARG_NO_KV_OFFLOAD")) && !has_switch(l, offload, NULL, NULL);
+}
+
 /* Arguments with which llama.cpp keeps the cache away from every device, or in plain memory (docs/llama.cpp.md). */
 static const char *find_obstacle(const line *l)
 {
     static const char *const no_offload[] = {"-nkvo", "--no-kv-offload"}, *const offload[] = {"-kvo",
                                                                                               "--kv-offload"};
     if (is_any(argument(l, "-fa", "--flash-attn", "LLAMA_ARG_FLASH_ATTN"), "off", "0")) return "-fa off";
-    if (has_switch(l, no_offload, offload, NULL)) return "-nkvo";
+    if (has_switch(l, no_offload, offload, NULL) || is_kept_by_variable(l, offload)) return "-nkvo";
     if (is_any(argument(l, "-ngl", "--n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS"), "0", "0") ||
         is_any(argument(l, "-ngl", "--gpu-layers", NULL), "0", "0"))
         return "-ngl 0";

@@ -20,56 +20,36 @@ enum { SHORT_CONTEXT = 4096 };
 
 /* ------------------------------------------------------------------- windows */
 
-/*
- * Which layers have a window is in the code of llama.cpp, not in most files: of every `period` layers all but the last
- * one, or but the first one. Architectures that are not listed have windows only if the file lists them layer by layer.
- */
-static const struct window_rule {
-    const char *arch;
-    uint32_t period, window; /* window: where the file gives none */
-    bool first_is_full;
-} window_rules[] = {
-    {"gemma2", 2, 4096, false},  {"gemma3", 6, 0, false},      {"gemma3n", 5, 0, false},
-    {"gemma4", 0, 0, false},     {"cohere2", 4, 0, false},     {"cohere2moe", 4, 0, true},
-    {"gpt-oss", 2, 0, false},    {"olmo2", 4, 0, false},       {"exaone4", 4, 0, false},
-    {"exaone-moe", 4, 0, false}, {"smallthinker", 4, 0, true}, {"afmoe", 4, 0, false},
-    {"mellum", 4, 0, false},     {"plamo3", 8, 0, false},      {"llama4", 4, 8192, false},
-};
-
-static const struct window_rule *find_rule(const char *arch)
-{
-    for (size_t i = 0; i < sizeof window_rules / sizeof window_rules[0]; i++)
-        if (!strcmp(arch, window_rules[i].arch)) return &window_rules[i];
-    return NULL;
-}
-
-static uint32_t window_of(const gguf_facts *f, uint32_t layer)
-{
-    const struct window_rule *rule = find_rule(f->arch);
-    uint32_t window = f->sliding_window ? f->sliding_window : rule ? rule->window : 0;
-    if (!window || (!rule && f->window_pattern.n < 2)) return 0;
-    if (f->window_pattern.n > 1)
-        return layer < f->window_pattern.n && f->window_pattern.value[layer] ? window : 0;
-    uint32_t period = f->window_pattern.n ? f->window_pattern.value[0] : rule->period;
-    if (!period) return 0;
-    bool is_full = rule->first_is_full ? layer % period == 0 : layer % period == period - 1;
-    return is_full ? 0 : window;
-}
-
-/* -------------------------------------------------------------------- layers */
-
 static uint32_t value_at(const gguf_list *list, uint32_t layer)
 {
     if (list->n == 1) return list->value[0];
     return layer < list->n ? list->value[layer] : 0;
 }
 
-/* Layers that are recurrent, or that read the cache of another one, keep none. */
-static bool keeps_rows(const gguf_facts *f, uint32_t layer, uint32_t n_layers)
+static uint32_t window_of(const gguf_facts *f, const arch_rule *a, uint32_t layer, uint32_t n_layers)
 {
-    uint32_t every = f->full_attention_interval;
-    if (every && (layer + 1) % every) return false;
-    if (!strcmp(f->arch, "gemma3n")) return layer < 20;
+    const gguf_list *pattern = &f->window_pattern;
+    uint32_t window = f->sliding_window ? f->sliding_window : a->window;
+    if (!window || (a->only_layers && n_layers != a->only_layers)) return 0;
+    if (a->fixed_window) window = a->fixed_window;
+    if (a->all_windows) return window;
+    if (pattern->n > 1) return value_at(pattern, layer) ? window : 0;
+    uint32_t period = pattern->n && a->period ? pattern->value[0] : a->period;
+    if (!period) return 0;
+    bool is_full = a->first_is_full ? layer % period == 0 : layer % period == period - 1;
+    return is_full ? 0 : window;
+}
+
+/* -------------------------------------------------------------------- layers */
+
+/* Layers that are recurrent, or that read the cache of another one, keep none. */
+static bool keeps_rows(const gguf_facts *f, const arch_rule *a, uint32_t layer, uint32_t n_layers)
+{
+    uint32_t every = f->full_attention_interval ? f->full_attention_interval : a->interval;
+    if (f->recurrent_layers.n > 1 ? value_at(&f->recurrent_layers, layer) != 0 : every && (layer + 1) % every)
+        return false;
+    if (a->ffn_keeps_none && value_at(&f->feed_forward_length, layer)) return false;
+    if (a->n_own) return layer < a->n_own;
     return !f->shared_kv_layers || layer + f->shared_kv_layers < n_layers;
 }
 
@@ -78,19 +58,55 @@ static uint32_t pick(uint32_t special, uint32_t usual, uint32_t otherwise)
     return special ? special : usual ? usual : otherwise;
 }
 
-static bool fill_layer(quire_layer *l, const gguf_facts *f, uint32_t layer, uint32_t n_layers)
+static bool fill_layer(quire_layer *l, const gguf_facts *f, const arch_rule *a, uint32_t layer,
+                       uint32_t n_layers)
 {
     uint32_t n_heads = value_at(&f->head_count, layer);
     uint32_t n_kv = f->head_count_kv.n ? value_at(&f->head_count_kv, layer) : n_heads;
-    if (!n_heads || !n_kv || !keeps_rows(f, layer, n_layers)) return false;
-    uint32_t window = window_of(f, layer), d = f->embedding_length / n_heads;
+    if (!n_heads || !n_kv || !keeps_rows(f, a, layer, n_layers)) return false;
+    uint32_t window = window_of(f, a, layer, n_layers), d = f->embedding_length / n_heads;
     *l = (quire_layer){.n_q_heads = n_heads,
                        .n_kv_heads = n_kv,
                        .d_k = pick(window ? f->key_length_swa : 0, f->key_length, d),
                        .d_v = pick(window ? f->value_length_swa : 0, f->value_length, d),
-                       .v_in_k = f->key_length_mla && f->value_length_mla,
+                       .v_in_k = a->k_only || (f->key_length_mla && f->value_length_mla),
                        .window = window};
     return l->d_k && l->d_v;
+}
+
+/* ---------------------------------------------------------- caches of indexers */
+
+/* From this context on, GLM's files that list no indexers have one in the first layer, in the second, and in each fourth after it. */
+enum { GLM_LONG_CONTEXT = 1048576 };
+
+static bool has_index(const gguf_facts *f, const arch_rule *a, uint32_t layer)
+{
+    switch (a->index) {
+    case INDEX_ALL: return true;
+    case INDEX_LATER: return layer >= f->leading_dense_block_count;
+    case INDEX_COMPRESSED: return value_at(&f->compress_ratios, layer) == 4;
+    case INDEX_LISTED:
+        if (f->indexer_types.n) return value_at(&f->indexer_types, layer) != 0;
+        return f->context_length < GLM_LONG_CONTEXT || layer < 2 || layer % 4 == 2;
+    default: return false;
+    }
+}
+
+static void fill_extras(model *m, const gguf_facts *f, const arch_rule *a)
+{
+    model_extra *index = &m->extras[0], *fine = &m->extras[1], *coarse = &m->extras[2];
+    *index = (model_extra){.row = f->indexer_key_length, .ratio = a->index == INDEX_COMPRESSED ? 4 : 1};
+    *fine = (model_extra){.row = f->key_length, .ratio = 4};
+    *coarse = (model_extra){.row = f->key_length, .ratio = 128};
+    if (a->index == INDEX_LATER) index->row += m->layers[0].d_v;
+    for (uint32_t i = 0; i < m->n_layers; i++) {
+        m->is_plain[i] = m->kind == ARCH_PLAIN || (a->index_is_plain && has_index(f, a, i));
+        if (!m->has_kv[i]) continue;
+        index->n_layers += index->row && has_index(f, a, i);
+        if (a->index != INDEX_COMPRESSED) continue;
+        fine->n_layers += value_at(&f->compress_ratios, i) == 4;
+        coarse->n_layers += value_at(&f->compress_ratios, i) == 128;
+    }
 }
 
 /* A factor of 1 and the type "none" change nothing. Files may give a factor without a type, which is linear then. */
@@ -116,26 +132,35 @@ const char *model_rope_text(char *text, const model *m)
 
 bool model_from_facts(model *m, const gguf_facts *f, char *message, size_t size)
 {
+    const arch_rule *a = arch_find(f->arch);
     quire_layer some = {0};
-    *m = (model){.context = f->context_length};
+    *m = (model){.context = f->context_length, .n_blocks = f->block_count};
+    if (!a->only_if_shared || f->shared_kv_layers || (a->n_own && f->block_count > a->n_own))
+        m->kind = a->kind, m->note = a->note;
     fill_rope(m, f);
     memcpy(m->arch, f->arch, sizeof m->arch);
     memcpy(m->name, f->name, sizeof m->name);
     if (f->block_count > f->nextn_predict_layers) m->n_layers = f->block_count - f->nextn_predict_layers;
+    uint32_t n_once =
+        m->n_layers; /* llama.cpp may run all of them several times, each time with rows of their own */
+    if (f->num_loops > 1 && n_once <= GGUF_MAX_LAYERS && f->num_loops <= GGUF_MAX_LAYERS)
+        m->n_layers *= f->num_loops;
     if (!m->n_layers || m->n_layers > GGUF_MAX_LAYERS) {
         snprintf(message, size, "it has %u layers", m->n_layers);
         return false;
     }
     for (uint32_t i = 0; i < m->n_layers; i++)
-        if ((m->has_kv[i] = fill_layer(&m->layers[i], f, i, m->n_layers))) {
+        if ((m->has_kv[i] = m->kind != ARCH_NONE && fill_layer(&m->layers[i], f, a, i % n_once, n_once))) {
             some = m->layers[i];
             m->n_kv_layers++;
             m->n_window_layers += some.window > 0;
         }
     for (uint32_t i = 0; i < m->n_layers; i++)
         if (!m->has_kv[i]) m->layers[i] = some;
+    fill_extras(m, f, a);
     if (!m->n_kv_layers)
-        snprintf(message, size, "it is a model of the architecture %s without a KV cache", m->arch);
+        snprintf(message, size, "it is a model of the architecture %s without a KV cache%s%s", m->arch,
+                 m->note ? ": " : "", m->note ? m->note : "");
     return m->n_kv_layers;
 }
 
@@ -149,45 +174,67 @@ quire_geometry model_geometry(const model *m)
 
 /* ---------------------------------------------------------------------- file */
 
-/* name-00001-of-00003.gguf: all three. */
-static uint64_t parts_bytes(const char *path, uint64_t first)
+typedef struct mapping {
+    uint8_t *bytes; /* NULL: none */
+    size_t n;
+    uint64_t file_bytes;
+} mapping;
+
+/* bytes NULL: `why` says why. */
+static mapping map_metadata(const char *path, char *why, size_t size)
+{
+    struct stat s;
+    mapping m = {.bytes = NULL};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool is_file = fd >= 0 && !fstat(fd, &s) && S_ISREG(s.st_mode);
+    snprintf(why, size, "%s", fd < 0 ? strerror(errno) : is_file ? "it cannot be read" : "it is not a file");
+    if (is_file) m.file_bytes = (uint64_t)s.st_size;
+    m.n = m.file_bytes < MAX_METADATA ? (size_t)m.file_bytes : MAX_METADATA;
+    void *bytes = m.n ? mmap(NULL, m.n, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    if (fd >= 0) close(fd);
+    if (bytes != MAP_FAILED) m.bytes = bytes;
+    return m;
+}
+
+static bool add_weights(model *m, const mapping *part)
+{
+    m->file_bytes += part->file_bytes;
+    return gguf_add_weights(&m->weights, part->bytes, part->n, part->file_bytes);
+}
+
+/* name-00001-of-00003.gguf: all three. false: not all weights are known. */
+static bool add_parts(model *m, const char *path)
 {
     unsigned part, n_parts;
-    char other[4096];
-    struct stat s;
+    char other[4096], why[64];
     size_t n = strlen(path);
+    bool all = true;
     if (n < 20 || n >= sizeof other || sscanf(path + n - 20, "-%5u-of-%5u.gguf", &part, &n_parts) != 2)
-        return first;
-    uint64_t bytes = first;
+        return true;
     for (unsigned i = 1; i <= n_parts && i <= 9999; i++) {
         snprintf(other, sizeof other, "%.*s-%05u-of-%05u.gguf", (int)(n - 20), path, i, n_parts % 100000);
-        if (i != part && !stat(other, &s)) bytes += (uint64_t)s.st_size;
+        if (i == part) continue;
+        mapping more = map_metadata(other, why, sizeof why);
+        all &= more.bytes && add_weights(m, &more);
+        if (more.bytes) munmap(more.bytes, more.n);
     }
-    return bytes;
+    return all;
 }
 
 bool model_open(model *m, const char *path, char *message, size_t size)
 {
     char why[256];
-    struct stat s;
     static gguf_facts facts; /* large; one file at a time */
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &s) || !S_ISREG(s.st_mode)) {
-        snprintf(message, size, "%s: %s", path, fd < 0 ? strerror(errno) : "it is not a file");
-        if (fd >= 0) close(fd);
-        return false;
-    }
-    size_t n = (uint64_t)s.st_size < MAX_METADATA ? (size_t)s.st_size : MAX_METADATA;
-    void *bytes = n ? mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
-    close(fd);
-    snprintf(why, sizeof why, "it cannot be read");
-    bool right = bytes != MAP_FAILED && gguf_read(&facts, bytes, n, why, sizeof why) &&
+    mapping file = map_metadata(path, why, sizeof why);
+    bool right = file.bytes && gguf_read(&facts, file.bytes, file.n, why, sizeof why) &&
                  model_from_facts(m, &facts, why, sizeof why);
-    if (bytes != MAP_FAILED) munmap(bytes, n);
-    if (right)
-        m->file_bytes = parts_bytes(path, (uint64_t)s.st_size);
-    else
+    if (!right) {
         snprintf(message, size, "%s: %s", path, why);
+    } else {
+        bool known = add_weights(m, &file);
+        if (!add_parts(m, path) || !known) m->weights = (gguf_weights){.n_tokens = 0};
+    }
+    if (file.bytes) munmap(file.bytes, file.n);
     return right;
 }
 
@@ -204,7 +251,7 @@ quire_status model_plan_create(model_plan *out, const model *m, const char *poli
                                const quire_profile *profile, char *why, size_t size)
 {
     static quire_layer flat[GGUF_MAX_LAYERS]; /* large */
-    model_plan p = {NULL, NULL};
+    model_plan p = {NULL, NULL, false};
     quire_geometry any = {.size = sizeof(quire_geometry),
                           .n_layers = 1,
                           .n_q_heads = 8,
@@ -232,12 +279,12 @@ void model_plan_destroy(model_plan *p)
 {
     quire_plan_destroy(p->plan);
     quire_plan_destroy(p->flat);
-    *p = (model_plan){NULL, NULL};
+    *p = (model_plan){NULL, NULL, false};
 }
 
 bool model_profile_fits(const model *m, const quire_profile *profile)
 {
-    model_plan plan = {NULL, NULL};
+    model_plan plan = {NULL, NULL, false};
     quire_status status = model_plan_create(&plan, m, "c:r8/r8", profile, NULL, 0);
     model_plan_destroy(&plan);
     return status != QUIRE_EMISMATCH;
@@ -258,11 +305,20 @@ static double f16_bytes(const quire_layer *l)
     return 2.0 * l->n_kv_heads * (l->d_k + (l->v_in_k ? 0 : l->d_v));
 }
 
-static double token_bytes(const model *m, const quire_plan *plan, uint32_t layer)
+static double token_bytes(const model *m, const model_plan *p, const quire_plan *plan, uint32_t layer)
 {
     quire_plan_layer info = {.size = sizeof info};
-    if (!plan || quire_plan_layer_info(plan, layer, &info)) return f16_bytes(&m->layers[layer]);
+    bool is_plain = m->is_plain[layer] && !(p && p->is_host);
+    if (!plan || is_plain || quire_plan_layer_info(plan, layer, &info)) return f16_bytes(&m->layers[layer]);
     return info.bytes_per_token;
+}
+
+/* Of one cell in all layers that have it. */
+static double extra_bytes(const model_extra *e, const model_plan *p)
+{
+    quire_plan_layer info = {.size = sizeof info};
+    if (!p || !p->is_host || quire_plan_layer_info(p->plan, 0, &info)) return 2.0 * e->n_layers * e->row;
+    return (double)e->n_layers * (double)quire_codec_row_bytes(info.k, e->row);
 }
 
 static uint64_t in_steps(uint64_t cells)
@@ -280,22 +336,50 @@ static uint64_t layer_cells(uint32_t window, const model_use *use)
     return some < all ? in_steps(some) : all;
 }
 
-/* Whether the device takes this layer for one without a window. */
-static bool looks_full(uint32_t window, const model_use *use)
+static bool has_full(const model *m)
+{
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        if (m->has_kv[i] && !m->layers[i].window) return true;
+    return false;
+}
+
+/* Whether the device takes this layer for one without a window: it compares it with those that have none. */
+static bool looks_full(const model *m, uint32_t window, const model_use *use)
 {
     uint64_t all = in_steps(use->tokens);
-    return !window || (all > SHORT_CONTEXT && layer_cells(window, use) == all);
+    return !window || !has_full(m) || (all > SHORT_CONTEXT && layer_cells(window, use) == all);
+}
+
+double model_kv_bytes_from(const model *m, const model_plan *p, const model_use *use, uint32_t first)
+{
+    double bytes = 0;
+    for (uint32_t i = first; i < m->n_layers; i++) {
+        uint32_t window = m->layers[i].window;
+        const quire_plan *plan = !p ? NULL : window && looks_full(m, window, use) ? p->flat : p->plan;
+        if (m->has_kv[i]) bytes += token_bytes(m, p, plan, i) * (double)layer_cells(window, use);
+    }
+    /* Which layers have one is not known here: they are taken as spread evenly. */
+    double share = m->n_layers ? (double)(m->n_layers - first) / m->n_layers : 0;
+    for (const model_extra *e = m->extras; e < m->extras + MODEL_EXTRAS; e++)
+        if (e->n_layers)
+            bytes += share * extra_bytes(e, p) *
+                     (double)in_steps((in_steps(use->tokens) + e->ratio - 1) / e->ratio);
+    return use->is_shared ? bytes : bytes * use->sequences;
 }
 
 double model_kv_bytes(const model *m, const model_plan *p, const model_use *use)
 {
-    double bytes = 0;
-    for (uint32_t i = 0; i < m->n_layers; i++) {
-        uint32_t window = m->layers[i].window;
-        const quire_plan *plan = !p ? NULL : window && looks_full(window, use) ? p->flat : p->plan;
-        if (m->has_kv[i]) bytes += token_bytes(m, plan, i) * (double)layer_cells(window, use);
+    return model_kv_bytes_from(m, p, use, 0);
+}
+
+void model_cut(model *m, uint32_t first)
+{
+    for (uint32_t i = first; i < m->n_layers; i++) {
+        if (!m->has_kv[i]) continue;
+        m->has_kv[i] = false;
+        m->n_kv_layers--;
+        m->n_window_layers -= m->layers[i].window > 0;
     }
-    return use->is_shared ? bytes : bytes * use->sequences;
 }
 
 uint64_t model_kv_tokens(const model *m, const model_plan *p, const model_use *use, double bytes)
@@ -313,19 +397,16 @@ uint64_t model_kv_tokens(const model *m, const model_plan *p, const model_use *u
     return low * CELL_STEP;
 }
 
-static bool has_growing(const model *m)
-{
-    for (uint32_t i = 0; i < m->n_layers; i++)
-        if (m->has_kv[i] && !m->layers[i].window) return true;
-    return false;
-}
-
 double model_kv_token_bytes(const model *m, const model_plan *p)
 {
-    bool growing = has_growing(m);
+    bool full = has_full(m),
+         growing = full || m->extras[0].n_layers || m->extras[1].n_layers || m->extras[2].n_layers;
+    const quire_plan *plan = !p ? NULL : full ? p->plan : p->flat;
     double bytes = 0;
     for (uint32_t i = 0; i < m->n_layers; i++)
-        if (m->has_kv[i] && growing == !m->layers[i].window) bytes += token_bytes(m, p ? p->plan : NULL, i);
+        if (m->has_kv[i] && growing == !m->layers[i].window) bytes += token_bytes(m, p, plan, i);
+    for (const model_extra *e = m->extras; e < m->extras + MODEL_EXTRAS; e++)
+        if (e->n_layers) bytes += extra_bytes(e, p) / e->ratio;
     return bytes;
 }
 

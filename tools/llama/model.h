@@ -6,11 +6,21 @@
 #include <quire/quire.h>
 
 #include "files/gguf.h"
+#include "llama/arch.h"
 
 #include <stdbool.h>
 
+/* Caches beside those of attention, stored as the host declares them: the keys of an indexer, compressed rows. */
+typedef struct model_extra {
+    uint32_t n_layers, row; /* values per cell */
+    uint32_t ratio;         /* tokens per cell */
+} model_extra;
+enum { MODEL_EXTRAS = 3 };
+
 typedef struct model {
     char arch[64], name[128];
+    arch_kind kind;
+    const char *note;    /* about its cache, or NULL */
     uint64_t file_bytes; /* of all parts of a model in several files */
     uint32_t context;    /* the longest it was trained for; 0: the file does not say */
     /* RoPE scaling in the file, by which it reaches that context: rope_type is empty if there is none. Numbers that the
@@ -18,9 +28,13 @@ typedef struct model {
     char rope_type[16];
     double rope_factor;
     uint32_t rope_original;
+    uint32_t n_blocks;    /* as the file counts layers: with those for prediction */
+    gguf_weights weights; /* all 0: the file does not tell them */
     uint32_t n_layers, n_kv_layers, n_window_layers; /* the last two have a cache */
     quire_layer layers[GGUF_MAX_LAYERS];
-    bool has_kv[GGUF_MAX_LAYERS]; /* others have the shape of one that has, so that a plan can be made */
+    bool has_kv[GGUF_MAX_LAYERS];   /* others have the shape of one that has, so that a plan can be made */
+    bool is_plain[GGUF_MAX_LAYERS]; /* stored as without Quire under every policy */
+    model_extra extras[MODEL_EXTRAS];
 } model;
 
 /* false: message has one sentence, with the path. */
@@ -55,6 +69,7 @@ typedef struct model_use {
 typedef struct model_plan {
     quire_plan *plan;
     quire_plan *flat; /* for that case: no layer has a window; NULL: none has one in `plan` either */
+    bool is_host;     /* it stands for a type that the host is told to use, by which it stores everything */
 } model_plan;
 
 /* m NULL: of any model, for checking the policy alone. Fails as quire_plan_create() does, and `why` has its sentence. */
@@ -70,6 +85,10 @@ bool model_plan_is_calibrated(const model_plan *p);
 
 /* Bytes of a full cache, window layers included. */
 double model_kv_bytes(const model *m, const model_plan *p, const model_use *use);
+/* Of the layers from `first` on. */
+double model_kv_bytes_from(const model *m, const model_plan *p, const model_use *use, uint32_t first);
+/* Layers from `first` on are another device's: they have no cache for all that is counted here. */
+void model_cut(model *m, uint32_t first);
 /* The largest use->tokens for which the cache takes at most so many bytes: a multiple of 256, at most 2^31. */
 uint64_t model_kv_tokens(const model *m, const model_plan *p, const model_use *use, double bytes);
 /* Bytes of one more token, and bits per value, in the layers that grow with the context (in all, if none does). */

@@ -39,11 +39,13 @@ static bool fill_row(plan_table *t, plan_row *r, const plan_listed *what, char *
     quire_status status = model_plan_create(&r->plan, m, what->policy, t->profile, why, size);
     if (status) return what->stock;
     r->listed = what;
+    r->plan.is_host = what->stock != NULL;
     r->bits = model_kv_bits(m, &r->plan);
     r->bits_all = model_kv_bits_all(m, &r->plan, &t->use);
     r->kv_bytes = model_kv_bytes(m, &r->plan, &t->use);
     r->token_bytes = model_kv_token_bytes(m, &r->plan);
     r->in_memory = model_kv_tokens(m, &r->plan, &t->use, t->best.room);
+    if (t->o.vram && t->gpu.tokens < r->in_memory) r->in_memory = t->gpu.tokens;
     r->fits = r->kv_bytes <= t->best.room;
     return true;
 }
@@ -110,10 +112,12 @@ char *plan_line(const plan_table *t)
     size_t size;
     FILE *to = t->line_tokens ? open_memstream(&line, &size) : NULL;
     if (!to) return NULL;
-    fprintf(to, "quire run --kv %s -- llama-server -m ", t->best.policy);
+    if (t->best.policy) fprintf(to, "quire run --kv %s -- ", t->best.policy);
+    fprintf(to, "llama-server -m ");
     put_path(to, t->o.path);
     fprintf(to, " -c %llu -np %llu", (unsigned long long)(t->line_tokens * t->o.parallel),
             (unsigned long long)t->o.parallel);
+    if (t->o.vram) fprintf(to, " -ngl %u", t->gpu.ngl);
     return fclose(to) ? NULL : line;
 }
 
@@ -136,10 +140,35 @@ static int find_profile(plan_table *t)
     return TOOL_OK;
 }
 
+/* Layers of the GPU need no RAM: neither for their weights nor for their cache. */
+static int divide(plan_table *t)
+{
+    model *m = &t->model;
+    plan_gpu *g = &t->gpu;
+    double bytes = (double)t->o.vram;
+    if (!t->o.vram) return TOOL_OK;
+    if (!vram_is_known(m))
+        return tool_failed("plan", "%s: the sizes of its weights cannot be read, which --vram needs",
+                           t->o.path);
+    g->ngl = vram_layers(m, &t->use, bytes);
+    g->need = vram_need_of(m, &t->use, g->ngl);
+    /* Without layers there, the GPU limits nothing: llama.cpp can do without it. */
+    g->tokens = g->ngl ? vram_tokens(m, &t->use, g->ngl, bytes) : INT32_MAX;
+    g->tokens_all = vram_tokens(m, &t->use, vram_all(m), bytes);
+    uint32_t first = plan_first_on_gpu(t);
+    for (uint32_t i = first; i < m->n_blocks && i < GGUF_MAX_LAYERS; i++)
+        m->file_bytes -= (uint64_t)m->weights.layer[i];
+    if (g->ngl) m->file_bytes -= (uint64_t)m->weights.output;
+    model_cut(m, first);
+    return TOOL_OK;
+}
+
 int plan_table_make(plan_table *t)
 {
     char message[PLACE_SIZE + 512] = "";
     if (!model_open(&t->model, t->o.path, message, sizeof message)) return tool_failed("plan", "%s", message);
+    t->n_kv_layers = t->model.n_kv_layers;
+    t->n_window_layers = t->model.n_window_layers;
     if (!t->o.ctx) t->o.ctx = t->model.context;
     if (!t->o.ctx)
         return tool_usage(
@@ -148,6 +177,9 @@ int plan_table_make(plan_table *t)
     if (code != TOOL_OK) return code;
     t->aim = find_aim(t);
     t->use = (model_use){.tokens = t->aim, .sequences = (uint32_t)t->o.parallel};
+    code = divide(t);
+    if (plan_is_all_on_gpu(t)) t->line_tokens = t->aim;
+    if (code != TOOL_OK || plan_is_all_on_gpu(t)) return code;
     if (!recommend(&t->best, &t->model, &t->use, t->profile, recommend_room(&t->model, t->o.ram), message,
                    sizeof message))
         return tool_failed("plan", "%s: %s", t->o.path, message);

@@ -6,10 +6,11 @@
 #include "common/place.h"
 #include "llama/model.h"
 #include "llama/recommend.h"
+#include "llama/vram.h"
 
 typedef struct plan_options {
     const char *path, *profile_path;
-    uint64_t ctx, parallel, ram;
+    uint64_t ctx, parallel, ram, vram; /* vram 0: there is no GPU */
     bool json;
 } plan_options;
 
@@ -32,9 +33,18 @@ typedef struct plan_row {
     uint64_t in_memory; /* the longest context that fits */
 } plan_row;
 
+/* What fits into the GPU of --vram. */
+typedef struct plan_gpu {
+    uint32_t ngl;
+    vram_need need;
+    uint64_t tokens, tokens_all; /* the longest contexts there: with this -ngl, and with all layers */
+} plan_gpu;
+
 typedef struct plan_table {
     plan_options o;
-    model model;
+    model model; /* with --vram without the cache of the layers that are on the GPU */
+    uint32_t n_kv_layers, n_window_layers; /* of all layers */
+    plan_gpu gpu;
     model_use use;
     char profile_path[PLACE_SIZE];
     quire_profile *profile;
@@ -53,6 +63,19 @@ int plan_table_make(plan_table *t);
 static inline const plan_row *plan_best_row(const plan_table *t)
 {
     return &t->rows[PLAN_FIRST_PRESET + t->best.preset];
+}
+
+/* The first layer that is on the GPU. */
+static inline uint32_t plan_first_on_gpu(const plan_table *t)
+{
+    uint32_t first = vram_first(&t->model, t->gpu.ngl), n = t->model.n_blocks;
+    return !t->o.vram || first > n ? n : first;
+}
+
+/* No cache is left for RAM: there are no rows and no recommendation. */
+static inline bool plan_is_all_on_gpu(const plan_table *t)
+{
+    return t->o.vram && !t->model.n_kv_layers;
 }
 
 /* The longest context that fits, but never beyond what the model was trained for. */

@@ -62,14 +62,58 @@ const char *plan_rope_clause(char *text, const model *m)
     return text;
 }
 
+/* What the architecture keeps Quire from doing. */
+static void print_kind(const model *m)
+{
+    static const char *const begin[] = {
+        [ARCH_TILES] = "Note",
+        [ARCH_PARTLY] = "A part of the cache of this architecture is stored as without Quire",
+        [ARCH_PLAIN] =
+            "Quire does not compress the cache of this architecture, so the policies change nothing",
+    };
+    if (m->note) printf("%s: %s.\n", begin[m->kind], m->note);
+}
+
+/* What is on the GPU of --vram, and what that leaves. */
+static void print_gpu(const plan_table *t)
+{
+    char a[TOOL_BYTES_SIZE], b[TOOL_BYTES_SIZE], c[TOOL_BYTES_SIZE], d[TOOL_BYTES_SIZE];
+    const plan_gpu *g = &t->gpu;
+    uint32_t n = t->model.n_blocks, on_gpu = n - plan_first_on_gpu(t);
+    tool_bytes(a, (double)t->o.vram);
+    tool_bytes(d, g->need.reserve);
+    if (!g->ngl) {
+        printf("%s of a GPU's memory are too little: computing alone needs a reserve of %s there.\n", a, d);
+        return;
+    }
+    if (on_gpu == n)
+        printf("%s of a GPU's memory hold all %u layers", a, n);
+    else
+        printf("%s of a GPU's memory hold the last %u of %u layers", a, on_gpu, n);
+    printf(
+        " and the output (-ngl %u): %s of weights, %s of KV cache in f16,\nand a reserve of %s for computing. ",
+        g->ngl, tool_bytes(b, g->need.weights), tool_bytes(c, g->need.kv), d);
+    if (on_gpu)
+        printf("There is room for %llu tokens%s", (unsigned long long)g->tokens,
+               t->o.parallel == 1 ? "" : " of each sequence");
+    else
+        printf("No layer fits");
+    if (on_gpu == n)
+        printf(". No cache is left for Quire.\n");
+    else if (g->tokens_all)
+        printf("; all layers fit with up to %llu tokens.\n", (unsigned long long)g->tokens_all);
+    else
+        printf("; all layers do not fit with any context.\n");
+}
+
 static void print_head(const plan_table *t)
 {
     char a[TOOL_BYTES_SIZE], b[TOOL_BYTES_SIZE], rope[PLAN_ROPE_SIZE];
     const model *m = &t->model;
     const quire_layer *l = &m->layers[0];
-    printf("%s (%s): %u layer%s with a KV cache", *m->name ? m->name : t->o.path, m->arch, m->n_kv_layers,
-           plural(m->n_kv_layers));
-    if (m->n_window_layers) printf(" (%u of them keep only a window)", m->n_window_layers);
+    printf("%s (%s): %u layer%s with a KV cache", *m->name ? m->name : t->o.path, m->arch, t->n_kv_layers,
+           plural(t->n_kv_layers));
+    if (t->n_window_layers) printf(" (%u of them keep only a window)", t->n_window_layers);
     printf(", %u KV head%s of size %u", l->n_kv_heads, plural(l->n_kv_heads), l->d_k);
     if (l->d_v != l->d_k) printf(" for K and %u for V", l->d_v);
     if (!m->context)
@@ -77,11 +121,15 @@ static void print_head(const plan_table *t)
     else
         printf(".%sIt was trained for %u tokens%s.\n", *m->rope_type ? "\n" : " ", m->context,
                plan_rope_clause(rope, m));
+    print_kind(m);
+    if (t->o.vram) print_gpu(t);
+    if (plan_is_all_on_gpu(t)) return;
     printf(
-        "The table is for %llu sequence%s of %llu tokens. %s of memory is available for the cache, beside the %s of the "
-        "model.\n\n",
+        "The table is for %llu sequence%s of %llu tokens%s%s of memory is available for the cache, beside the %s "
+        "of the model%s.\n\n",
         (unsigned long long)t->o.parallel, plural(t->o.parallel), (unsigned long long)t->o.ctx,
-        tool_bytes(a, t->best.room), tool_bytes(b, (double)m->file_bytes));
+        t->o.vram ? " in the layers that are not on the GPU.\n" : ". ", tool_bytes(a, t->best.room),
+        tool_bytes(b, (double)m->file_bytes), t->o.vram ? " that stay in RAM" : "");
 }
 
 static void print_cost(const plan_row *r)
@@ -210,9 +258,11 @@ static void print_reasons(const plan_table *t)
 static void print_recommendation(const plan_table *t)
 {
     char *line = plan_line(t);
-    printf("\nrecommended: %s", t->best.policy);
-    print_reasons(t);
-    printf("\n");
+    if (t->best.policy) {
+        printf("\nrecommended: %s", t->best.policy);
+        print_reasons(t);
+        printf("\n");
+    }
     if (line) printf("\n  %s\n", line);
     free(line);
 }
@@ -220,7 +270,9 @@ static void print_recommendation(const plan_table *t)
 void plan_print_text(const plan_table *t)
 {
     print_head(t);
-    print_table(t);
-    print_notes(t);
+    if (!plan_is_all_on_gpu(t)) {
+        print_table(t);
+        print_notes(t);
+    }
     print_recommendation(t);
 }

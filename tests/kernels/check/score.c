@@ -202,7 +202,8 @@ static bool set_basis(work *w, call *c, check_side side, bool expanded, basis *b
 /* All ways to call score with the rows that are loaded. */
 static void try_forms(work *w, call *c, check_side side, basis *b, uint64_t seen)
 {
-    bool direct = !quire_must_expand(c->kernels, w->format, c->n);
+    bool direct =
+        !quire_must_expand(c->kernels, w->format, c->q.n); /* for all rows of a block, not those of a strip */
     bool has_expanded = c->kernels->expand[quire_family_of(w->format->coder.codec)];
     for (uint32_t expanded = !direct; expanded <= has_expanded; expanded++) {
         if (!b->is_set && !set_basis(w, c, side, expanded, b)) continue;

@@ -75,6 +75,7 @@ static const subtest declared[] = {
     {"flip", test_flip, false},
     {"odd-ops", test_odd_ops, false},
     {"unattended", test_unattended, false},
+    {"bare-rows", test_bare_rows, false},
 };
 
 static const subtest with_policy[] = {
@@ -155,6 +156,15 @@ static bool run_foreign(const char *policy)
     return run(&give, !policy || strcmp(policy, other) ? other : another) && run(&take, policy);
 }
 
+static bool run_known(const char *policy)
+{
+    static const subtest give = {"known-give", test_known_give, false},
+                         take = {"policy-known", test_known_take, false};
+    static const char other[] = "r5/r4", another[] = "a4g64/r3";
+    if (!chosen(take.name)) return true;
+    return run(&give, !policy || strcmp(policy, other) ? other : another) && run(&take, policy);
+}
+
 static bool run_list(const subtest *list, size_t n, const char *policy)
 {
     bool ok = true;
@@ -187,6 +197,7 @@ int main(int argc, char **argv)
             for (size_t i = 0; i < COUNT(declared); i++) puts(declared[i].name);
             for (size_t i = 0; i < COUNT(with_policy); i++) puts(with_policy[i].name);
             puts("policy-foreign");
+            puts("policy-known");
             return 0;
         default: return usage();
         }
@@ -204,10 +215,12 @@ int main(int argc, char **argv)
     if (argc - optind == 2) {
         ok &= run_list(declared, COUNT(declared), NULL);
         ok &= run_foreign(NULL);
+        ok &= run_known(NULL);
     }
     for (int i = optind + 2; i < argc; i++) {
         ok &= run_list(with_policy, COUNT(with_policy), argv[i]);
         ok &= run_foreign(argv[i]);
+        ok &= run_known(argv[i]);
     }
     return ok ? 0 : 1;
 }

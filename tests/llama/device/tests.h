@@ -63,6 +63,11 @@ void test_policy_nan(void);
 void test_policy_give(void);
 void test_policy_take(void);
 
+/* known.c */
+void test_known_give(void);
+void test_known_take(void);
+void test_bare_rows(void);
+
 /* Bytes that one process of the test leaves for another: at most SHARED_BYTES. */
 enum { SHARED_BYTES = 1 << 20 };
 extern unsigned char *shared_bytes;

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: MIT */
+/* Rows of a saved state on their way into plain memory, and what becomes of those that nobody can read. */
+#include "bare.h"
+#include "config.h"
+#include "device.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static atomic_bool any_lost;  /* since the program began: before that nothing needs to be looked for */
+static atomic_bool said_lost; /* once for each state: until the next graph */
+
+void bare_say_lost(const char *name)
+{
+    say_trouble(
+        "the codec of a restored state is not known here (%s; a c: codec needs the profile that it was saved with); the "
+        "state is rejected, and requests that need it fail until it is computed again",
+        name);
+}
+
+static void note_lost(const struct row_shape *s)
+{
+    atomic_store(&any_lost, true);
+    if (!atomic_exchange(&said_lost, true)) bare_say_lost(s->name);
+}
+
+/* ------------------------------------------------------------------------- set */
+
+/* A place for n rows on their way. */
+struct move {
+    set_function set;
+    struct host_buffer *buffer;
+    struct host_tensor *tensor;
+    const struct row_shape *shape;
+};
+
+/* Attention over host memory is checked before it runs (below). Elsewhere only a NaN can keep an answer from being made. */
+static void lose(const struct move *m, size_t offset)
+{
+    char bytes[LOST_BYTES];
+    memset(bytes, 0xff, sizeof bytes);
+    mark_put(bytes, UINT32_MAX);
+    if (host.ggml_backend_buft_is_host(m->buffer->buft)) memcpy(bytes, lost_bytes, sizeof bytes);
+    note_lost(m->shape);
+    m->set(m->buffer, m->tensor, bytes, offset, sizeof bytes);
+}
+
+/* n rows of one coding, at most CELLS. */
+static bool convert(const struct row_shape *s, const struct coding *c, const char *rows, uint32_t n, char *to)
+{
+    float *values = malloc((size_t)n * s->row * sizeof *values);
+    bool ok = values && marks_read(s, c, rows, n, values) && marks_write_bare(s, values, n, to);
+    free(values);
+    return ok;
+}
+
+static void set_coded(const struct move *m, const struct coding *c, const char *rows, uint32_t n,
+                      size_t offset)
+{
+    size_t bytes = m->shape->row_bytes;
+    char *to = malloc(n * bytes);
+    if (to && convert(m->shape, c, rows, n, to)) {
+        m->set(m->buffer, m->tensor, to, offset, n * bytes);
+    } else {
+        for (uint32_t i = 0; i < n; i++)
+            if (to && convert(m->shape, c, rows + i * bytes, 1, to))
+                m->set(m->buffer, m->tensor, to, offset + i * bytes, bytes);
+            else
+                lose(m, offset + i * bytes);
+    }
+    free(to);
+}
+
+/* How many of n rows are alike, at most CELLS. */
+static uint32_t run_of(const struct row_shape *s, const char *rows, uint64_t n, enum row_kind *kind,
+                       const struct coding **c)
+{
+    uint32_t run = 1, most = n < CELLS ? (uint32_t)n : CELLS;
+    const struct coding *other = *c = NULL;
+    *kind = marks_look(s, rows, c);
+    while (run < most && marks_look(s, rows + run * s->row_bytes, &other) == *kind &&
+           (*kind != ROW_CODED || other == *c))
+        run++;
+    return run;
+}
+
+void bare_set(set_function set, struct host_buffer *b, struct host_tensor *t, const void *data, size_t offset,
+              size_t size)
+{
+    struct row_shape s;
+    struct move m = {.set = set, .buffer = b, .tensor = t, .shape = &s};
+    const char *rows = data;
+    size_t done = 0, at = 0; /* bytes: set, looked at */
+    if (!marks_shape(t, &s) || (host_offset(t) + offset) % s.row_bytes) {
+        set(b, t, data, offset, size);
+        return;
+    }
+    while (size - at >= s.row_bytes) {
+        const struct coding *c;
+        enum row_kind kind;
+        uint32_t n = run_of(&s, rows + at, (size - at) / s.row_bytes, &kind, &c);
+        size_t bytes = n * s.row_bytes;
+        if (kind != ROW_BARE) {
+            if (at > done) set(b, t, rows + done, offset + done, at - done);
+            if (kind == ROW_CODED) set_coded(&m, c, rows + at, n, offset + at);
+            for (uint32_t i = 0; kind == ROW_LOST && i < n; i++) lose(&m, offset + at + i * s.row_bytes);
+            done = at + bytes;
+        }
+        at += bytes;
+    }
+    if (size > done) set(b, t, rows + done, offset + done, size - done);
+}
+
+void bare_get(get_function get, struct host_buffer *b, const struct host_tensor *t, void *data, size_t offset,
+              size_t size)
+{
+    struct row_shape s;
+    char *rows = data;
+    get(b, t, data, offset, size);
+    if (!atomic_load(&any_lost) || !marks_shape(t, &s) || (host_offset(t) + offset) % s.row_bytes) return;
+    for (size_t at = 0; size - at >= s.row_bytes; at += s.row_bytes)
+        if (!memcmp(rows + at, lost_bytes, LOST_BYTES)) {
+            memset(rows + at, 0, s.row_bytes);
+            mark_put(rows + at, UINT32_MAX); /* nobody's */
+        }
+}
+
+void bare_settle(const struct row_shape *s, char *rows, uint64_t n)
+{
+    for (uint32_t run; n; n -= run, rows += run * s->row_bytes) {
+        const struct coding *c;
+        enum row_kind kind;
+        run = run_of(s, rows, n, &kind, &c);
+        for (uint32_t i = 0; kind != ROW_BARE && i < run; i++) {
+            char *row = rows + i * s->row_bytes, *to = malloc(s->row_bytes);
+            if (to && kind == ROW_CODED && convert(s, c, row, 1, to)) {
+                memcpy(row, to, s->row_bytes);
+            } else {
+                memcpy(row, lost_bytes, LOST_BYTES);
+                note_lost(s);
+            }
+            free(to);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------ lost */
+
+/* Whether a SET_ROWS before this node of the graph writes the row. */
+static bool is_written(struct host_graph *graph, int before, const struct host_tensor *root, uint64_t row)
+{
+    for (int i = 0; graph && i < before; i++) {
+        const struct host_tensor *node = host.ggml_graph_node(graph, i);
+        if (node->op != host.op.SET_ROWS || host_root(node) != root) continue;
+        for (int64_t j = 0; j < node->src[1]->ne[0]; j++)
+            if ((uint64_t)set_rows_index(node, j) == row) return true;
+    }
+    return false;
+}
+
+/* Whether rows lie at the address that the tensor has. */
+static bool is_bare(const struct host_tensor *root)
+{
+    const struct kv *kv = kv_of(root);
+    return kv ? !kv->format : host.ggml_backend_buft_is_host(root->buffer->buft);
+}
+
+/* A mask of NULL hides nothing. */
+static bool sees_lost(const struct host_tensor *operand, const struct host_tensor *mask,
+                      struct host_graph *graph, int before)
+{
+    struct row_shape s;
+    const struct host_tensor *root = host_root(operand);
+    if (!root->buffer || !root->data || !marks_shape(operand, &s) || !is_bare(root)) return false;
+    bool by_cells = operand->nb[1] == s.row_bytes; /* as attention reads it; else any row may be meant */
+    uint64_t all = (uint64_t)(root->ne[1] * root->ne[2]), first = host_offset(operand) / s.row_bytes;
+    uint64_t n = by_cells ? (uint64_t)operand->ne[1] : all, streams = by_cells ? (uint64_t)operand->ne[3] : 1;
+    if (!by_cells) first = 0;
+    for (uint64_t stream = 0; stream < streams; stream++)
+        for (uint64_t cell = 0; cell < n; cell++) {
+            uint64_t row = first + stream * (operand->nb[3] / s.row_bytes) + cell;
+            if (row < all && !memcmp((const char *)root->data + row * s.row_bytes, lost_bytes, LOST_BYTES) &&
+                (!by_cells || attend_sees(mask, (int64_t)stream, (int64_t)cell)) &&
+                !is_written(graph, before, root, row))
+                return true;
+        }
+    return false;
+}
+
+static bool node_is_lost(const struct host_tensor *op, struct host_graph *graph, int before)
+{
+    bool lost = false;
+    if (op->op == host.op.FLASH_ATTN_EXT) {
+        lost = sees_lost(op->src[1], op->src[3], graph, before) ||
+               sees_lost(op->src[2], op->src[3], graph, before);
+    } else if (op->op != host.op.SET_ROWS && op->op != host.op.ROPE && op->op != host.op.CPY &&
+               op->op != host.op.VIEW && op->op != host.op.RESHAPE && op->op != host.op.PERMUTE &&
+               op->op != host.op.TRANSPOSE) { /* those write rows, move their positions, or do nothing */
+        for (int i = 0; i < HOST_MAX_SRC && !lost; i++)
+            lost = op->src[i] && sees_lost(op->src[i], NULL, graph, before);
+    }
+    if (lost) say_trouble("a request failed because it needs a restored state that was rejected");
+    return lost;
+}
+
+bool bare_op_is_lost(const struct host_tensor *op)
+{
+    return atomic_load(&any_lost) && node_is_lost(op, NULL, 0);
+}
+
+bool bare_graph_is_lost(struct host_graph *graph)
+{
+    if (!atomic_load(&any_lost)) return false;
+    atomic_store(&said_lost, false);
+    for (int i = 0, n = host.ggml_graph_n_nodes(graph); i < n; i++) {
+        const struct host_tensor *node = host.ggml_graph_node(graph, i);
+        if (node->flags & HOST_FLAG_COMPUTE && node_is_lost(node, graph, i)) return true;
+    }
+    return false;
+}

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT */
+/* Rows of another policy whose codec can be found out, and rows that have no mark, in tensors of the device and of the CPU. */
+#include "scene.h"
+#include "tests.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { N_GIVEN = 16, FROM = 40, TO = 3 };
+
+static const shape given[] = {
+    {.k = F16,
+     .v = F16,
+     .d_k = 128,
+     .d_v = 128,
+     .heads = 2,
+     .gqa = 2,
+     .cells = 200,
+     .streams = 1,
+     .layers = 1},
+    {.k = BF16,
+     .v = F32,
+     .d_k = 80,
+     .d_v = 80,
+     .heads = 2,
+     .gqa = 1,
+     .cells = 130,
+     .streams = 2,
+     .layers = 1},
+    {.k = Q8_0,
+     .v = Q5_1,
+     .d_k = 64,
+     .d_v = 64,
+     .heads = 3,
+     .gqa = 1,
+     .cells = 100,
+     .streams = 1,
+     .layers = 1},
+    {.k = F16,
+     .d_k = 576,
+     .d_v = 512,
+     .heads = 1,
+     .gqa = 2,
+     .cells = 100,
+     .streams = 1,
+     .layers = 1,
+     .v_in_k = true},
+};
+enum { N_SHAPES = sizeof given / sizeof *given };
+
+/* What one process leaves: bytes of the rows, then their values. */
+static uint8_t *place(int shape_no, side x)
+{
+    return shared_bytes + (size_t)(2 * shape_no + (int)x) * (SHARED_BYTES / (2 * N_SHAPES));
+}
+
+static float *values_of(int shape_no, side x, size_t row_bytes)
+{
+    return (float *)(void *)(place(shape_no, x) + N_GIVEN * row_bytes);
+}
+
+static int sides(const shape *s)
+{
+    return s->v_in_k ? 1 : 2;
+}
+
+static void fill(cache *c)
+{
+    int rows = cache_rows(c);
+    int64_t *cell = KIT_NEW(int64_t, rows);
+    float *x[2] = {KIT_NEW(float, rows * c->row[K]), KIT_NEW(float, rows *(c->row[V] ? c->row[V] : 1))};
+    for (int i = 0; i < rows; i++) cell[i] = i;
+    random_rows(x[K], c->row[K], rows, K);
+    if (c->row[V]) random_rows(x[V], c->row[V], rows, V);
+    batch b = {.n = rows, .cell = cell, .k = x[K], .v = c->row[V] ? x[V] : NULL};
+    kit_check(cache_write(c, 0, &b) == GG_SUCCESS, "SET_ROWS fails");
+    free(cell);
+    free(x[K]);
+    free(x[V]);
+}
+
+/* In a process with another policy. */
+void test_known_give(void)
+{
+    for (int i = 0; i < N_SHAPES; i++) {
+        cache c;
+        kit_seed(60 + (uint64_t)i);
+        kit_label("%s gives rows, %s", kit.policy, shape_text(&given[i]));
+        if (cache_open(&c, &given[i])) {
+            fill(&c);
+            for (int x = K; x < sides(&given[i]); x++) {
+                float *all = KIT_NEW(float, cache_rows(&c) * c.row[x]);
+                cache_get(&c, 0, (side)x, FROM, N_GIVEN, place(i, (side)x));
+                uint8_t *rows = place(i, (side)x);
+                kit_check(rows[0] == 0x51 && rows[1] == 0x7e, "rows have no mark");
+                if (cache_values(&c, 0, (side)x, all))
+                    memcpy(values_of(i, (side)x, c.bytes[x]), all + FROM * c.row[x],
+                           (size_t)(N_GIVEN * c.row[x]) * sizeof(float));
+                free(all);
+            }
+        }
+        cache_close(&c);
+    }
+}
+
+static double allowed(kit_type t, bool coded)
+{
+    return coded ? 0.02 : t == Q5_1 ? 2e-3 : t == Q8_0 ? 1e-4 : t == BF16 ? 1e-5 : 1e-6;
+}
+
+/* ON_PLAIN: memory of the device that it has to give back, because the host reads it with an op of its own. */
+enum where { ON_CPU, ON_PLAIN, ON_DEVICE, N_PLACES };
+
+static void make_plain(cache *c)
+{
+    kit_job job;
+    kit_job_begin(&job, kit.dev, kit.backend);
+    gg_tensor *q = kit_job_input(&job, F32, c->s.d_k, 5, c->s.heads * c->s.gqa, 1);
+    gg_tensor *k = gg.permute(job.ops, cache_view(c, job.ops, 0, K, c->s.cells, 0, 1), 0, 2, 1, 3);
+    kit_check(!gg.backend_dev_supports_op(kit.dev, gg.mul_mat(job.ops, k, q)), "MUL_MAT is not refused");
+    kit_check(gg.backend_buffer_is_host(c->buffer), "the cache is still no host memory");
+    kit_job_end(&job);
+}
+
+/* Rows set into other cells, all at once or one by one; if the cache becomes plain, before or after that. */
+static void check_known(cache *c, int shape_no, side x, enum where where, bool one)
+{
+    size_t row = c->bytes[x];
+    float *got = KIT_NEW(float, cache_rows(c) * c->row[x]);
+    uint8_t *bytes = kit_alloc((size_t)cache_rows(c), row);
+    if (where == ON_DEVICE) fill(c);
+    if (where == ON_PLAIN && one) make_plain(c);
+    for (int i = 0; i < N_GIVEN; i += one ? 1 : N_GIVEN)
+        cache_set(c, 0, x, TO + i, one ? 1 : N_GIVEN, place(shape_no, x) + (size_t)i * row);
+    if (where == ON_PLAIN && !one) make_plain(c);
+    if (where == ON_DEVICE) {
+        cache_values(c, 0, x, got);
+    } else {
+        cache_get(c, 0, x, 0, cache_rows(c), bytes);
+        kit_decode(cache_type(c, x), bytes, got, c->row[x], cache_rows(c));
+    }
+    double e = kit_nmse_f(got + TO * c->row[x], values_of(shape_no, x, row), (size_t)(N_GIVEN * c->row[x]));
+    kit_note("%c: error %.2e", x == K ? 'K' : 'V', e);
+    kit_check(e < allowed(cache_type(c, x), where == ON_DEVICE && kit.policy), "%c: error %.2e",
+              x == K ? 'K' : 'V', e);
+    free(got);
+    free(bytes);
+}
+
+void test_known_take(void)
+{
+    static const char *const names[] = {"the CPU", "plain memory of the device", "the device"};
+    for (int i = 0; i < N_SHAPES * N_PLACES * 4; i++) {
+        const shape *s = &given[i % N_SHAPES];
+        enum where where = (enum where)(i / N_SHAPES % N_PLACES);
+        int x = i / N_SHAPES / N_PLACES % 2;
+        cache c;
+        if (x >= sides(s)) continue;
+        kit_seed(70 + (uint64_t)i);
+        kit_label("%s given rows of another policy on %s, %s", kit.policy ? kit.policy : "declared types",
+                  names[where], shape_text(s));
+        if (where == ON_DEVICE ? cache_open(&c, s)
+                               : cache_alloc(&c, s, where == ON_CPU ? kit.cpu_buft : kit.buft, 0))
+            check_known(&c, i % N_SHAPES, (side)x, where, i / N_SHAPES / N_PLACES / 2);
+        cache_close(&c);
+    }
+}
+
+/* Rows that no policy made come back byte for byte, whatever they hold: NaN, infinities, what looks like a mark by chance. */
+void test_bare_rows(void)
+{
+    enum { D = 64, HEADS = 3, ROWS = 100, ROW = D * HEADS };
+    for (int t = F32; t < N_CACHE_TYPES; t++) {
+        shape s = shape_of((kit_type)t, D, D, HEADS, ROWS, 1);
+        cache c;
+        kit_seed(80 + (uint64_t)t);
+        kit_label("rows without a mark on the CPU, %s", kit_type_name((kit_type)t));
+        if (cache_alloc(&c, &s, kit.cpu_buft, 0)) {
+            float *x = KIT_NEW(float, ROWS *ROW);
+            uint8_t *bytes = kit_alloc(ROWS, c.bytes[K]), *got = kit_alloc(ROWS, c.bytes[K]);
+            random_rows(x, ROW, ROWS, K);
+            for (int i = 0; i < ROWS; i++) {
+                float *row = x + i * ROW;
+                if (i % 10 == 1) row[0] = NAN;
+                if (i % 10 == 2) row[0] = -NAN, row[40] = INFINITY;
+                if (i % 10 == 3) row[0] = INFINITY;
+                if (i % 10 == 4) row[0] = 7.0e37f; /* 51 7e as bf16, nearly */
+                if (i % 10 == 5) memset(row, 0, ROW * sizeof *row);
+                if (i % 10 == 6) memset(row + ROW / 2, 0, ROW / 2 * sizeof *row);
+            }
+            kit_encode((kit_type)t, x, bytes, ROW, ROWS);
+            /* Only floats can begin like a mark by chance. */
+            if (t == F32 || t == BF16)
+                for (int i = 0; i < ROWS; i += 7) memcpy(bytes + (size_t)i * c.bytes[K], "\x51\x7e", 2);
+            if (t == F32 || t == BF16) /* and then not in rows of zeros */
+                for (int i = 0; i < ROWS; i += 7) bytes[(size_t)(i + 1) * c.bytes[K] - 1] |= 1;
+            for (int i = 0; t != F32 && t != BF16 && i < ROWS; i++)
+                kit_check(memcmp(bytes + (size_t)i * c.bytes[K], "\x51\x7e", 2),
+                          "a row of stock begins like a mark");
+            cache_set(&c, 0, K, 0, ROWS, bytes);
+            cache_get(&c, 0, K, 0, ROWS, got);
+            kit_same(got, bytes, ROWS * c.bytes[K], "rows set and got");
+            /* Parts of rows are nobody's rows. */
+            gg.backend_tensor_set(c.side[K][0], "\x51\x7e\x01\x02\x03\x04\x05\x06", c.bytes[K] * 5 + 8, 8);
+            memcpy(bytes + c.bytes[K] * 5 + 8, "\x51\x7e\x01\x02\x03\x04\x05\x06", 8);
+            cache_get(&c, 0, K, 0, ROWS, got);
+            kit_same(got, bytes, ROWS * c.bytes[K], "a mark in the middle of a row");
+            free(x);
+            free(bytes);
+            free(got);
+        }
+        cache_close(&c);
+    }
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: MIT */
+#include "llama/arch.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define RECURRENT "its layers keep a state of fixed size, for which Quire does nothing"
+#define ENCODER "it computes all tokens at once"
+#define HYBRID \
+    "only its attention layers have a KV cache; the others keep a state of fixed size, for which Quire does nothing"
+#define NO_FLASH \
+    "layers use the cache of another layer, for which llama.cpp switches flash attention off when a device has the layers"
+#define SPARSE "attention selects rows by a second cache, and computes with copies of what it selects"
+
+/*
+ * Architectures that are not here keep K and V of every layer and every token, with windows only if the file lists them
+ * layer by layer. In alphabetical order.
+ */
+static const arch_rule archs[] = {
+    {"afmoe", .period = 4},
+    {"arwkv7", .kind = ARCH_NONE, .note = RECURRENT},
+    {"bailingmoe3", .note = HYBRID},
+    {"bert", .kind = ARCH_NONE, .note = ENCODER},
+    {"cohere2", .period = 4},
+    {"cohere2moe", .period = 4, .first_is_full = true},
+    {"deepseek32", .kind = ARCH_PLAIN, .note = SPARSE, .index = INDEX_ALL},
+    {"deepseek4", .kind = ARCH_PLAIN, .note = SPARSE, .all_windows = true, .k_only = true,
+     .index = INDEX_COMPRESSED},
+    {"dots3note", .kind = ARCH_PLAIN, .note = SPARSE, .index = INDEX_LISTED},
+    {"dream", .kind = ARCH_NONE, .note = ENCODER},
+    {"eurobert", .kind = ARCH_NONE, .note = ENCODER},
+    {"exaone-moe", .period = 4, .window = 128},
+    {"exaone4", .period = 4, .window = 4096, .only_layers = 64},
+    {"falcon-h1", .note = "its layers also keep a state of fixed size, for which Quire does nothing"},
+    {"gemma-embedding", .kind = ARCH_NONE, .note = ENCODER},
+    {"gemma2", .period = 2, .window = 4096},
+    {"gemma3", .period = 6},
+    {"gemma3n", .kind = ARCH_PLAIN, .note = NO_FLASH, .only_if_shared = true, .period = 5, .n_own = 20},
+    {"gemma4", .kind = ARCH_PLAIN, .note = NO_FLASH, .only_if_shared = true},
+    {"glm-dsa", .kind = ARCH_PLAIN, .note = SPARSE, .index = INDEX_LISTED},
+    {"gpt-oss", .period = 2},
+    {"granitehybrid", .note = HYBRID},
+    {"grok", .kind = ARCH_PLAIN,
+     .note = "llama.cpp switches flash attention off for it, and then stores V transposed"},
+    {"hy_v4", .kind = ARCH_PLAIN, .note = SPARSE, .index = INDEX_LISTED},
+    {"jamba", .note = HYBRID},
+    {"jina-bert-v2", .kind = ARCH_NONE, .note = ENCODER},
+    {"jina-bert-v3", .kind = ARCH_NONE, .note = ENCODER},
+    {"kimi-k3", .note = HYBRID},
+    {"kimi-linear", .note = HYBRID},
+    {"laguna", .period = 4, .first_is_full = true},
+    {"lfm2", .note = HYBRID, .all_windows = true},
+    {"lfm2moe", .note = HYBRID},
+    {"llada", .kind = ARCH_NONE, .note = ENCODER},
+    {"llada-moe", .kind = ARCH_NONE, .note = ENCODER},
+    {"llama4", .period = 4, .window = 8192, .fixed_window = 8192},
+    {"mamba", .kind = ARCH_NONE, .note = RECURRENT},
+    {"mamba2", .kind = ARCH_NONE, .note = RECURRENT},
+    {"mellum", .period = 4},
+    {"minimax-01", .note = HYBRID, .interval = 8},
+    {"minimax-m3", .kind = ARCH_PARTLY, .note = SPARSE, .index = INDEX_LATER, .index_is_plain = true},
+    {"modern-bert", .kind = ARCH_NONE, .note = ENCODER},
+    {"muse-glimmer", .period = 4},
+    {"nemotron_h", .note = HYBRID, .ffn_keeps_none = true},
+    {"nemotron_h_moe", .note = HYBRID, .ffn_keeps_none = true},
+    {"neo-bert", .kind = ARCH_NONE, .note = ENCODER},
+    {"nomic-bert", .kind = ARCH_NONE, .note = ENCODER},
+    {"nomic-bert-moe", .kind = ARCH_NONE, .note = ENCODER},
+    {"olmo2", .period = 4},
+    {"plamo2", .note = HYBRID},
+    {"plamo3", .period = 8},
+    {"qwen35", .note = HYBRID, .interval = 4},
+    {"qwen35moe", .note = HYBRID, .interval = 4},
+    {"qwen3next", .note = HYBRID, .interval = 4},
+    {"qwen4exp", .kind = ARCH_PLAIN, .note = SPARSE, .interval = 4, .index = INDEX_ALL},
+    {"rnd1", .kind = ARCH_NONE, .note = ENCODER},
+    {"rwkv6", .kind = ARCH_NONE, .note = RECURRENT},
+    {"rwkv6qwen2", .kind = ARCH_NONE, .note = RECURRENT},
+    {"rwkv7", .kind = ARCH_NONE, .note = RECURRENT},
+    {"smallthinker", .period = 4, .fixed_window = 4096, .first_is_full = true},
+    {"t5", .kind = ARCH_PLAIN,
+     .note = "its attention has a bias, with which llama.cpp computes without flash attention"},
+    {"t5encoder", .kind = ARCH_NONE, .note = ENCODER},
+    {"wavtokenizer-dec", .kind = ARCH_NONE, .note = ENCODER},
+};
+
+const arch_rule *arch_find(const char *name)
+{
+    static const arch_rule other;
+    for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++)
+        if (!strcmp(name, archs[i].name)) return &archs[i];
+    return &other;
+}
+
+const char *arch_kind_name(arch_kind kind)
+{
+    static const char *const names[] = {"tiles", "partly", "plain", "none"};
+    return names[kind];
+}
