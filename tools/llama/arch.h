@@ -27,7 +27,6 @@ typedef struct arch_rule {
     const char *name;
     arch_kind kind;
     const char *note;    /* what the user should know about the cache; NULL: nothing */
-    bool only_if_shared; /* kind and note are for files in which layers use the cache of another one */
 
     /* Windows: of every `period` layers all but the last one, or but the first one; 0: only what the file lists. */
     uint32_t period;

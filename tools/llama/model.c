@@ -134,9 +134,7 @@ bool model_from_facts(model *m, const gguf_facts *f, char *message, size_t size)
 {
     const arch_rule *a = arch_find(f->arch);
     quire_layer some = {0};
-    *m = (model){.context = f->context_length, .n_blocks = f->block_count};
-    if (!a->only_if_shared || f->shared_kv_layers || (a->n_own && f->block_count > a->n_own))
-        m->kind = a->kind, m->note = a->note;
+    *m = (model){.context = f->context_length, .n_blocks = f->block_count, .kind = a->kind, .note = a->note};
     fill_rope(m, f);
     memcpy(m->arch, f->arch, sizeof m->arch);
     memcpy(m->name, f->name, sizeof m->name);
