@@ -192,9 +192,10 @@ int main(int argc, char **argv)
         for (int o = 0; i >= WARM && o < GGML_OP_COUNT; o++)
             if (op_ms[o] < ms[o]) ms[o] = op_ms[o];
     }
-    printf("{\"depth\": %d, \"k\": \"%s\", \"v\": \"%s\", \"threads\": %d, \"token_ms\": %.3f, \"caches\": %d, "
-           "\"declared_bytes\": %.0f, \"resident_bytes\": %.0f, \"nodes\": {",
-           depth, argv[4], argv[5], threads, least, n_caches, declared, resident());
+    printf(
+        "{\"depth\": %d, \"k\": \"%s\", \"v\": \"%s\", \"threads\": %d, \"token_ms\": %.3f, \"caches\": %d, "
+        "\"declared_bytes\": %.0f, \"resident_bytes\": %.0f, \"nodes\": {",
+        depth, argv[4], argv[5], threads, least, n_caches, declared, resident());
     const char *comma = "";
     for (int o = 0; o < GGML_OP_COUNT; o++)
         if (op_n[o] && ms[o] >= 0.001) {

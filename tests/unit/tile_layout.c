@@ -276,12 +276,13 @@ static void check_gathering(subject *s)
     uint8_t rows[ROWS];
     assert_non_null(from);
     memset(from, 0, 2 * s->bytes);
-    for (uint32_t t = 0; t < ROWS; t++) { /* the even ones from back to front in one tile, the odd ones in the other */
+    for (uint32_t t = 0; t < ROWS;
+         t++) { /* the even ones from back to front in one tile, the odd ones in the other */
         quire_rows one = {.size = sizeof(quire_rows), .form = QUIRE_F32, .data = s->x + (size_t)t * s->d};
         rows[t] = (uint8_t)(ROWS - 1 - t / 2);
         tiles[t] = from + t % 2 * s->bytes;
-        assert_int_equal(
-            quire_tile_encode(s->format, 1, from + t % 2 * s->bytes, rows[t], 1, &one, NULL), QUIRE_OK);
+        assert_int_equal(quire_tile_encode(s->format, 1, from + t % 2 * s->bytes, rows[t], 1, &one, NULL),
+                         QUIRE_OK);
     }
     assert_int_equal(quire_tile_gather(s->format, s->tile, 0, 20, tiles, rows), QUIRE_OK);
     assert_int_equal(quire_tile_gather(s->format, s->tile, 20, ROWS - 20, tiles + 20, rows + 20), QUIRE_OK);
@@ -355,11 +356,8 @@ static int destroy_profiles(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layout),
-        cmocka_unit_test(independence),
-        cmocka_unit_test(clearing),
-        cmocka_unit_test(gathering),
-        cmocka_unit_test(reading),
+        cmocka_unit_test(layout),    cmocka_unit_test(independence), cmocka_unit_test(clearing),
+        cmocka_unit_test(gathering), cmocka_unit_test(reading),
     };
     return cmocka_run_group_tests(tests, create_profiles, destroy_profiles);
 }

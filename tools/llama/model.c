@@ -100,7 +100,8 @@ static void fill_extras(model *m, const gguf_facts *f, const arch_rule *a)
     *coarse = (model_extra){.row = f->key_length, .ratio = 128};
     if (a->index == INDEX_LATER) index->row += m->layers[0].d_v;
     for (uint32_t i = 0; i < m->n_layers; i++) {
-        m->is_plain[i] = m->kind == ARCH_PLAIN || (a->index_is_plain && has_index(f, a, i));
+        bool other = has_index(f, a, i) || (a->index == INDEX_COMPRESSED && value_at(&f->compress_ratios, i));
+        m->is_plain[i] = m->kind == ARCH_PLAIN || (a->index_is_plain && other);
         if (!m->has_kv[i]) continue;
         index->n_layers += index->row && has_index(f, a, i);
         if (a->index != INDEX_COMPRESSED) continue;

@@ -79,13 +79,19 @@ static const subtest declared[] = {
 };
 
 static const subtest with_policy[] = {
-    {"policy-attend", test_policy_attend, false}, {"policy-invariance", test_invariance, false},
+    {"policy-attend", test_policy_attend, false},
+    {"policy-invariance", test_invariance, false},
     {"policy-selected", test_selected, false},
-    {"policy-rows", test_policy_rows, false},     {"policy-shift", test_policy_shift, false},
-    {"policy-nan", test_policy_nan, false},       {"policy-window", test_window, false},
-    {"policy-contexts", test_contexts, false},    {"policy-raw", test_raw, false},
-    {"policy-sched", test_sched, false},          {"policy-flip", test_flip, false},
-    {"policy-odd-ops", test_odd_ops, false},      {"policy-unattended", test_unattended, false},
+    {"policy-rows", test_policy_rows, false},
+    {"policy-shift", test_policy_shift, false},
+    {"policy-nan", test_policy_nan, false},
+    {"policy-window", test_window, false},
+    {"policy-contexts", test_contexts, false},
+    {"policy-raw", test_raw, false},
+    {"policy-sched", test_sched, false},
+    {"policy-flip", test_flip, false},
+    {"policy-odd-ops", test_odd_ops, false},
+    {"policy-unattended", test_unattended, false},
     {"policy-apart", test_apart, false},
 };
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const mask_names[] = {"sequences", "random", "alibi",   "few",
+static const char *const mask_names[] = {"sequences", "random", "alibi",    "few",
                                          "none",      "",       "selected", "weighed"};
 
 const char *scene_text(const scene *s)
