@@ -43,6 +43,9 @@ QUIRE_API quire_status quire_tile_encode(const quire_format *format, uint32_t he
 QUIRE_API quire_status quire_tile_decode(const quire_format *format, uint32_t head, const void *tile,
                                          uint32_t row, uint32_t n, const quire_rows_out *rows);
 QUIRE_API void quire_tile_clear(const quire_format *format, void *tile, uint32_t row, uint32_t n);
+/* Copies rows between the tiles of one head, code by code: row i of the n goes from row rows[i] of tiles[i] to row `row` + i. */
+QUIRE_API quire_status quire_tile_gather(const quire_format *format, void *tile, uint32_t row, uint32_t n,
+                                         const void *const *tiles, const uint8_t *rows);
 
 /*
  * The K and V tiles of 64 or fewer tokens, for all KV heads, aligned to 64 bytes. The tile of head h starts h *

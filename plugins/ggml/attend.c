@@ -3,8 +3,8 @@
  * FLASH_ATTN_EXT. K and V of the cache are tiles already; operands that are not of the cache are put into
  * tiles first.
  */
+#include "attend.h"
 #include "bare.h"
-#include "device.h"
 #include "config.h"
 #include "stat.h"
 
@@ -13,16 +13,6 @@
 #include <string.h>
 
 /* ------------------------------------------------------------------- operands */
-
-struct operand {
-    const struct host_tensor *t;
-    struct kv *kv; /* NULL: not of the cache, or kept as declared */
-    quire_format *format;
-    char *tiles; /* not of the cache: [stream][tile][head] */
-    size_t tile_bytes;
-    uint32_t n_tiles;
-    uint64_t first_row; /* of the cache: where the view begins */
-};
 
 static bool is_packed(const struct host_tensor *t)
 {
@@ -36,13 +26,22 @@ static bool mask_is_usable(const struct host_tensor *mask, int64_t n_heads)
                      (mask->ne[2] == 1 || mask->ne[2] == n_heads));
 }
 
+/* In tiles, or will be; or without memory yet: an encoder's own K and V, the host's tests. Anything else is a cache in
+ * plain memory, which would be put into tiles at every step: the host is faster. */
+static bool is_within_reach(const struct host_tensor *t)
+{
+    const struct host_buffer *b = host_root(t)->buffer;
+    return !b || kv_of(t) || (kv_is_cache(t) && !b->context);
+}
+
 bool attend_can(const struct host_tensor *op)
 {
     const struct host_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2];
     if (q->type != host.type[TYPE_F32] || op->type != host.type[TYPE_F32] || q->nb[0] != 4 ||
         op->nb[0] != 4 || !is_packed(k) || !is_packed(v) || k->ne[0] != q->ne[0] || k->ne[1] != v->ne[1] ||
         k->ne[2] != v->ne[2] || k->ne[3] != v->ne[3] || k->ne[2] < 1 || q->ne[2] % k->ne[2] || k->ne[3] < 1 ||
-        q->ne[3] % k->ne[3] || !mask_is_usable(op->src[3], q->ne[2]))
+        q->ne[3] % k->ne[3] || !mask_is_usable(op->src[3], q->ne[2]) || !is_within_reach(k) ||
+        !is_within_reach(v))
         return false;
     context_learn(op);
     return true;
@@ -95,7 +94,7 @@ static size_t scratch_bytes(const struct operand *o)
     return o->kv ? 0 : o->tile_bytes * o->n_tiles * (size_t)(o->t->ne[2] * o->t->ne[3]);
 }
 
-static char *tile_at(const struct operand *o, uint32_t stream, uint32_t tile)
+char *operand_tile(const struct operand *o, uint32_t stream, uint32_t tile)
 {
     if (o->kv) return kv_tile(o->kv, o->first_row + (uint64_t)stream * o->kv->cells + (uint64_t)tile * CELLS);
     return o->tiles + ((size_t)stream * o->n_tiles + tile) * (size_t)o->t->ne[2] * o->tile_bytes;
@@ -107,7 +106,7 @@ static void tile_task(void *arg, uint32_t task)
     const struct host_tensor *t = o->t;
     uint32_t heads = (uint32_t)t->ne[2], head = task % heads, tile = task / heads % o->n_tiles,
              stream = task / heads / o->n_tiles, n = (uint32_t)t->ne[1] - tile * CELLS;
-    char *to = tile_at(o, stream, tile) + head * o->tile_bytes;
+    char *to = operand_tile(o, stream, tile) + head * o->tile_bytes;
     quire_rows rows = {.size = sizeof(quire_rows),
                        .form = QUIRE_NATIVE,
                        .data = (const char *)t->data + (size_t)tile * CELLS * t->nb[1] + head * t->nb[2] +
@@ -201,8 +200,8 @@ static void fill_refs(quire_tile_ref *refs, const struct operand *k, const struc
 {
     for (uint32_t i = 0; i < k->n_tiles; i++) {
         uint32_t left = (uint32_t)k->t->ne[1] - i * CELLS;
-        refs[i] = (quire_tile_ref){.k = tile_at(k, stream, i),
-                                   .v = v_in_k ? NULL : tile_at(v, stream, i),
+        refs[i] = (quire_tile_ref){.k = operand_tile(k, stream, i),
+                                   .v = v_in_k ? NULL : operand_tile(v, stream, i),
                                    .k_head_stride = k->tile_bytes,
                                    .v_head_stride = v_in_k ? 0 : v->tile_bytes,
                                    .k_format = k->format,
@@ -212,32 +211,60 @@ static void fill_refs(quire_tile_ref *refs, const struct operand *k, const struc
     }
 }
 
-static void fill_job(quire_attend_job *job, quire_mask *m, const quire_tile_ref *refs,
-                     const struct operand *k, struct host_tensor *op, int64_t stream)
+quire_attend_job attend_job(const struct host_tensor *op, uint32_t stream, uint32_t first, uint32_t n)
 {
-    const struct host_tensor *q = op->src[0], *mask = op->src[3];
-    *job = (quire_attend_job){.tile_stride = sizeof(quire_tile_ref),
-                              .tiles = refs,
-                              .n_tiles = k->n_tiles,
-                              .n_q_heads = (uint32_t)q->ne[2],
-                              .n_kv_heads = (uint32_t)k->t->ne[2],
-                              .d_k = (uint32_t)q->ne[0],
-                              .d_v = (uint32_t)op->ne[0],
-                              .n_queries = (uint32_t)q->ne[1],
-                              .q = (const char *)q->data + (size_t)stream * q->nb[3],
-                              .q_token_stride = q->nb[1],
-                              .q_head_stride = q->nb[2],
-                              .out = (char *)op->data + (size_t)stream * op->nb[3],
-                              .out_token_stride = op->nb[2],
-                              .out_head_stride = op->nb[1]};
+    const struct host_tensor *q = op->src[0];
+    return (quire_attend_job){
+        .tile_stride = sizeof(quire_tile_ref),
+        .n_q_heads = (uint32_t)q->ne[2],
+        .n_kv_heads = (uint32_t)op->src[1]->ne[2],
+        .d_k = (uint32_t)q->ne[0],
+        .d_v = (uint32_t)op->ne[0],
+        .n_queries = n,
+        .q = (const char *)q->data + (size_t)stream * q->nb[3] + (size_t)first * q->nb[1],
+        .q_token_stride = q->nb[1],
+        .q_head_stride = q->nb[2],
+        .out = (char *)op->data + (size_t)stream * op->nb[3] + (size_t)first * op->nb[2],
+        .out_token_stride = op->nb[2],
+        .out_head_stride = op->nb[1]};
+}
+
+static void add_mask(quire_attend_job *job, quire_mask *m, const struct host_tensor *op, uint32_t stream)
+{
+    const struct host_tensor *mask = op->src[3];
     if (!mask) return;
     *m = (quire_mask){.size = sizeof(quire_mask),
                       .form = QUIRE_F16,
                       .data = (const char *)mask->data + (size_t)(stream % mask->ne[3]) * mask->nb[3],
                       .query_stride = mask->nb[1],
                       .head_stride = mask->ne[2] > 1 ? mask->nb[2] : 0,
-                      .n_keys = (uint32_t)k->t->ne[1]};
+                      .n_keys = (uint32_t)op->src[1]->ne[1]};
     job->mask = m;
+}
+
+quire_attend_options attend_options(const struct host_tensor *op, float *slopes)
+{
+    float max_bias = host_float_param(op, 1), scale = host_float_param(op, 0);
+    if (max_bias > 0) fill_slopes(slopes, (uint32_t)op->src[0]->ne[2], max_bias);
+    return (quire_attend_options){.size = sizeof(quire_attend_options),
+                                  .flags = QUIRE_ATTEND_BIDIRECTIONAL, /* the mask decides */
+                                  .scale = scale != 0 ? scale : 1e-30f,
+                                  .softcap = host_float_param(op, 2),
+                                  .mask_slopes = max_bias > 0 ? slopes : NULL,
+                                  .sink_logits = op->src[4] ? op->src[4]->data : NULL};
+}
+
+int attend_jobs(struct worker *w, const quire_attend_options *options, const quire_attend_job *jobs,
+                uint32_t n)
+{
+    if (!w->workspace && quire_workspace_create(&w->workspace, &w->executor, NULL)) return HOST_ALLOC_FAILED;
+    quire_workspace_stats before = {.size = sizeof before}, after = {.size = sizeof after};
+    quire_workspace_stats_get(w->workspace, &before);
+    quire_status status = quire_attend(w->workspace, options, jobs, n, sizeof(quire_attend_job));
+    quire_workspace_stats_get(w->workspace, &after);
+    stat_tiles(after.tiles_read - before.tiles_read, after.tiles_skipped - before.tiles_skipped);
+    if (status) say_trouble("attention failed: %s", quire_status_text(status));
+    return status == QUIRE_ENOMEM ? HOST_ALLOC_FAILED : status ? HOST_FAILED : HOST_SUCCESS;
 }
 
 static int attend(struct worker *w, struct host_tensor *op, struct operand *k, struct operand *v, bool v_in_k)
@@ -259,24 +286,14 @@ static int attend(struct worker *w, struct host_tensor *op, struct operand *k, s
     l.slopes = (float *)(void *)(l.masks + n_jobs);
 
     for (uint32_t s = 0; s < k_streams; s++) fill_refs(l.refs + (size_t)s * k->n_tiles, k, v, v_in_k, s);
-    for (uint32_t s = 0; s < n_jobs; s++)
-        fill_job(&l.jobs[s], &l.masks[s], l.refs + (size_t)(s / (n_jobs / k_streams)) * k->n_tiles, k, op, s);
-    float max_bias = host_float_param(op, 1), scale = host_float_param(op, 0);
-    if (max_bias > 0) fill_slopes(l.slopes, n_heads, max_bias);
-    quire_attend_options options = {.size = sizeof(quire_attend_options),
-                                    .flags = QUIRE_ATTEND_BIDIRECTIONAL, /* the mask decides */
-                                    .scale = scale != 0 ? scale : 1e-30f,
-                                    .softcap = host_float_param(op, 2),
-                                    .mask_slopes = max_bias > 0 ? l.slopes : NULL,
-                                    .sink_logits = op->src[4] ? op->src[4]->data : NULL};
-    if (!w->workspace && quire_workspace_create(&w->workspace, &w->executor, NULL)) return HOST_ALLOC_FAILED;
-    quire_workspace_stats before = {.size = sizeof before}, after = {.size = sizeof after};
-    quire_workspace_stats_get(w->workspace, &before);
-    quire_status status = quire_attend(w->workspace, &options, l.jobs, n_jobs, sizeof(quire_attend_job));
-    quire_workspace_stats_get(w->workspace, &after);
-    stat_tiles(after.tiles_read - before.tiles_read, after.tiles_skipped - before.tiles_skipped);
-    if (status) say_trouble("attention failed: %s", quire_status_text(status));
-    return status == QUIRE_ENOMEM ? HOST_ALLOC_FAILED : status ? HOST_FAILED : HOST_SUCCESS;
+    for (uint32_t s = 0; s < n_jobs; s++) {
+        l.jobs[s] = attend_job(op, s, 0, (uint32_t)q->ne[1]);
+        l.jobs[s].tiles = l.refs + (size_t)(s / (n_jobs / k_streams)) * k->n_tiles;
+        l.jobs[s].n_tiles = k->n_tiles;
+        add_mask(&l.jobs[s], &l.masks[s], op, s);
+    }
+    quire_attend_options options = attend_options(op, l.slopes);
+    return attend_jobs(w, &options, l.jobs, n_jobs);
 }
 
 int attend_run(struct worker *w, struct host_tensor *op)
@@ -289,7 +306,10 @@ int attend_run(struct worker *w, struct host_tensor *op)
     status = open_operand(&v, op->src[2], QUIRE_V, &fits);
     if (!status && (sees_refused(&k, op->src[3]) || sees_refused(&v, op->src[3]) || bare_op_is_lost(op)))
         status = HOST_FAILED;
-    if (!status) status = fits ? attend(w, op, &k, &v, v_in_k) : fallback_run(w, op);
+    if (!status && !fits)
+        status = fallback_run(w, op);
+    else if (!status && !select_attend(w, op, &k, &v, v_in_k, &status))
+        status = attend(w, op, &k, &v, v_in_k);
     if (!status) record(&k, op);
     close_operand(&k);
     close_operand(&v);

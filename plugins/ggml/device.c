@@ -17,6 +17,15 @@
 static struct host_reg registry;
 static struct host_device device;
 
+/*
+ * Whether this thread is past the loading of a model and at the making of contexts. The host asks for a device's host
+ * memory on both occasions, and wants different things. For weights there is none: they stay mapped or repacked. For the
+ * values between ops of a graph it is our own memory: CPU and device then have the same type of memory, and only then
+ * does the host's scheduler move single ops on the cache to us, such as attention of a layer that uses the cache of
+ * another one. A model asks for the properties of its devices before it places weights; a context makes backends first.
+ */
+static _Thread_local bool makes_contexts;
+
 /* -------------------------------------------------------------------- backend */
 
 static const char *backend_name(struct host_backend *b)
@@ -109,6 +118,7 @@ static void device_props(struct host_device *d, struct host_device_props *props)
         .name = device_name(d), .description = device_description(d), .type = device_type(d)};
     device_memory(d, &props->memory_free, &props->memory_total);
     props->caps.mmap_support = true; /* weights stay where they are */
+    makes_contexts = false;
 }
 
 static struct host_backend *init_backend(struct host_device *d, const char *params)
@@ -130,6 +140,7 @@ static struct host_backend *init_backend(struct host_device *d, const char *para
     b->iface.graph_compute = graph_compute;
     b->device = d;
     b->context = w;
+    makes_contexts = true;
     context_close();
     return b;
 }
@@ -138,6 +149,12 @@ static struct host_buffer_type *device_buffer_type(struct host_device *d)
 {
     (void)d;
     return &buft_host;
+}
+
+static struct host_buffer_type *device_host_buffer_type(struct host_device *d)
+{
+    (void)d;
+    return makes_contexts ? &buft_host : NULL;
 }
 
 /* An op that we do not have. The first time the host asks is before anything is computed: if the op is on the cache, the
@@ -220,6 +237,7 @@ static void fill_tables(void)
                                             .get_props = device_props,
                                             .init_backend = init_backend,
                                             .get_buffer_type = device_buffer_type,
+                                            .get_host_buffer_type = device_host_buffer_type,
                                             .supports_op = supports_op,
                                             .supports_buft = supports_buft},
                                   .reg = &registry};

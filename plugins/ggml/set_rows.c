@@ -18,8 +18,9 @@ static bool takes_types(const struct host_tensor *op)
 bool set_rows_can(const struct host_tensor *op)
 {
     const struct host_tensor *root = host_root(op);
-    /* Not of the cache: the host's tests, or a small op between two of ours. Single values are left to the host. */
-    if (!kv_is_cache(op)) return !root->buffer && op->ne[0] >= 16 && takes_types(op);
+    /* Not of the cache: the host's tests. Single values, and rows of what a graph computes, are left to the host. */
+    if (!kv_is_cache(op))
+        return !root->buffer && root->op == host.op.NONE && op->ne[0] >= 16 && takes_types(op);
     struct kv *kv = kv_of(op);
     if (!kv) return !root->buffer->context && takes_types(op);
     if (kv->format) return true;

@@ -305,3 +305,25 @@ quire_status quire_tile_decode(const quire_format *f, uint32_t head, const void 
     quire_status status = quire_read_sized(&own, sizeof own, rows);
     return status ? status : quire_tile_read(f, head, tile, row, n, &own);
 }
+
+QUIRE_APART static void gather_rows(const quire_format *f, void *tile, uint32_t row, uint32_t n,
+                                    const void *const *tiles, const uint8_t *rows)
+{
+    quire_coded_row coded;
+    for (uint32_t i = 0; i < n; i++) {
+        quire_tile_get(f, tiles[i], rows[i], &coded);
+        quire_tile_put(f, tile, row + i, &coded);
+    }
+}
+
+quire_status quire_tile_gather(const quire_format *f, void *tile, uint32_t row, uint32_t n,
+                               const void *const *tiles, const uint8_t *rows)
+{
+    if (!f || !range_is_valid(f, 0, tile, row, n) || (n && (!tiles || !rows))) return QUIRE_EINVAL;
+    for (uint32_t i = 0; i < n; i++)
+        if (!range_is_valid(f, 0, tiles[i], rows[i], 1)) return QUIRE_EINVAL;
+    uint32_t mode = quire_float_mode_enter();
+    gather_rows(f, tile, row, n, tiles, rows);
+    quire_float_mode_leave(mode);
+    return QUIRE_OK;
+}

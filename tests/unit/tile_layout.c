@@ -268,6 +268,40 @@ static void clearing(void **state)
     for_all(check_clearing);
 }
 
+/* Rows of two other tiles, in another order, are the rows themselves; what is not a row is refused. */
+static void check_gathering(subject *s)
+{
+    uint8_t *from = (uint8_t *)aligned_alloc(64, 2 * s->bytes);
+    const void *tiles[ROWS];
+    uint8_t rows[ROWS];
+    assert_non_null(from);
+    memset(from, 0, 2 * s->bytes);
+    for (uint32_t t = 0; t < ROWS;
+         t++) { /* the even ones from back to front in one tile, the odd ones in the other */
+        quire_rows one = {.size = sizeof(quire_rows), .form = QUIRE_F32, .data = s->x + (size_t)t * s->d};
+        rows[t] = (uint8_t)(ROWS - 1 - t / 2);
+        tiles[t] = from + t % 2 * s->bytes;
+        assert_int_equal(quire_tile_encode(s->format, 1, from + t % 2 * s->bytes, rows[t], 1, &one, NULL),
+                         QUIRE_OK);
+    }
+    assert_int_equal(quire_tile_gather(s->format, s->tile, 0, 20, tiles, rows), QUIRE_OK);
+    assert_int_equal(quire_tile_gather(s->format, s->tile, 20, ROWS - 20, tiles + 20, rows + 20), QUIRE_OK);
+    compare(s, "rows gathered from two tiles");
+    assert_int_equal(quire_tile_gather(s->format, s->tile, 1, ROWS, tiles, rows), QUIRE_EINVAL);
+    rows[ROWS - 1] = ROWS;
+    assert_int_equal(quire_tile_gather(s->format, s->tile, 0, ROWS, tiles, rows), QUIRE_EINVAL);
+    tiles[0] = NULL;
+    assert_int_equal(quire_tile_gather(s->format, s->tile, 0, 1, tiles, rows), QUIRE_EINVAL);
+    compare(s, "refused rows");
+    free(from);
+}
+
+static void gathering(void **state)
+{
+    (void)state;
+    for_all(check_gathering);
+}
+
 /* Reading back: values and native bytes do not depend on the row's place. */
 static void check_reading(subject *s)
 {
@@ -322,10 +356,8 @@ static int destroy_profiles(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layout),
-        cmocka_unit_test(independence),
-        cmocka_unit_test(clearing),
-        cmocka_unit_test(reading),
+        cmocka_unit_test(layout),    cmocka_unit_test(independence), cmocka_unit_test(clearing),
+        cmocka_unit_test(gathering), cmocka_unit_test(reading),
     };
     return cmocka_run_group_tests(tests, create_profiles, destroy_profiles);
 }

@@ -8,8 +8,7 @@
 #define ENCODER "it computes all tokens at once"
 #define HYBRID \
     "only its attention layers have a KV cache; the others keep a state of fixed size, for which Quire does nothing"
-#define NO_FLASH \
-    "layers use the cache of another layer, for which llama.cpp switches flash attention off when a device has the layers"
+#define INDEXED "the second cache, by which rows are selected, is stored as without Quire"
 #define SPARSE "attention selects rows by a second cache, and computes with copies of what it selects"
 
 /*
@@ -23,10 +22,11 @@ static const arch_rule archs[] = {
     {"bert", .kind = ARCH_NONE, .note = ENCODER},
     {"cohere2", .period = 4},
     {"cohere2moe", .period = 4, .first_is_full = true},
-    {"deepseek32", .kind = ARCH_PLAIN, .note = SPARSE, .index = INDEX_ALL},
-    {"deepseek4", .kind = ARCH_PLAIN, .note = SPARSE, .all_windows = true, .k_only = true,
-     .index = INDEX_COMPRESSED},
-    {"dots3note", .kind = ARCH_PLAIN, .note = SPARSE, .index = INDEX_LISTED},
+    {"deepseek32", .kind = ARCH_PARTLY, .note = INDEXED, .index = INDEX_ALL},
+    {"deepseek4", .kind = ARCH_PARTLY,
+     .note = "layers with compressed rows join two caches into one operand, and are stored as without Quire",
+     .all_windows = true, .k_only = true, .index = INDEX_COMPRESSED, .index_is_plain = true},
+    {"dots3note", .kind = ARCH_PARTLY, .note = INDEXED, .index = INDEX_LISTED},
     {"dream", .kind = ARCH_NONE, .note = ENCODER},
     {"eurobert", .kind = ARCH_NONE, .note = ENCODER},
     {"exaone-moe", .period = 4, .window = 128},
@@ -35,14 +35,13 @@ static const arch_rule archs[] = {
     {"gemma-embedding", .kind = ARCH_NONE, .note = ENCODER},
     {"gemma2", .period = 2, .window = 4096},
     {"gemma3", .period = 6},
-    {"gemma3n", .kind = ARCH_PLAIN, .note = NO_FLASH, .only_if_shared = true, .period = 5, .n_own = 20},
-    {"gemma4", .kind = ARCH_PLAIN, .note = NO_FLASH, .only_if_shared = true},
-    {"glm-dsa", .kind = ARCH_PLAIN, .note = SPARSE, .index = INDEX_LISTED},
+    {"gemma3n", .period = 5, .n_own = 20},
+    {"glm-dsa", .kind = ARCH_PARTLY, .note = INDEXED, .index = INDEX_LISTED},
     {"gpt-oss", .period = 2},
     {"granitehybrid", .note = HYBRID},
     {"grok", .kind = ARCH_PLAIN,
      .note = "llama.cpp switches flash attention off for it, and then stores V transposed"},
-    {"hy_v4", .kind = ARCH_PLAIN, .note = SPARSE, .index = INDEX_LISTED},
+    {"hy_v4", .kind = ARCH_PARTLY, .note = INDEXED, .index = INDEX_LISTED},
     {"jamba", .note = HYBRID},
     {"jina-bert-v2", .kind = ARCH_NONE, .note = ENCODER},
     {"jina-bert-v3", .kind = ARCH_NONE, .note = ENCODER},
@@ -72,7 +71,7 @@ static const arch_rule archs[] = {
     {"qwen35", .note = HYBRID, .interval = 4},
     {"qwen35moe", .note = HYBRID, .interval = 4},
     {"qwen3next", .note = HYBRID, .interval = 4},
-    {"qwen4exp", .kind = ARCH_PLAIN, .note = SPARSE, .interval = 4, .index = INDEX_ALL},
+    {"qwen4exp", .kind = ARCH_PARTLY, .note = INDEXED, .interval = 4, .index = INDEX_ALL},
     {"rnd1", .kind = ARCH_NONE, .note = ENCODER},
     {"rwkv6", .kind = ARCH_NONE, .note = RECURRENT},
     {"rwkv6qwen2", .kind = ARCH_NONE, .note = RECURRENT},

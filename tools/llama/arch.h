@@ -26,8 +26,7 @@ typedef enum arch_index {
 typedef struct arch_rule {
     const char *name;
     arch_kind kind;
-    const char *note;    /* what the user should know about the cache; NULL: nothing */
-    bool only_if_shared; /* kind and note are for files in which layers use the cache of another one */
+    const char *note; /* what the user should know about the cache; NULL: nothing */
 
     /* Windows: of every `period` layers all but the last one, or but the first one; 0: only what the file lists. */
     uint32_t period;
@@ -42,7 +41,7 @@ typedef struct arch_rule {
     bool k_only;         /* V is K */
     bool ffn_keeps_none; /* a layer with an FFN keeps no rows */
     arch_index index;
-    bool index_is_plain; /* layers with an index are stored as without Quire, too */
+    bool index_is_plain; /* layers with an index or with compressed rows are stored as without Quire, too */
 } arch_rule;
 
 /* Never NULL: for an architecture without an entry, one in which everything is as the file says. */

@@ -100,7 +100,8 @@ static void fill_extras(model *m, const gguf_facts *f, const arch_rule *a)
     *coarse = (model_extra){.row = f->key_length, .ratio = 128};
     if (a->index == INDEX_LATER) index->row += m->layers[0].d_v;
     for (uint32_t i = 0; i < m->n_layers; i++) {
-        m->is_plain[i] = m->kind == ARCH_PLAIN || (a->index_is_plain && has_index(f, a, i));
+        bool other = has_index(f, a, i) || (a->index == INDEX_COMPRESSED && value_at(&f->compress_ratios, i));
+        m->is_plain[i] = m->kind == ARCH_PLAIN || (a->index_is_plain && other);
         if (!m->has_kv[i]) continue;
         index->n_layers += index->row && has_index(f, a, i);
         if (a->index != INDEX_COMPRESSED) continue;
@@ -134,9 +135,7 @@ bool model_from_facts(model *m, const gguf_facts *f, char *message, size_t size)
 {
     const arch_rule *a = arch_find(f->arch);
     quire_layer some = {0};
-    *m = (model){.context = f->context_length, .n_blocks = f->block_count};
-    if (!a->only_if_shared || f->shared_kv_layers || (a->n_own && f->block_count > a->n_own))
-        m->kind = a->kind, m->note = a->note;
+    *m = (model){.context = f->context_length, .n_blocks = f->block_count, .kind = a->kind, .note = a->note};
     fill_rope(m, f);
     memcpy(m->arch, f->arch, sizeof m->arch);
     memcpy(m->name, f->name, sizeof m->name);

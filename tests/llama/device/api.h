@@ -82,6 +82,7 @@ struct ggml_init_params {
       (gg_context * ctx, gg_tensor * q, gg_tensor * k, gg_tensor * v, gg_tensor * mask, float scale,        \
        float max_bias, float softcap))                                                                      \
     X(void, flash_attn_ext_add_sinks, (gg_tensor * a, gg_tensor * sinks))                                   \
+    X(void, flash_attn_ext_set_n_kv_max, (gg_tensor * a, int32_t n))                                        \
     X(gg_graph *, new_graph, (gg_context * ctx))                                                            \
     X(void, build_forward_expand, (gg_graph * graph, gg_tensor * t))                                        \
     X(int, graph_n_nodes, (gg_graph * graph))                                                               \

@@ -198,3 +198,70 @@ void test_invariance(void)
         play_close(&p);
     }
 }
+
+/* ------------------------------------------------------------------ selected */
+
+/* The most cells that any row of the mask shows. */
+static int most_visible(const play *p)
+{
+    const scene *s = p->s;
+    int n_rows = s->streams * p->a.mask_heads * s->n_q, most = 0;
+    for (int i = 0; i < n_rows; i++) {
+        int n = 0;
+        for (int j = 0; j < s->n_kv; j++) n += p->mask[(size_t)i * (size_t)s->n_kv + (size_t)j] != 0xfc00;
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+/* Told how many cells a query sees, the device may copy those: exact as before, and as near to what it says untold. False:
+ * not a bit is different, so it did not. */
+static bool check_told(play *p)
+{
+    size_t n = attention_out(&p->s->s, &p->a);
+    float *untold = KIT_NEW(float, n), *told = KIT_NEW(float, n);
+    play_check(p, 0);
+    kit_check(play_attend(p, 0, untold) == GG_SUCCESS, "FLASH_ATTN_EXT fails");
+    p->a.most = most_visible(p);
+    play_check(p, 0);
+    kit_check(play_attend(p, 0, told) == GG_SUCCESS, "FLASH_ATTN_EXT fails");
+    double e = kit_nmse_f(told, untold, n);
+    kit_check(e < tolerance(&p->s->s), "error %.3e of copied rows against tiles", e);
+    bool copied = memcmp(told, untold, n * sizeof(float));
+    /* A bound that is too low is not believed. */
+    p->a.most = p->a.most / 2 + 1;
+    kit_check(play_attend(p, 0, told) == GG_SUCCESS, "FLASH_ATTN_EXT fails");
+    kit_same(told, untold, n * sizeof(float), "with a bound that is too low");
+    free(untold);
+    free(told);
+    return copied;
+}
+
+void test_selected(void)
+{
+    static const kit_type pairs[][2] = {{F16, F16},   {Q8_0, Q8_0}, {Q4_0, Q4_0},
+                                        {Q8_0, Q4_0}, {BF16, Q5_1}, {IQ4_NL, F16}};
+    static const heads sizes[] = {
+        {128, 128, 2, false, false}, {576, 512, 1, true, false}, {192, 128, 1, false, false}};
+    int n_copied = 0;
+    for (int i = 0; i < 18; i++) {
+        const kit_type *t = pairs[i % 6];
+        const heads *h = &sizes[i / 6];
+        if (h->v_in_k && t[0] != t[1]) continue;
+        if (kit.policy && !(kit_is_float(t[0]) && kit_is_float(t[1]))) continue;
+        scene s = make_case(t[0], t[1], h, i);
+        s.s.gqa = i % 2 ? 8 : 24;
+        s.n_q = i % 3 == 2 ? 40 : 1 + i % 3 * 2;
+        s.s.cells = 700;
+        s.n_kv = i % 4 ? 700 : 512;
+        s.mask = i % 5 == 3 ? MASK_WEIGHED : MASK_SELECTED;
+        s.per_head_mask = i == 4;
+        kit_seed(4000 + (uint64_t)i);
+        kit_label("%s", scene_text(&s));
+        play p;
+        if (play_open(&p, &s)) n_copied += check_told(&p);
+        play_close(&p);
+    }
+    kit_label("selected");
+    kit_check(n_copied > (kit.policy ? 0 : 8), "rows were copied in %d cases only", n_copied);
+}

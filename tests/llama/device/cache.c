@@ -119,6 +119,7 @@ static gg_tensor *attend(cache *c, kit_job *job, int layer, const attention *a, 
     v = gg.permute(job->ops, v, 0, 2, 1, 3);
     gg_tensor *out = gg.flash_attn_ext(job->ops, q, k, v, mask, a->scale, a->max_bias, a->softcap);
     if (sinks) gg.flash_attn_ext_add_sinks(out, sinks);
+    if (a->most) gg.flash_attn_ext_set_n_kv_max(out, a->most);
     return out;
 }
 

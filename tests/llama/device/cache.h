@@ -60,6 +60,7 @@ typedef struct attention {
     const uint16_t *mask; /* f16 [stream][mask head][query][n_kv], or NULL */
     int mask_heads;       /* 0 means 1 */
     const float *sinks;   /* [head] or NULL */
+    int most;             /* cells that a query sees, at most; 0: the device is told nothing */
 } attention;
 
 size_t attention_out(const shape *s, const attention *a); /* floats: [stream][query][head][d_v] */

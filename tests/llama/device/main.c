@@ -51,6 +51,7 @@ static const subtest declared[] = {
     {"attend-iq4_nl", test_attend_iq4_nl, false},
     {"sched", test_sched, false},
     {"invariance", test_invariance, false},
+    {"selected", test_selected, false},
     {"bytes", test_bytes, false},
     {"bytes-tiny", test_bytes_tiny, false},
     {"bytes-any", test_bytes_any, false},
@@ -78,12 +79,19 @@ static const subtest declared[] = {
 };
 
 static const subtest with_policy[] = {
-    {"policy-attend", test_policy_attend, false}, {"policy-invariance", test_invariance, false},
-    {"policy-rows", test_policy_rows, false},     {"policy-shift", test_policy_shift, false},
-    {"policy-nan", test_policy_nan, false},       {"policy-window", test_window, false},
-    {"policy-contexts", test_contexts, false},    {"policy-raw", test_raw, false},
-    {"policy-sched", test_sched, false},          {"policy-flip", test_flip, false},
-    {"policy-odd-ops", test_odd_ops, false},      {"policy-unattended", test_unattended, false},
+    {"policy-attend", test_policy_attend, false},
+    {"policy-invariance", test_invariance, false},
+    {"policy-selected", test_selected, false},
+    {"policy-rows", test_policy_rows, false},
+    {"policy-shift", test_policy_shift, false},
+    {"policy-nan", test_policy_nan, false},
+    {"policy-window", test_window, false},
+    {"policy-contexts", test_contexts, false},
+    {"policy-raw", test_raw, false},
+    {"policy-sched", test_sched, false},
+    {"policy-flip", test_flip, false},
+    {"policy-odd-ops", test_odd_ops, false},
+    {"policy-unattended", test_unattended, false},
     {"policy-apart", test_apart, false},
 };
 

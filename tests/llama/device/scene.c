@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const mask_names[N_MASKS] = {"sequences", "random", "alibi", "few", "none"};
+static const char *const mask_names[] = {"sequences", "random", "alibi",    "few",
+                                         "none",      "",       "selected", "weighed"};
 
 const char *scene_text(const scene *s)
 {
@@ -86,7 +87,7 @@ static void make_queries(play *p)
                        .first_stream = s->first_stream,
                        .streams = s->streams,
                        .scale = 1 / sqrtf((float)s->s.d_k),
-                       .max_bias = s->mask == MASK_ALIBI ? 8 : 0,
+                       .max_bias = s->mask == MASK_ALIBI || s->mask == MASK_WEIGHED ? 8 : 0,
                        .softcap = s->softcap ? 5 : 0,
                        .q = p->q,
                        .sinks = p->sinks};
@@ -102,6 +103,8 @@ static float mask_value(const play *p, int query, int64_t cell, int own)
         return p->sequence[cell] == p->query_sequence[query] && distance >= 0 ? 0 : -INFINITY;
     case MASK_RANDOM: return kit_below(2) ? 0 : -INFINITY;
     case MASK_ALIBI: return distance >= 0 ? (float)-distance : -INFINITY;
+    case MASK_SELECTED: return kit_below(16) ? -INFINITY : 0;
+    case MASK_WEIGHED: return kit_below(16) ? -INFINITY : -0.01f * (float)(position % 50);
     default: return cell == own || kit_below(p->s->n_kv) == 0 ? 0 : -INFINITY;
     }
 }

@@ -11,7 +11,9 @@ typedef enum mask_kind {
     MASK_ALIBI,  /* distances, max_bias 8 */
     MASK_FEW,    /* one or two cells are visible, -inf the rest */
     MASK_NONE,   /* no mask: all cells are written and visible */
-    N_MASKS
+    N_MASKS,
+    MASK_SELECTED, /* about one cell of 16 is visible */
+    MASK_WEIGHED   /* the same, with distances, max_bias 8 */
 } mask_kind;
 
 typedef struct scene {

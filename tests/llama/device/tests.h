@@ -15,6 +15,7 @@ void test_attend_q4_0(void);
 void test_attend_iq4_nl(void);
 void test_invariance(void);
 void test_sched(void);
+void test_selected(void);
 
 /* raw.c */
 void test_raw(void);
