@@ -3,6 +3,7 @@
 #include "scene.h"
 #include "tests.h"
 
+#include <pthread.h>
 #include <string.h>
 
 /* One step of one layer, checked against what the cache holds. */
@@ -134,6 +135,40 @@ void test_apart(void)
     gg.backend_free(another);
     cache_close(&c);
     cache_close(&unused);
+}
+
+static void *alloc_in_thread(void *arg)
+{
+    cache *c = arg;
+    kit_check(cache_alloc(c, &c->s, kit.buft, 0), "no memory in another thread");
+    return NULL;
+}
+
+/* Another thread makes a context while this one has made only the first half of its own: windows stay windows. */
+void test_two_makers(void)
+{
+    shape full = shape_of(F16, 64, 64, 2, 512, 1), small = shape_of(F16, 64, 64, 2, 256, 1);
+    cache a, b, other = {.s = full};
+    pthread_t thread;
+    kit_seed(65);
+    kit_label("contexts made by two threads at once");
+    bool ok = cache_alloc(&a, &full, kit.buft, 0);
+    if (ok && kit_check(!pthread_create(&thread, NULL, alloc_in_thread, &other), "no thread")) {
+        pthread_join(thread, NULL);
+        if (cache_alloc(&b, &small, kit.buft, 1) && cache_reserve(&a) && cache_reserve(&b)) {
+            uint8_t *row = kit_alloc(1, b.bytes[K]);
+            step(&a, 0, 0, 1);
+            step(&b, 0, 0, 1);
+            cache_get(&b, 0, K, 0, 1, row);
+            kit_check(row[0] != 0x51 || row[1] != 0x7e, "the window is taken for a context of its own");
+            cache_get(&a, 0, K, 0, 1, row);
+            kit_check(row[0] == 0x51 && row[1] == 0x7e, "the policy does not hold for the other layers");
+            free(row);
+        }
+        cache_close(&b);
+        cache_close(&other);
+    }
+    cache_close(&a);
 }
 
 /* Rows are set before the device has seen a graph: it does not know the heads yet. */

@@ -75,6 +75,7 @@ static const subtest declared[] = {
     {"odd-ops", test_odd_ops, false},
     {"unattended", test_unattended, false},
     {"bare-rows", test_bare_rows, false},
+    {"lost-shift", test_lost_shift, false},
 };
 
 static const subtest with_policy[] = {
@@ -84,7 +85,7 @@ static const subtest with_policy[] = {
     {"policy-contexts", test_contexts, false},    {"policy-raw", test_raw, false},
     {"policy-sched", test_sched, false},          {"policy-flip", test_flip, false},
     {"policy-odd-ops", test_odd_ops, false},      {"policy-unattended", test_unattended, false},
-    {"policy-apart", test_apart, false},
+    {"policy-apart", test_apart, false},          {"policy-two-makers", test_two_makers, false},
 };
 
 static struct options {
