@@ -61,7 +61,8 @@ static void watch_buffer(struct host_buffer *b)
     pthread_mutex_lock(&lock);
     for (i = 0; i < MOST_PAIRS && theirs[i].set; i++)
         if (theirs[i].set == b->iface.set_tensor && theirs[i].get == b->iface.get_tensor) break;
-    if (i < MOST_PAIRS) theirs[i] = (struct pair){b->iface.set_tensor, b->iface.get_tensor};
+    if (i < MOST_PAIRS && !theirs[i].set) /* others are read meanwhile */
+        theirs[i] = (struct pair){b->iface.set_tensor, b->iface.get_tensor};
     pthread_mutex_unlock(&lock);
     if (i == MOST_PAIRS) return;
     b->iface.set_tensor = ours[i].set;

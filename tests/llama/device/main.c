@@ -86,6 +86,7 @@ static const subtest with_policy[] = {
     {"policy-sched", test_sched, false},          {"policy-flip", test_flip, false},
     {"policy-odd-ops", test_odd_ops, false},      {"policy-unattended", test_unattended, false},
     {"policy-apart", test_apart, false},          {"policy-two-makers", test_two_makers, false},
+    {"policy-together", test_together, false},
 };
 
 static struct options {

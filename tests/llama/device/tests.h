@@ -40,6 +40,7 @@ void test_early(void);
 void test_short_stream(void);
 void test_apart(void);
 void test_two_makers(void);
+void test_together(void);
 
 /* shift.c */
 void test_shift(void);
