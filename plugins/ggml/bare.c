@@ -219,3 +219,36 @@ bool bare_graph_is_lost(struct host_graph *graph)
     }
     return false;
 }
+
+/* ----------------------------------------------------------------------- shift */
+
+bool bare_note_lost(struct lost_rows *list, const struct host_tensor *op)
+{
+    struct row_shape s;
+    const struct host_tensor *root = host_root(op);
+    if (!atomic_load(&any_lost) || (op->op != host.op.ROPE && op->op != host.op.CPY) || !root->buffer ||
+        !root->data || !marks_shape(op, &s) || !is_bare(root))
+        return true;
+    for (uint64_t i = 0; i < (uint64_t)(root->ne[1] * root->ne[2]); i++) {
+        char *row = (char *)root->data + i * s.row_bytes;
+        if (memcmp(row, lost_bytes, LOST_BYTES)) continue;
+        char **more = realloc(list->row, (list->n + 1) * sizeof *more);
+        if (!more) return false;
+        list->row = more;
+        list->row[list->n++] = row;
+    }
+    return true;
+}
+
+void bare_put_back(struct lost_rows *list)
+{
+    for (size_t i = 0; i < list->n; i++) memcpy(list->row[i], lost_bytes, LOST_BYTES);
+    free(list->row);
+}
+
+bool bare_note_graph(struct lost_rows *list, struct host_graph *graph)
+{
+    for (int i = 0, n = atomic_load(&any_lost) ? host.ggml_graph_n_nodes(graph) : 0; i < n; i++)
+        if (!bare_note_lost(list, host.ggml_graph_node(graph, i))) return false;
+    return true;
+}

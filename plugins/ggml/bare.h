@@ -23,6 +23,17 @@ bool bare_op_is_lost(const struct host_tensor *op);
 /* The same for a graph that the host's CPU backend is about to run. */
 bool bare_graph_is_lost(struct host_graph *);
 
+/* Rows that are lost where an op moves positions (ROPE, or CPY back from it), which would make values of them. Noted before it
+ * runs, put back behind it. */
+struct lost_rows {
+    char **row;
+    size_t n;
+};
+bool bare_note_lost(struct lost_rows *, const struct host_tensor *op); /* adds; false: no memory */
+void bare_put_back(struct lost_rows *);                                /* and frees the list */
+/* The same for all ops of a graph. */
+bool bare_note_graph(struct lost_rows *, struct host_graph *);
+
 /* One line about a state that cannot be taken. */
 void bare_say_lost(const char *name);
 

@@ -9,23 +9,44 @@
 
 /* Contexts come and go rarely; whoever looks at how buffers belong together holds this. */
 static pthread_mutex_t contexts = PTHREAD_MUTEX_INITIALIZER;
-static struct kv_context *gathering; /* the one that the next buffer may belong to */
-static pthread_t gathering_thread;
+/* Those that the next buffer may belong to: at most one for each thread. */
+static struct kv_context *gathering;
+static _Thread_local bool gathers; /* this thread has one, unless another thread has freed it */
 
 /* ------------------------------------------------------------- joining, leaving */
+
+/* Where the list has the context that this thread makes, or its end. */
+static struct kv_context **own_place(void)
+{
+    struct kv_context **at = &gathering;
+    while (*at && !pthread_equal((*at)->maker, pthread_self())) at = &(*at)->next;
+    return at;
+}
+
+static void stop_gathering(const struct kv_context *c)
+{
+    for (struct kv_context **at = &gathering; *at; at = &(*at)->next)
+        if (*at == c) {
+            *at = c->next;
+            return;
+        }
+}
 
 /* Buffers that one thread makes one after the other belong to one context. They may hold the same layers: a model that
  * selects what it attends to has a second, small cache for the selection, whose tensors have the names of the main one. */
 static bool join_context(struct kv_buffer *b)
 {
     pthread_mutex_lock(&contexts);
-    if (!gathering || !pthread_equal(gathering_thread, pthread_self()) ||
-        gathering->n_buffers == MAX_BUFFERS) {
-        gathering = calloc(1, sizeof *gathering);
-        gathering_thread = pthread_self();
+    struct kv_context **at = own_place();
+    if (*at &&
+        (!gathers || (*at)->n_buffers == MAX_BUFFERS)) { /* or of a thread that had the number of this one */
+        stop_gathering(*at);
+        at = own_place();
     }
-    if (gathering) gathering->buffer[gathering->n_buffers++] = b;
-    b->context = gathering;
+    if (!*at && (*at = calloc(1, sizeof **at))) (*at)->maker = pthread_self();
+    if (*at) (*at)->buffer[(*at)->n_buffers++] = b;
+    b->context = *at;
+    gathers = true;
     pthread_mutex_unlock(&contexts);
     return b->context;
 }
@@ -70,7 +91,7 @@ void context_leave(struct kv_buffer *b)
     for (uint32_t i = 0; i < c->n_buffers; i++)
         if (c->buffer[i] != b) c->buffer[left++] = c->buffer[i];
     c->n_buffers = left;
-    if (!left && gathering == c) gathering = NULL;
+    if (!left) stop_gathering(c);
     /* What was recorded is worth keeping as soon as the first part goes. */
     struct recorder *recorder = c->recorder;
     c->recorder = NULL;
@@ -98,9 +119,10 @@ static void learn_shape(struct kv *kv, const struct host_tensor *operand, int64_
 /* A host makes a backend, then all memory of a context, then it lays out graphs. */
 void context_close(void)
 {
-    if (!__atomic_load_n(&gathering, __ATOMIC_RELAXED)) return;
+    if (!gathers) return;
+    gathers = false;
     pthread_mutex_lock(&contexts);
-    if (gathering && pthread_equal(gathering_thread, pthread_self())) gathering = NULL;
+    stop_gathering(*own_place());
     pthread_mutex_unlock(&contexts);
 }
 

@@ -186,13 +186,16 @@ static int find_parts(struct parts *p, const struct host_tensor *op)
 int fallback_run(struct worker *w, struct host_tensor *op)
 {
     struct parts p = {.n = 0};
+    struct lost_rows lost = {0};
     struct kv *written = NULL;
     int status = find_parts(&p, op);
     if (!status && sees_refused(&p, op)) status = HOST_FAILED;
     if (!status) written = kv_of(op);
     for (uint32_t i = 0; !status && i < p.n; i++)
         if (!read_part(&p.part[i], p.part[i].kv == written)) status = HOST_ALLOC_FAILED;
+    if (!status && !bare_note_lost(&lost, op)) status = HOST_ALLOC_FAILED;
     if (!status) status = compute(w, op, &p);
+    bare_put_back(&lost);
     if (!status && written) write_part(part_of(&p, written));
     for (uint32_t i = 0; i < p.n; i++) {
         free(p.part[i].bytes);

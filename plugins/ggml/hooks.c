@@ -61,7 +61,8 @@ static void watch_buffer(struct host_buffer *b)
     pthread_mutex_lock(&lock);
     for (i = 0; i < MOST_PAIRS && theirs[i].set; i++)
         if (theirs[i].set == b->iface.set_tensor && theirs[i].get == b->iface.get_tensor) break;
-    if (i < MOST_PAIRS) theirs[i] = (struct pair){b->iface.set_tensor, b->iface.get_tensor};
+    if (i < MOST_PAIRS && !theirs[i].set) /* others are read meanwhile */
+        theirs[i] = (struct pair){b->iface.set_tensor, b->iface.get_tensor};
     pthread_mutex_unlock(&lock);
     if (i == MOST_PAIRS) return;
     b->iface.set_tensor = ours[i].set;
@@ -97,11 +98,10 @@ static void watch_type(struct host_buffer_type *t)
     int i = 0;
     if (!t || t == &buft_host || t == &buft_kv) return;
     void **entry = &t->entry[host.buft.alloc_buffer];
-    memcpy(&alloc, entry, sizeof alloc);
-    if (!alloc || alloc == mine) return;
     pthread_mutex_lock(&lock);
+    memcpy(&alloc, entry, sizeof alloc);
     while (i < MOST_TYPES && types[i].type && types[i].type != t) i++;
-    if (i < MOST_TYPES) {
+    if (alloc && alloc != mine && i < MOST_TYPES) {
         types[i] = (struct watched_type){t, alloc};
         memcpy(entry, &mine, sizeof mine);
     }
@@ -135,10 +135,10 @@ static struct host_buffer_type *type_watched(struct host_device *d)
 static void watch_device(struct host_device *d)
 {
     int i = 0;
-    if (!d->iface.get_buffer_type || d->iface.get_buffer_type == type_watched) return;
     pthread_mutex_lock(&lock);
+    bool wanted = d->iface.get_buffer_type && d->iface.get_buffer_type != type_watched;
     while (i < MOST_DEVICES && devices[i].device && devices[i].device != d) i++;
-    if (i < MOST_DEVICES) {
+    if (wanted && i < MOST_DEVICES) {
         devices[i] = (struct watched_device){d, d->iface.get_buffer_type};
         d->iface.get_buffer_type = type_watched;
     }
@@ -152,7 +152,12 @@ static int (*cpu_compute)(struct host_backend *, struct host_graph *);
 
 static int compute_watched(struct host_backend *b, struct host_graph *graph)
 {
-    return bare_graph_is_lost(graph) ? HOST_FAILED : cpu_compute(b, graph);
+    struct lost_rows lost = {0};
+    int status = bare_graph_is_lost(graph) ? HOST_FAILED : HOST_SUCCESS;
+    if (!status && !bare_note_graph(&lost, graph)) status = HOST_ALLOC_FAILED;
+    if (!status) status = cpu_compute(b, graph);
+    bare_put_back(&lost);
+    return status;
 }
 
 static struct host_backend *init_watched(struct host_device *d, const char *params)
@@ -170,9 +175,12 @@ static void watch_cpu(void)
     struct host_reg *reg = host.ggml_backend_reg_by_name("CPU");
     struct host_device *cpu =
         reg && host.ggml_backend_reg_dev_count(reg) ? host.ggml_backend_reg_dev_get(reg, 0) : NULL;
-    if (!cpu || cpu_init) return;
-    cpu_init = cpu->iface.init_backend;
-    cpu->iface.init_backend = init_watched;
+    pthread_mutex_lock(&lock);
+    if (cpu && !cpu_init) {
+        cpu_init = cpu->iface.init_backend;
+        cpu->iface.init_backend = init_watched;
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 void hooks_set(const struct host_device *own)

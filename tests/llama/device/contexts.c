@@ -3,6 +3,7 @@
 #include "scene.h"
 #include "tests.h"
 
+#include <pthread.h>
 #include <string.h>
 
 /* One step of one layer, checked against what the cache holds. */
@@ -136,6 +137,42 @@ void test_apart(void)
     cache_close(&unused);
 }
 
+static void *alloc_in_thread(void *arg)
+{
+    cache *c = ((void **)arg)[0];
+    kit = *(const kit_state *)((void **)arg)[1];
+    kit_check(cache_alloc(c, &c->s, kit.buft, 0), "no memory in another thread");
+    return NULL;
+}
+
+/* Another thread makes a context while this one has made only the first half of its own: windows stay windows. */
+void test_two_makers(void)
+{
+    shape full = shape_of(F16, 64, 64, 2, 512, 1), small = shape_of(F16, 64, 64, 2, 256, 1);
+    cache a, b, other = {.s = full};
+    void *arguments[] = {&other, &kit};
+    pthread_t thread;
+    kit_seed(65);
+    kit_label("contexts made by two threads at once");
+    bool ok = cache_alloc(&a, &full, kit.buft, 0);
+    if (ok && !pthread_create(&thread, NULL, alloc_in_thread, arguments)) {
+        pthread_join(thread, NULL);
+        if (cache_alloc(&b, &small, kit.buft, 1) && cache_reserve(&a) && cache_reserve(&b)) {
+            uint8_t *row = kit_alloc(1, b.bytes[K]);
+            step(&a, 0, 0, 1);
+            step(&b, 0, 0, 1);
+            cache_get(&b, 0, K, 0, 1, row);
+            kit_check(row[0] != 0x51 || row[1] != 0x7e, "the window is taken for a context of its own");
+            cache_get(&a, 0, K, 0, 1, row);
+            kit_check(row[0] == 0x51 && row[1] == 0x7e, "the policy does not hold for the other layers");
+            free(row);
+        }
+        cache_close(&b);
+        cache_close(&other);
+    }
+    cache_close(&a);
+}
+
 /* Rows are set before the device has seen a graph: it does not know the heads yet. */
 void test_early(void)
 {
@@ -203,5 +240,86 @@ void test_short_stream(void)
             free(to);
         }
         cache_close(&c);
+    }
+}
+
+/* ------------------------------------------------------------------ all at once */
+
+typedef struct worker_thread {
+    pthread_t thread;
+    kit_state kit;
+    kit_counts counts;
+    int number;
+} worker_thread;
+
+/* Rows that nobody can read, into memory of the CPU and of the device: attention that sees them fails, for this thread. */
+static void lose_rows(cache *c, const shape *s)
+{
+    cache on_cpu;
+    uint8_t *row = kit_alloc(1, c->bytes[K]);
+    memcpy(row, "\x51\x7e\x01\x02\x03\x04", 6);
+    row[3] = (uint8_t)kit_below(256);
+    cache_set(c, 0, K, 3, 1, row);
+    if (cache_alloc(&on_cpu, s, kit.cpu_buft, 0)) {
+        cache_set(&on_cpu, 0, K, 3, 1, row);
+        cache_get(&on_cpu, 0, K, 3, 1, row);
+        kit_check(!memcmp(row, "\x51\x7e\xff\xff\xff\xff", 6), "a row on the CPU is not lost");
+    }
+    cache_close(&on_cpu);
+    cache_get(c, 0, K, 3, 1, row);
+    kit_check(!memcmp(row, "\x51\x7e\xff\xff\xff\xff", 6), "a row on the device is not lost");
+    free(row);
+}
+
+static void *live(void *arg)
+{
+    worker_thread *w = arg;
+    shape full = shape_of(F16, 64, 64, 2, 512, 1), window = shape_of(F16, 64, 64, 2, 256, 1);
+    kit = w->kit;
+    kit.counts = &w->counts;
+    kit_seed(100 + (uint64_t)w->number);
+    kit_label("thread %d", w->number);
+    for (int i = 0; i < 4; i++) {
+        cache a, b;
+        kit.backend = gg.backend_dev_init(kit.dev, NULL);
+        kit.cpu = gg.backend_dev_init(kit.cpu_dev, NULL);
+        bool ok = cache_alloc(&a, &full, kit.buft, 0), ok_b = cache_alloc(&b, &window, kit.buft, 1);
+        if (ok && ok_b) {
+            uint8_t *rows = kit_alloc(256, b.bytes[K]);
+            cache_set(&a, 0, V, 0, 256, rows); /* before a graph is seen */
+            if (cache_reserve(&a) && cache_reserve(&b)) {
+                step(&a, 0, 11, 9);
+                step(&b, 0, 40, 33);
+                cache_get(&b, 0, K, 0, 256, rows);
+                kit_check(memcmp(rows + 40 * b.bytes[K], "\x51\x7e", 2), "a window in a codec");
+                cache_set(&b, 0, K, 0, 256, rows);
+                cache_get(&a, 0, K, 0, 256, rows);
+                cache_set(&a, 0, K, 256, 256, rows);
+                lose_rows(&a, &full);
+                step(&b, 0, 7, 3);
+            }
+            free(rows);
+        }
+        cache_close(i % 2 ? &a : &b);
+        cache_close(i % 2 ? &b : &a);
+        gg.backend_free(kit.backend);
+        gg.backend_free(kit.cpu);
+    }
+    return NULL;
+}
+
+/* Contexts are made, restored, computed and freed by several threads at once. */
+void test_together(void)
+{
+    worker_thread w[3] = {{0}};
+    for (int i = 0; i < 3; i++) {
+        w[i].kit = kit;
+        w[i].number = i;
+        kit_check(!pthread_create(&w[i].thread, NULL, live, &w[i]), "no thread");
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(w[i].thread, NULL);
+        kit.counts->checks += w[i].counts.checks;
+        kit.counts->failures += w[i].counts.failures;
     }
 }

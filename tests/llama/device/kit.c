@@ -9,11 +9,11 @@
 #include <stdio.h>
 #include <string.h>
 
-kit_state kit;
+_Thread_local kit_state kit;
 
 enum { MAX_PRINTED = 15, MAX_NODES = 512 };
 
-static char label[512];
+static _Thread_local char label[512];
 
 /* ------------------------------------------------------------------ checks */
 
@@ -144,7 +144,7 @@ void *kit_alloc(size_t n, size_t size)
 
 /* ----------------------------------------------------------------- numbers */
 
-static uint64_t state;
+static _Thread_local uint64_t state;
 
 void kit_seed(uint64_t seed)
 {
@@ -295,7 +295,7 @@ int kit_job_refused(kit_job *job)
 
 bool kit_job_ready(kit_job *job)
 {
-    static int turn;
+    static _Thread_local int turn;
     int refused = kit_job_refused(job);
     if (refused) kit_check(false, "%d nodes of the graph are refused", refused);
     if (refused) return false;

@@ -27,7 +27,7 @@ typedef struct kit_state {
     gg_buft *buft, *cpu_buft;
 } kit_state;
 
-extern kit_state kit;
+extern _Thread_local kit_state kit; /* a thread that a test makes fills in its own */
 
 /* Opens host and plug-in and makes the backends. False: nothing can be tested. */
 bool kit_open(const char *dir, const char *backends, const char *plugin, bool local);

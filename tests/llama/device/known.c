@@ -212,3 +212,58 @@ void test_bare_rows(void)
         cache_close(&c);
     }
 }
+
+/* As the host shifts positions in memory of the CPU. */
+static int shift_on_cpu(cache *c, int by)
+{
+    kit_job job;
+    int32_t *shifts = KIT_NEW(int32_t, c->s.cells);
+    for (int i = 0; i < c->s.cells; i++) shifts[i] = by;
+    kit_job_begin(&job, kit.cpu_dev, kit.cpu);
+    gg_tensor *shift = kit_job_input(&job, I32, c->s.cells, 1, 1, 1);
+    gg_tensor *k = gg.view_3d(job.ops, c->side[K][0], c->s.d_k, c->s.heads, c->s.cells,
+                              kit_row_bytes(c->s.k, c->s.d_k), c->bytes[K], 0);
+    gg_tensor *x = kit_is_float(c->s.k) ? k : gg.cast(job.ops, k, kit_type_id(F32));
+    x = (x == k ? gg.rope_ext_inplace : gg.rope_ext)(job.ops, x, shift, NULL, c->s.d_k, 0, 4096, 10000, 1, 0,
+                                                     1, 32, 1);
+    kit_job_add(&job, kit_is_float(c->s.k) ? x : gg.cpy(job.ops, x, k));
+    int status = 1;
+    if (kit_job_ready(&job)) {
+        gg.backend_tensor_set(shift, shifts, 0, gg.nbytes(shift));
+        status = kit_job_run(&job);
+    }
+    kit_job_end(&job);
+    free(shifts);
+    return status;
+}
+
+/* A row that nobody can read is not made valid by a shift: who saves it afterwards gets what nobody can read. */
+void test_lost_shift(void)
+{
+    enum { LOST = 7, SHIFTED = 8 };
+    static const kit_type types[] = {F16, F32, Q8_0, Q4_0};
+    for (int i = 0; i < 4; i++) {
+        shape s = shape_of(types[i], 64, 64, 2, 64, 1);
+        cache c;
+        kit_seed(90 + (uint64_t)i);
+        kit_label("shift of a row that is lost, on the CPU, %s", shape_text(&s));
+        if (cache_alloc(&c, &s, kit.cpu_buft, 0)) {
+            float *x = KIT_NEW(float, s.cells *c.row[K]);
+            uint8_t *rows = kit_alloc((size_t)s.cells, c.bytes[K]), *got = kit_alloc(2, c.bytes[K]);
+            random_rows(x, c.row[K], s.cells, K);
+            kit_encode(types[i], x, rows, c.row[K], s.cells);
+            memset(rows + LOST * c.bytes[K], 0, c.bytes[K]);
+            memcpy(rows + LOST * c.bytes[K], "\x51\x7e\x01\x02\x03\x04\x05", 7);
+            cache_set(&c, 0, K, 0, s.cells, rows);
+            kit_check(shift_on_cpu(&c, 5) == GG_SUCCESS, "the shift fails");
+            cache_get(&c, 0, K, LOST, 2, got);
+            kit_check(!memcmp(got, "\x51\x7e\xff\xff\xff\xff", 6), "the row is taken for values");
+            kit_check(memcmp(got + c.bytes[K], rows + SHIFTED * c.bytes[K], c.bytes[K]),
+                      "the row beside it is not shifted");
+            free(x);
+            free(rows);
+            free(got);
+        }
+        cache_close(&c);
+    }
+}

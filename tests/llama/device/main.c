@@ -76,6 +76,7 @@ static const subtest declared[] = {
     {"odd-ops", test_odd_ops, false},
     {"unattended", test_unattended, false},
     {"bare-rows", test_bare_rows, false},
+    {"lost-shift", test_lost_shift, false},
 };
 
 static const subtest with_policy[] = {
@@ -93,6 +94,8 @@ static const subtest with_policy[] = {
     {"policy-odd-ops", test_odd_ops, false},
     {"policy-unattended", test_unattended, false},
     {"policy-apart", test_apart, false},
+    {"policy-two-makers", test_two_makers, false},
+    {"policy-together", test_together, false},
 };
 
 static struct options {

@@ -40,6 +40,8 @@ void test_contexts(void);
 void test_early(void);
 void test_short_stream(void);
 void test_apart(void);
+void test_two_makers(void);
+void test_together(void);
 
 /* shift.c */
 void test_shift(void);
@@ -67,6 +69,7 @@ void test_policy_take(void);
 void test_known_give(void);
 void test_known_take(void);
 void test_bare_rows(void);
+void test_lost_shift(void);
 
 /* Bytes that one process of the test leaves for another: at most SHARED_BYTES. */
 enum { SHARED_BYTES = 1 << 20 };
