@@ -26,8 +26,12 @@ static bool mask_is_usable(const struct host_tensor *mask, int64_t n_heads)
                      (mask->ne[2] == 1 || mask->ne[2] == n_heads));
 }
 
-/* In tiles, or will be; or without memory yet: an encoder's own K and V, the host's tests. Anything else is a cache in
- * plain memory, which would be put into tiles at every step: the host is faster. */
+/*
+ * In tiles, or will be. Or without memory yet: what a graph computes (an encoder's K and V, caches that were joined) and the
+ * host's tests. That is put into tiles at every step, which takes as long as stock takes for about 8 heads of queries
+ * per row; to refuse it would cost more, because the host then computes no layer by flash attention. A cache in plain memory
+ * is left to the host.
+ */
 static bool is_within_reach(const struct host_tensor *t)
 {
     const struct host_buffer *b = host_root(t)->buffer;
