@@ -38,7 +38,8 @@ static bool join_context(struct kv_buffer *b)
 {
     pthread_mutex_lock(&contexts);
     struct kv_context **at = own_place();
-    if (*at && (!gathers || (*at)->n_buffers == MAX_BUFFERS)) { /* or of a thread that had the number of this one */
+    if (*at &&
+        (!gathers || (*at)->n_buffers == MAX_BUFFERS)) { /* or of a thread that had the number of this one */
         stop_gathering(*at);
         at = own_place();
     }

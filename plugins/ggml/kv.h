@@ -89,7 +89,7 @@ struct kv_context {
     bool settled;
     bool said_plain, said_slow;
     struct recorder *recorder;
-    char *report; /* the plan in words, lines; told once */
+    char *report;            /* the plan in words, lines; told once */
     struct kv_context *next; /* while its buffers are being made: the one that another thread makes */
     pthread_t maker;
 };

@@ -143,7 +143,8 @@ static const struct table *table_for(const struct row_shape *s, bool calibrated)
             if (calibrated == !!(quire_codec_at(i)->flags & QUIRE_CODEC_CALIBRATED))
                 add_candidates(t, s, quire_codec_at(i)->name, d);
     qsort(t->list, t->n, sizeof *t->list, by_mark);
-    struct candidate *less = realloc(t->list, (t->n + 1) * sizeof *less); /* far fewer than there was room for */
+    struct candidate *less =
+        realloc(t->list, (t->n + 1) * sizeof *less); /* far fewer than there was room for */
     if (less) t->list = less;
     t->next = tables;
     tables = t;

@@ -274,11 +274,11 @@ static int attend_with_sum(cache *c, const uint16_t *mask)
     kit_job job;
     const shape *s = &c->s;
     int n = s->cells, heads = s->heads * s->gqa;
-    float *q = KIT_NEW(float, s->d_k * heads);
+    float *q = KIT_NEW(float, s->d_k *heads);
     uint16_t *zeros = KIT_NEW(uint16_t, n);
     kit_job_begin(&job, kit.cpu_dev, kit.cpu);
-    gg_tensor *query = kit_job_input(&job, F32, s->d_k, 1, heads, 1), *a = kit_job_input(&job, F16, n, 1, 1, 1),
-              *b = kit_job_input(&job, F16, n, 1, 1, 1);
+    gg_tensor *query = kit_job_input(&job, F32, s->d_k, 1, heads, 1),
+              *a = kit_job_input(&job, F16, n, 1, 1, 1), *b = kit_job_input(&job, F16, n, 1, 1, 1);
     gg_tensor *k = gg.permute(job.ops, cache_view(c, job.ops, 0, K, n, 0, 1), 0, 2, 1, 3),
               *v = gg.permute(job.ops, cache_view(c, job.ops, 0, V, n, 0, 1), 0, 2, 1, 3);
     kit_job_add(&job, gg.flash_attn_ext(job.ops, query, k, v, gg.add(job.ops, a, b), 0.1f, 0, 0));
