@@ -166,6 +166,20 @@ static bool is_bare(const struct host_tensor *root)
     return kv ? !kv->format : host.ggml_backend_buft_is_host(root->buffer->buft);
 }
 
+/* A mask that the graph computes is not there before it runs. What models select is added to the mask of the host, which
+ * hides at least what it hides by itself. */
+static bool may_see(const struct host_tensor *mask, int64_t stream, int64_t cell)
+{
+    if (!mask || host_root(mask)->op == host.op.NONE) return attend_sees(mask, stream, cell);
+    for (int i = 0; i < 2 && mask->op == host.op.ADD; i++) {
+        const struct host_tensor *part = mask->src[i];
+        if (host_root(part)->op == host.op.NONE && part->type == mask->type &&
+            !memcmp(part->ne, mask->ne, sizeof part->ne) && !attend_sees(part, stream, cell))
+            return false;
+    }
+    return true;
+}
+
 /* A mask of NULL hides nothing. */
 static bool sees_lost(const struct host_tensor *operand, const struct host_tensor *mask,
                       struct host_graph *graph, int before)
@@ -181,7 +195,7 @@ static bool sees_lost(const struct host_tensor *operand, const struct host_tenso
         for (uint64_t cell = 0; cell < n; cell++) {
             uint64_t row = first + stream * (operand->nb[3] / s.row_bytes) + cell;
             if (row < all && !memcmp((const char *)root->data + row * s.row_bytes, lost_bytes, LOST_BYTES) &&
-                (!by_cells || attend_sees(mask, (int64_t)stream, (int64_t)cell)) &&
+                (!by_cells || (graph ? may_see : attend_sees)(mask, (int64_t)stream, (int64_t)cell)) &&
                 !is_written(graph, before, root, row))
                 return true;
         }

@@ -57,7 +57,8 @@ bool marks_shape(const struct host_tensor *t, struct row_shape *s)
 
 /* ------------------------------------------------------------------- codings */
 
-/* Every codec in every shape that the heads of such a row can have, by mark. Made once for each size of rows and side. */
+/* Every codec in every shape that the heads of such a row can have, by mark. Made once for each size of rows and side; those
+ * that need a profile once more for each layer, for the one that is loaded. */
 struct candidate {
     uint32_t mark;
     const char *codec;
@@ -66,8 +67,9 @@ struct candidate {
 
 struct table {
     struct table *next;
-    uint32_t row;
+    uint32_t row, layer;
     quire_side side;
+    bool calibrated;
     size_t n;
     struct candidate *list;
 };
@@ -118,11 +120,13 @@ static void add_candidates(struct table *t, const struct row_shape *s, const cha
 
 enum { MOST_D = 1024, MOST_V_SIZES = 12 };
 
-static const struct table *table_for(const struct row_shape *s)
+static const struct table *table_for(const struct row_shape *s, bool calibrated)
 {
     uint32_t n_codecs = quire_codec_count(), n_d = 0;
     for (const struct table *t = tables; t; t = t->next)
-        if (t->row == s->row && t->side == s->side) return t;
+        if (t->row == s->row && t->side == s->side && t->calibrated == calibrated &&
+            (!calibrated || t->layer == s->layer))
+            return t;
     for (uint32_t d = 1; d <= s->row && d <= MOST_D; d++) n_d += s->row % d == 0;
     struct table *t = calloc(1, sizeof *t);
     if (t) t->list = calloc((size_t)n_codecs * n_d * MOST_V_SIZES, sizeof *t->list);
@@ -132,11 +136,16 @@ static const struct table *table_for(const struct row_shape *s)
     }
     t->row = s->row;
     t->side = s->side;
+    t->layer = s->layer;
+    t->calibrated = calibrated;
     for (uint32_t d = 8; d <= s->row && d <= MOST_D; d++)
         for (uint32_t i = 0; s->row % d == 0 && i < n_codecs; i++)
-            if (!(quire_codec_at(i)->flags & QUIRE_CODEC_CALIBRATED))
+            if (calibrated == !!(quire_codec_at(i)->flags & QUIRE_CODEC_CALIBRATED))
                 add_candidates(t, s, quire_codec_at(i)->name, d);
     qsort(t->list, t->n, sizeof *t->list, by_mark);
+    struct candidate *less =
+        realloc(t->list, (t->n + 1) * sizeof *less); /* far fewer than there was room for */
+    if (less) t->list = less;
     t->next = tables;
     tables = t;
     return t;
@@ -171,30 +180,18 @@ static const struct coding *keep(const struct row_shape *s, const char *codec, u
     return &m->coding;
 }
 
-/* Those that need a profile: of the one that is loaded, which knows the size of heads. */
-static const struct coding *find_calibrated(const struct row_shape *s, uint32_t mark)
-{
-    for (uint32_t i = 0; config.loaded_profile && s->side == QUIRE_K && i < quire_codec_count(); i++)
-        for (uint32_t d = 8; quire_codec_at(i)->flags & QUIRE_CODEC_CALIBRATED && d <= s->row && d <= MOST_D;
-             d++) {
-            quire_format *format = s->row % d ? NULL : make_format(s, quire_codec_at(i)->name, d, 0);
-            if (format && mark_of(format) == mark) return keep(s, quire_codec_at(i)->name, d, format);
-            quire_format_destroy(format);
-        }
-    return NULL;
-}
-
 static const struct coding *find_locked(const struct row_shape *s, uint32_t mark)
 {
     for (const struct met *m = all_met; m; m = m->next)
         if (m->coding.mark == mark && m->row == s->row && m->side == s->side) return &m->coding;
-    const struct table *t = table_for(s);
-    struct candidate key = {.mark = mark}, *found;
-    if (t && (found = bsearch(&key, t->list, t->n, sizeof key, by_mark))) {
-        quire_format *format = make_format(s, found->codec, found->d, found->d_v);
-        return format ? keep(s, found->codec, found->d, format) : NULL;
+    for (int calibrated = 0; calibrated <= (config.loaded_profile && s->side == QUIRE_K); calibrated++) {
+        const struct table *t = table_for(s, calibrated);
+        struct candidate key = {.mark = mark};
+        const struct candidate *found = t ? bsearch(&key, t->list, t->n, sizeof key, by_mark) : NULL;
+        quire_format *format = found ? make_format(s, found->codec, found->d, found->d_v) : NULL;
+        if (format) return keep(s, found->codec, found->d, format);
     }
-    return find_calibrated(s, mark);
+    return NULL;
 }
 
 /* Whether a row has the length that the coding gives it, and nothing behind that. */

@@ -77,6 +77,7 @@ static const subtest declared[] = {
     {"unattended", test_unattended, false},
     {"bare-rows", test_bare_rows, false},
     {"lost-shift", test_lost_shift, false},
+    {"lost-mask", test_lost_mask, false},
 };
 
 static const subtest with_policy[] = {

@@ -70,6 +70,7 @@ void test_known_give(void);
 void test_known_take(void);
 void test_bare_rows(void);
 void test_lost_shift(void);
+void test_lost_mask(void);
 
 /* Bytes that one process of the test leaves for another: at most SHARED_BYTES. */
 enum { SHARED_BYTES = 1 << 20 };
