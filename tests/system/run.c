@@ -270,7 +270,8 @@ static void test_refusals(void **state)
     expect("run --profile /nowhere -- sh 2>&1", 1, "the profile /nowhere cannot be used");
     expect("run -- sh -m /nowhere.gguf 2>&1", 1, "/nowhere.gguf: No such file");
     expect("run --profile /nowhere sh 2>&1", 1, "the profile /nowhere cannot be used: No such file");
-    expect("run sh -c 'exit 3' -mu http://h/x -m /nowhere.gguf 2>&1", 3, "name no model file"); /* to be fetched */
+    expect("run sh -c 'exit 3' -mu http://h/x -m /nowhere.gguf 2>&1", 3,
+           "name no model file"); /* to be fetched */
     expect("run -- sh -m %M/empty.gguf 2>&1", 1, "0 layers");
     expect("run -- sh -m %B/quire 2>&1", 1, "not a GGUF file");
     expect("--version >/dev/null; QUIRE_PLUGIN=/nowhere.so %B/quire run sh 2>&1", 1, "libggml-quire.so");

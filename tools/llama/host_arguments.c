@@ -70,7 +70,8 @@ static uint64_t number(const char *value, uint64_t most, uint64_t otherwise)
 /* LLAMA_ARG_KV_OFFLOAD=0, or LLAMA_ARG_NO_KV_OFFLOAD with any value, unless the line says otherwise. */
 static bool is_kept_by_variable(const line *l, const char *const offload[2])
 {
-    return (is_false(getenv("LLAMA_ARG_KV_OFFLOAD")) || getenv("LLAMA_ARG_NO_KV_OFFLOAD")) && !has_switch(l, offload, NULL, NULL);
+    return (is_false(getenv("LLAMA_ARG_KV_OFFLOAD")) || getenv("LLAMA_ARG_NO_KV_OFFLOAD")) &&
+           !has_switch(l, offload, NULL, NULL);
 }
 
 static const char *program_name(const line *l)
