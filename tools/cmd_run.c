@@ -111,7 +111,7 @@ static int load_profile(run *r)
     quire_status status = profile_load(&r->profile, r->profile_path);
     if (!status) return TOOL_OK;
     return tool_failed("run", "the profile %s cannot be used: %s", r->profile_path,
-                       quire_status_text(status));
+                       profile_fault(r->profile_path, status));
 }
 
 /* ---------------------------------------------------------------------- policy */
@@ -407,8 +407,9 @@ static void tell_text(const run *r, double f16, double bytes)
         fprintf(stderr,
                 "neither -c nor the model's file tells the context, so Quire cannot say what is saved");
     else
-        fprintf(stderr, r->host_says.model
-                            ? "nothing is saved"
+        fprintf(stderr, r->host_says.model ? "nothing is saved"
+                        : r->host_says.has_models
+                            ? "the arguments name no single model file, so Quire cannot say what is saved"
                             : "the arguments name no model file, so Quire cannot say what is saved");
     if (r->profile_path && !r->host_says.obstacle && !*r->kept)
         fprintf(stderr, ", with the profile %s", r->profile_path);

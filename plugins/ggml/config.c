@@ -12,6 +12,17 @@
 
 struct config config;
 
+/* A value as messages show it: on one line, and not so long that the reason after it is cut off. */
+enum { SHOWN = 100 };
+
+static const char *shown(char out[SHOWN + 4], const char *value)
+{
+    size_t n = 0;
+    for (; value[n] && n < SHOWN; n++) out[n] = iscntrl((unsigned char)value[n]) ? '?' : value[n];
+    strcpy(out + n, value[n] ? "..." : "");
+    return out;
+}
+
 /* ----------------------------------------------------------------------- file */
 
 static char *trimmed(char *s)
@@ -44,12 +55,12 @@ static bool read_line(const char *path, int number, char *line, char *message, s
     char *key = trimmed(line), *equals = strchr(key, '=');
     if (!*key || *key == '#') return true;
     if (equals) *equals = 0;
-    char **slot = slot_of(trimmed(key));
+    char **slot = slot_of(trimmed(key)), text[SHOWN + 4];
     if (!equals || !slot) {
         snprintf(
             message, size,
             "%s:%d: \"%s\" is not a setting; the settings are kv, profile, profile_record, profile_length, rows_record, chain and log",
-            path, number, trimmed(key));
+            path, number, shown(text, trimmed(key)));
         return false;
     }
     give(slot, trimmed(equals + 1));
@@ -58,7 +69,8 @@ static bool read_line(const char *path, int number, char *line, char *message, s
 
 static bool read_file(const char *path, char *message, size_t size)
 {
-    char line[4096];
+    char *line = NULL;
+    size_t room = 0;
     bool right = true;
     FILE *f = fopen(path, "r");
     if (!f) {
@@ -66,12 +78,13 @@ static bool read_file(const char *path, char *message, size_t size)
         return false;
     }
     errno = 0;
-    for (int number = 1; right && fgets(line, sizeof line, f); number++)
+    for (int number = 1; right && getline(&line, &room, f) >= 0; number++)
         right = read_line(path, number, line, message, size);
     if (right && ferror(f)) { /* a folder can be opened, but not read */
         snprintf(message, size, "QUIRE_CONFIG: %s: %s", path, strerror(errno));
         right = false;
     }
+    free(line);
     fclose(f);
     return right;
 }
@@ -109,7 +122,7 @@ static bool load_profile(char *message, size_t size)
 /* The model is not known yet; this finds what is wrong with any model. */
 static bool check_policy(char *message, size_t size)
 {
-    char why[512];
+    char why[512], text[SHOWN + 4];
     quire_plan *plan = NULL;
     quire_geometry geometry = {.size = sizeof(quire_geometry),
                                .n_layers = 1,
@@ -123,14 +136,14 @@ static bool check_policy(char *message, size_t size)
         snprintf(
             message, size,
             "QUIRE_KV=%s: sinks= cannot be used with llama.cpp, because its cache cells are not in order of position",
-            config.kv);
+            shown(text, config.kv));
         return false;
     }
     if (config.loaded_profile) return true; /* it belongs to a model; the plan will tell */
     quire_status status = quire_plan_create(&plan, &geometry, config.kv, &options);
     quire_plan_destroy(plan);
     if (!status) return true;
-    snprintf(message, size, "QUIRE_KV=%s: %s%s", config.kv, why,
+    snprintf(message, size, "QUIRE_KV=%s: %s%s", shown(text, config.kv), why,
              strstr(why, "profile")
                  ? "; QUIRE_PROFILE=<file> loads one, QUIRE_PROFILE_RECORD=<file> records one"
                  : "");

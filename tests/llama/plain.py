@@ -68,8 +68,21 @@ def config_folder():
            done.stderr[-1500:])
 
 
+def long_settings():
+    """However long a value is and whatever is in it, the reason is in the one line."""
+    for value, reason in (("r" * 100000, "more than 511 characters"), ("r8\nr4", "is not a "), ("r8\x1b[31m", "is not a ")):
+        done = complete("-c", 512, env={"QUIRE_KV": value})
+        lines = [line for line in done.stderr.split("\n") if line.startswith("quire: not loaded: ")]
+        expect(answers(done) and len(lines) == 1 and reason in lines[0] and "\x1b" not in lines[0],
+               f"QUIRE_KV of {len(value)} characters is refused in one line with the reason", str(lines)[:1500])
+    file = kit.folder() / "long.conf"
+    file.write_text("# " + "x" * 9000 + "\nkv = r8/r4\n")
+    done = complete("-c", 512, env={"QUIRE_CONFIG": str(file)})
+    expect(answers(done) and "bytes/token" in done.stderr, "a line of QUIRE_CONFIG can be long", done.stderr[-1500:])
+
+
 def run():
-    for one in (address_space, row_split, tensor_split, config_folder):
+    for one in (address_space, row_split, tensor_split, config_folder, long_settings):
         part(one)
 
 

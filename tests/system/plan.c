@@ -249,6 +249,9 @@ static void test_hostile(void **state)
     expect("plan %M/empty.gguf 2>&1", 1, "0 layers");
     expect("plan %M/headless.gguf 2>&1", 1, "without a KV cache");
     expect("plan %M/nowhere.gguf 2>&1", 1, "No such file");
+    expect("plan --profile %M/nowhere %M/model.gguf 2>&1", 1, "No such file");
+    expect("--version >/dev/null; mkfifo %M/pipe && timeout 10 %B/quire plan %M/pipe 2>&1", 1,
+           "it is not a file");
     /* A file that does not say for what it was trained. */
     expect("plan %M/untrained.gguf 2>&1", 2,
            "does not say for how many tokens the model was trained; --ctx is needed");

@@ -44,6 +44,7 @@ static int set_up(void **state)
     empty = plain_model;
     empty.context = 0;
     write_model("untrained.gguf", &empty);
+    write_host("llama-bench", "exit 0");
     write_host("llama-gpu", "echo quire-device Vulkan0 gpu Vulkan - 8000000000");
     write_host("llama-odd", "echo quire-device Vulkan0; echo quire-device X Y Z; exit 0");
     write_host("llama-bad", "echo quire-device Vulkan0 gpu Vulkan - 8000000000; exit 7");
@@ -65,6 +66,20 @@ static void test_line(void **state)
     expect("run --kv r4 -- true -m %M/model.gguf 2>&1", 0, "quire run: warning: K in r4");
     expect("run -- true -m %M/model.gguf -fa off 2>&1", 0, "nothing is saved, because -fa off");
     expect("run -- true -ngl 0 2>&1", 0, "-ngl 0");
+    static const char *const no_obstacle[] = {"true -ngl 0 --n-gpu-layers 5", "true -ngl 0 --gpu-layers 5",
+                                              "true --gpu-layers 0 -ngl 5", "%M/llama-bench -nkvo 0",
+                                              "%M/llama-bench -nkvo 1,0 -ngl 0,99"};
+    for (size_t i = 0; i < sizeof no_obstacle / sizeof no_obstacle[0]; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "run %s 2>&1", no_obstacle[i]);
+        expect_not(line, 0, "keeps the cache away");
+    }
+    expect("--version >/dev/null; LLAMA_ARG_N_GPU_LAYERS=0 %B/quire run true --gpu-layers 5 2>&1", 0,
+           "name no model file");
+    expect("run %M/llama-bench -nkvo 1 2>&1", 0, "-nkvo");
+    expect("run %M/llama-bench -m %M/model.gguf,%M/mamba.gguf 2>&1", 0, "name no single model file");
+    expect("run -- true -m %M/model.gguf -fa false 2>&1", 0, "nothing is saved, because -fa off");
+    expect("run -- true -m %M/model.gguf -fa disabled 2>&1", 0, "nothing is saved, because -fa off");
     expect("run true 2>&1", 0, "name no model file");
     expect("run true -m %M/untrained.gguf 2>&1", 0, "neither -c nor the model's file tells the context");
     expect("run --kv safe true -m %M/model.gguf -c 4096 -np 3 2>&1", 0,
@@ -254,6 +269,9 @@ static void test_refusals(void **state)
            "needs a profile; you can make one with: quire calibrate /tmp/");
     expect("run --profile /nowhere -- sh 2>&1", 1, "the profile /nowhere cannot be used");
     expect("run -- sh -m /nowhere.gguf 2>&1", 1, "/nowhere.gguf: No such file");
+    expect("run --profile /nowhere sh 2>&1", 1, "the profile /nowhere cannot be used: No such file");
+    expect("run sh -c 'exit 3' -mu http://h/x -m /nowhere.gguf 2>&1", 3,
+           "name no model file"); /* to be fetched */
     expect("run -- sh -m %M/empty.gguf 2>&1", 1, "0 layers");
     expect("run -- sh -m %B/quire 2>&1", 1, "not a GGUF file");
     expect("--version >/dev/null; QUIRE_PLUGIN=/nowhere.so %B/quire run sh 2>&1", 1, "libggml-quire.so");

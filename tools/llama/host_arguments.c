@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
+#define _POSIX_C_SOURCE 200809L
 #include "llama/host_arguments.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* llama-server without -np makes so many slots, which share one cache (tools/server/server.cpp). */
 enum { AUTO_SLOTS = 4, MAX_SEQUENCES = 256, BATCH = 2048, MICRO_BATCH = 512 };
@@ -31,6 +33,21 @@ static bool is_true(const char *value)
     return is_any(value, "1", "on") || is_any(value, "true", "enabled");
 }
 
+static bool is_false(const char *value)
+{
+    return is_any(value, "0", "off") || is_any(value, "false", "disabled");
+}
+
+/* The option of three names. */
+static const char *gpu_layers(const line *l)
+{
+    const char *value = getenv("LLAMA_ARG_N_GPU_LAYERS");
+    for (int i = 1; i + 1 < l->argc; i++)
+        if (is_any(l->argv[i], "-ngl", "--gpu-layers") || !strcmp(l->argv[i], "--n-gpu-layers"))
+            value = l->argv[i + 1];
+    return value;
+}
+
 /* A switch with an opposite: the last one counts. */
 static bool has_switch(const line *l, const char *const on[2], const char *const off[2], const char *variable)
 {
@@ -53,9 +70,20 @@ static uint64_t number(const char *value, uint64_t most, uint64_t otherwise)
 /* LLAMA_ARG_KV_OFFLOAD=0, or LLAMA_ARG_NO_KV_OFFLOAD with any value, unless the line says otherwise. */
 static bool is_kept_by_variable(const line *l, const char *const offload[2])
 {
-    const char *value = getenv("LLAMA_ARG_KV_OFFLOAD");
-    bool off = is_any(value, "0", "off") || is_any(value, "false", "disabled");
-    return (off || getenv("LLAMA_ARG_NO_KV_OFFLOAD")) && !has_switch(l, offload, NULL, NULL);
+    return (is_false(getenv("LLAMA_ARG_KV_OFFLOAD")) || getenv("LLAMA_ARG_NO_KV_OFFLOAD")) &&
+           !has_switch(l, offload, NULL, NULL);
+}
+
+static const char *program_name(const line *l)
+{
+    const char *slash = strrchr(l->argv[0], '/');
+    return slash ? slash + 1 : l->argv[0];
+}
+
+/* It takes lists, and -nkvo has a value. */
+static bool is_bench(const line *l)
+{
+    return !strncmp(program_name(l), "llama-bench", 11);
 }
 
 /* Arguments with which llama.cpp keeps the cache away from every device, or in plain memory (docs/llama.cpp.md). */
@@ -63,11 +91,11 @@ static const char *find_obstacle(const line *l)
 {
     static const char *const no_offload[] = {"-nkvo", "--no-kv-offload"}, *const offload[] = {"-kvo",
                                                                                               "--kv-offload"};
-    if (is_any(argument(l, "-fa", "--flash-attn", "LLAMA_ARG_FLASH_ATTN"), "off", "0")) return "-fa off";
-    if (has_switch(l, no_offload, offload, NULL) || is_kept_by_variable(l, offload)) return "-nkvo";
-    if (is_any(argument(l, "-ngl", "--n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS"), "0", "0") ||
-        is_any(argument(l, "-ngl", "--gpu-layers", NULL), "0", "0"))
-        return "-ngl 0";
+    if (is_false(argument(l, "-fa", "--flash-attn", "LLAMA_ARG_FLASH_ATTN"))) return "-fa off";
+    if (is_bench(l) ? is_any(argument(l, "-nkvo", "--no-kv-offload", NULL), "1", "1")
+                    : has_switch(l, no_offload, offload, NULL) || is_kept_by_variable(l, offload))
+        return "-nkvo";
+    if (is_any(gpu_layers(l), "0", "0")) return "-ngl 0";
     if (is_any(argument(l, "-dev", "--device", "LLAMA_ARG_DEVICE"), "none", "none")) return "-dev none";
     if (is_any(argument(l, "-ctk", "--cache-type-k", "LLAMA_ARG_CACHE_TYPE_K"), "f32", "f32"))
         return "-ctk f32";
@@ -84,7 +112,7 @@ static const char *quantized(const char *type)
 /* llama-server, or llama with the command serve. */
 static bool is_server(const line *l)
 {
-    const char *slash = strrchr(l->argv[0], '/'), *name = slash ? slash + 1 : l->argv[0];
+    const char *name = program_name(l);
     return !strncmp(name, "llama-server", 12) ||
            (!strcmp(name, "llama") && l->argc > 1 && is_any(l->argv[1], "serve", "server"));
 }
@@ -114,6 +142,13 @@ void host_arguments_complete(host_arguments *a, uint32_t trained)
     a->use.tokens = (a->ctx + caches - 1) / caches;
 }
 
+/* A file that the program fetches and then keeps under the name of -m. */
+static bool is_to_be_fetched(const line *l, const char *path)
+{
+    return access(path, F_OK) && (argument(l, "-mu", "--model-url", "LLAMA_ARG_MODEL_URL") ||
+                                  argument(l, "-hf", "--hf-repo", "LLAMA_ARG_HF_REPO"));
+}
+
 void host_arguments_read(host_arguments *out, int argc, char **argv)
 {
     line l = {argc, argv};
@@ -124,5 +159,7 @@ void host_arguments_read(host_arguments *out, int argc, char **argv)
         .obstacle = find_obstacle(&l),
         .use = read_use(&l),
         .ctx = number(argument(&l, "-c", "--ctx-size", "LLAMA_ARG_CTX_SIZE"), INT32_MAX, 0)};
+    out->has_models = is_bench(&l) && out->model && strchr(out->model, ',') && access(out->model, F_OK);
+    if (out->has_models || (out->model && is_to_be_fetched(&l, out->model))) out->model = NULL;
     host_arguments_complete(out, 0);
 }

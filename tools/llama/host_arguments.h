@@ -6,7 +6,8 @@
 #include "llama/model.h"
 
 typedef struct host_arguments {
-    const char *model;           /* -m; NULL: none */
+    const char *model;           /* -m; NULL: none, or none that can be read now */
+    bool has_models;             /* -m is a list (llama-bench) */
     const char *type_k, *type_v; /* -ctk, -ctv; NULL: a float */
     const char
         *obstacle; /* the argument that keeps the cache away from every device, or in plain memory; or NULL */

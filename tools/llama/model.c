@@ -184,7 +184,7 @@ static mapping map_metadata(const char *path, char *why, size_t size)
 {
     struct stat s;
     mapping m = {.bytes = NULL};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer would block */
     bool is_file = fd >= 0 && !fstat(fd, &s) && S_ISREG(s.st_mode);
     snprintf(why, size, "%s", fd < 0 ? strerror(errno) : is_file ? "it cannot be read" : "it is not a file");
     if (is_file) m.file_bytes = (uint64_t)s.st_size;

@@ -134,7 +134,7 @@ static int find_profile(plan_table *t)
     const char *path = t->o.profile_path;
     quire_status status = path ? profile_load(&t->profile, path) : QUIRE_OK;
     if (status)
-        return tool_failed("plan", "the profile %s cannot be used: %s", path, quire_status_text(status));
+        return tool_failed("plan", "the profile %s cannot be used: %s", path, profile_fault(path, status));
     t->profile_state =
         states[path ? PROFILE_FITS : profile_find_beside(&t->profile, t->profile_path, &t->model, t->o.path)];
     return TOOL_OK;

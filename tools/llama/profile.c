@@ -2,7 +2,9 @@
 #define _POSIX_C_SOURCE 200809L
 #include "llama/profile.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 static quire_status read_bytes(void *ctx, void *bytes, size_t n)
@@ -16,6 +18,11 @@ quire_status profile_load(quire_profile **out, const char *path)
     quire_status status = in ? quire_profile_load(out, read_bytes, in, NULL) : QUIRE_EIO;
     if (in) fclose(in);
     return status;
+}
+
+const char *profile_fault(const char *path, quire_status status)
+{
+    return access(path, R_OK) ? strerror(errno) : quire_status_text(status);
 }
 
 profile_found profile_find_beside(quire_profile **out, char path[PLACE_SIZE], const model *m,

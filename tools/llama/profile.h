@@ -8,6 +8,8 @@
 
 /* EIO: the file cannot be read. */
 quire_status profile_load(quire_profile **out, const char *path);
+/* Why it could not be loaded. */
+const char *profile_fault(const char *path, quire_status status);
 
 typedef enum profile_found {
     PROFILE_NONE,
