@@ -56,13 +56,14 @@ static bool view_of_cache(struct operand *o, uint32_t d)
 {
     const struct host_tensor *t = o->t;
     size_t offset = host_offset(t);
+    o->heads_apart = kv_has_heads_apart(o->kv, t);
     if (offset % o->kv->row_bytes || t->nb[1] != o->kv->row_bytes || (uint64_t)t->ne[0] != d ||
-        t->ne[2] != o->kv->n_heads || (uint64_t)t->ne[1] > o->kv->cells ||
-        (t->ne[3] > 1 && t->nb[3] != o->kv->cells * o->kv->row_bytes))
+        t->ne[o->heads_apart ? 3 : 2] != o->kv->n_heads || (uint64_t)t->ne[1] > o->kv->cells ||
+        (!o->heads_apart && t->ne[3] > 1 && t->nb[3] != o->kv->cells * o->kv->row_bytes))
         return false;
     o->first_row = offset / o->kv->row_bytes;
     return o->first_row % o->kv->cells == 0 &&
-           o->first_row / o->kv->cells + (uint64_t)t->ne[3] <= o->kv->streams;
+           o->first_row / o->kv->cells + (o->heads_apart ? 1 : (uint64_t)t->ne[3]) <= o->kv->streams;
 }
 
 /* *fits: an operand of the cache is in tiles, and they can stand for it. */
@@ -100,6 +101,7 @@ static size_t scratch_bytes(const struct operand *o)
 
 char *operand_tile(const struct operand *o, uint32_t stream, uint32_t tile)
 {
+    if (o->heads_apart) return kv_tile(o->kv, o->first_row + (uint64_t)tile * CELLS) + stream * o->tile_bytes;
     if (o->kv) return kv_tile(o->kv, o->first_row + (uint64_t)stream * o->kv->cells + (uint64_t)tile * CELLS);
     return o->tiles + ((size_t)stream * o->n_tiles + tile) * (size_t)o->t->ne[2] * o->tile_bytes;
 }
@@ -148,9 +150,10 @@ bool attend_sees(const struct host_tensor *mask, int64_t stream, int64_t cell)
 static bool sees_refused(const struct operand *o, const struct host_tensor *mask)
 {
     if (!o->kv || !o->kv->n_refused) return false;
+    uint64_t apart = o->heads_apart ? 0 : o->kv->cells;
     for (int64_t s = 0; s < o->t->ne[3]; s++)
         for (int64_t c = 0; c < o->t->ne[1]; c++)
-            if (kv_is_refused(o->kv, o->first_row + (uint64_t)s * o->kv->cells + (uint64_t)c) &&
+            if (kv_is_refused(o->kv, o->first_row + (uint64_t)s * apart + (uint64_t)c) &&
                 attend_sees(mask, s, c)) {
                 say_trouble("a request failed because it needs a restored state that was rejected");
                 return true;

@@ -13,6 +13,7 @@ struct operand { /* K or V of one attention op */
     size_t tile_bytes;
     uint32_t n_tiles;
     uint64_t first_row; /* of the cache: where the view begins */
+    bool heads_apart;   /* of the cache: its streams are the heads of one stream */
 };
 
 /* The tile of head 0; those of the others follow it. */

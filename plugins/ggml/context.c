@@ -104,12 +104,22 @@ void context_leave(struct kv_buffer *b)
 
 /* --------------------------------------------------------------------- learning */
 
-/* An operand of attention is [d, cells, heads, streams]; heads lie beside each other within the row. */
+/* A profile has other values for each head, and recorders want all heads of a token together. */
+static bool needs_heads_together(void)
+{
+    return config.loaded_profile || config.profile_record || config.rows_record;
+}
+
+/* An operand of attention is [d, cells, heads, streams] or [d, cells, 1, heads]; heads lie beside each other within the row.
+ * Attention over the second is computed head by head. */
 static void learn_shape(struct kv *kv, const struct host_tensor *operand, int64_t n_q_heads)
 {
     int64_t d = operand->ne[0], heads = operand->ne[2];
+    bool apart = kv_has_heads_apart(kv, operand);
+    if (apart && needs_heads_together()) return;
+    if (apart) heads = operand->ne[3], n_q_heads *= heads;
     if (d < 1 || d > 1024 || heads < 1 || d * heads != kv->row || operand->nb[1] != kv->row_bytes ||
-        (heads > 1 && operand->nb[2] != host.ggml_row_size(kv->type, d)) || n_q_heads % heads)
+        (heads > 1 && operand->nb[apart ? 3 : 2] != host.ggml_row_size(kv->type, d)) || n_q_heads % heads)
         return;
     kv->d = (uint32_t)d;
     kv->n_heads = (uint32_t)heads;
@@ -136,6 +146,17 @@ static void learn_operand(const struct host_tensor *operand, quire_side side, in
     } else if (side == QUIRE_V && kv->d && operand->ne[0] <= kv->d) {
         kv->d_v = (uint32_t)operand->ne[0];
     }
+}
+
+void context_learn_rows(const struct host_tensor *rows)
+{
+    struct kv *kv = kv_of(rows);
+    int64_t d = rows->ne[0];
+    if (!kv || kv->owner->state != KV_OPEN || kv->d || needs_heads_together()) return;
+    if (d < 1 || d > 1024 || d == kv->row || kv->row % d || rows->nb[1] != host.ggml_row_size(kv->type, d))
+        return;
+    kv->d = (uint32_t)d;
+    kv->n_heads = kv->n_q_heads = (uint32_t)(kv->row / d);
 }
 
 void context_learn(const struct host_tensor *attention)
@@ -189,7 +210,7 @@ void context_make_plain(const struct host_tensor *cache, const char *op)
             op ? op : "SET_ROWS", kv->name);
     else if (!op)
         say_trouble(
-            "the program computes attention over %s itself, so layers of this kind are stored as without Quire",
+            "no attention over %s was seen, so caches of this kind, such as that of an indexer, are stored as without Quire",
             kv->name);
     else
         say_trouble(

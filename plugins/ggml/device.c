@@ -56,6 +56,7 @@ static int run_node(struct worker *w, struct host_tensor *node)
         stat_attended(stat_now() - begin);
         return status;
     }
+    if (node->op == host.op.GET_ROWS) return get_rows_run(w, node);
     if (node->op == host.op.ROPE || node->op == host.op.CPY || node->op == host.op.CONT)
         return shift_run(w, node);
     return fallback_run(w, node);
@@ -178,6 +179,7 @@ static bool supports_op(struct host_device *d, const struct host_tensor *op)
     if (is_nothing(op->op)) return true;
     if (op->op == host.op.SET_ROWS) return set_rows_can(op);
     if (op->op == host.op.FLASH_ATTN_EXT && attend_can(op)) return true;
+    if (op->op == host.op.GET_ROWS && get_rows_can(op)) return true;
     if ((op->op == host.op.ROPE || op->op == host.op.CPY || op->op == host.op.CONT) && shift_can(op))
         return true;
     return is_on_tiles(op);

@@ -13,6 +13,9 @@ bool context_adopt(struct kv_buffer *, struct host_tensor *);
 void context_leave(struct kv_buffer *); /* before the buffer goes */
 /* Looks at an attention op that the host asks about. */
 void context_learn(const struct host_tensor *attention);
+/* At rows of single heads, which a model copies out of the cache to attend to them. Of those that are taken whole there is nothing
+ * to learn: they may be no operand of attention. */
+void context_learn_rows(const struct host_tensor *rows);
 /* All buffers of the context that this thread makes are there: the next one belongs to another. */
 void context_close(void);
 /* An op that is not ours (NULL: attention that we were not asked about) needs this tensor of the cache. While nothing is in tiles, its layer is handed back to the host;
@@ -66,6 +69,8 @@ bool attend_can(const struct host_tensor *);
 int attend_run(struct worker *, struct host_tensor *);
 /* Whether a query sees a cell. mask NULL: yes. */
 bool attend_sees(const struct host_tensor *mask, int64_t stream, int64_t cell);
+bool get_rows_can(const struct host_tensor *); /* GET_ROWS of the cache */
+int get_rows_run(struct worker *, struct host_tensor *);
 bool shift_can(const struct host_tensor *); /* ROPE, CPY and CONT on the cache */
 int shift_run(struct worker *, struct host_tensor *);
 /* Any op, by the host's CPU backend: for tensors that are plain, or when the op does not fit the tiles. */

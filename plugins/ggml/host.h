@@ -253,7 +253,8 @@ typedef struct host_tensor *host_tensor_p;
 /* Ops and types by the host's own numbers. */
 #define HOST_OPS(X) \
     X(NONE)         \
-    X(VIEW) X(RESHAPE) X(PERMUTE) X(TRANSPOSE) X(SET_ROWS) X(FLASH_ATTN_EXT) X(ROPE) X(CPY) X(CONT) X(ADD)
+    X(VIEW)         \
+    X(RESHAPE) X(PERMUTE) X(TRANSPOSE) X(SET_ROWS) X(FLASH_ATTN_EXT) X(ROPE) X(CPY) X(CONT) X(ADD) X(GET_ROWS)
 
 /* ggml's name, quire's codec. The first three are floats. */
 /* clang-format off */

@@ -144,6 +144,12 @@ bool kv_is_refused(const struct kv *kv, uint64_t row)
     return kv->refused && kv->refused[row / 64] >> row % 64 & 1;
 }
 
+bool kv_has_heads_apart(const struct kv *kv, const struct host_tensor *t)
+{
+    size_t head = host.ggml_row_size(kv->type, t->ne[0]);
+    return t->ne[2] == 1 && t->ne[3] > 1 && t->nb[3] == head && (uint64_t)(t->ne[0] * t->ne[3]) == kv->row;
+}
+
 quire_form kv_float_form(int type)
 {
     if (type == host.type[TYPE_F32]) return QUIRE_F32;

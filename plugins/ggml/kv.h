@@ -126,6 +126,10 @@ static inline char *kv_tile(const struct kv *kv, uint64_t row)
     return kv->owner->pages + kv_page(kv, row) * kv->owner->page_bytes + kv->page_offset;
 }
 
+/* Whether a view for attention has the heads of one stream where others have streams, each with its own mask: a model that
+ * selects rows for each head does that. */
+bool kv_has_heads_apart(const struct kv *, const struct host_tensor *);
+
 /* A row that nobody has written; what lies there means nothing. */
 static inline bool kv_is_unwritten(const struct kv *kv, uint64_t row)
 {

@@ -9,7 +9,6 @@
 #define HYBRID \
     "only its attention layers have a KV cache; the others keep a state of fixed size, for which Quire does nothing"
 #define INDEXED "the second cache, by which rows are selected, is stored as without Quire"
-#define SPARSE "attention selects rows by a second cache, and computes with copies of what it selects"
 
 /*
  * Architectures that are not here keep K and V of every layer and every token, with windows only if the file lists them
@@ -57,7 +56,7 @@ static const arch_rule archs[] = {
     {"mamba2", .kind = ARCH_NONE, .note = RECURRENT},
     {"mellum", .period = 4},
     {"minimax-01", .note = HYBRID, .interval = 8},
-    {"minimax-m3", .kind = ARCH_PARTLY, .note = SPARSE, .index = INDEX_LATER, .index_is_plain = true},
+    {"minimax-m3", .kind = ARCH_PARTLY, .note = INDEXED, .index = INDEX_LATER},
     {"modern-bert", .kind = ARCH_NONE, .note = ENCODER},
     {"muse-glimmer", .period = 4},
     {"nemotron_h", .note = HYBRID, .ffn_keeps_none = true},
