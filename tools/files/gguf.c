@@ -330,7 +330,7 @@ bool gguf_add_weights(gguf_weights *out, const uint8_t *bytes, size_t n, uint64_
         if (key_is(&e, "general.", "alignment") && (!next_value(&e, &alignment) || !alignment)) return false;
     }
     for (uint64_t i = 0; i < n_tensors; i++, last = t) {
-        if (!take_tensor(&c, &t) || (i && t.offset < last.offset)) return false;
+        if (!take_tensor(&c, &t) || t.offset > file_bytes || (i && t.offset < last.offset)) return false;
         if (i) add_tensor(out, &last, t.offset - last.offset);
     }
     uint64_t data = ((uint64_t)(c.at - bytes) + alignment - 1) / alignment * alignment;
