@@ -16,7 +16,10 @@ set(CMAKE_SYSTEM_PROCESSOR arm64)
 set(CMAKE_C_COMPILER "${zig}/arm64-macos-clang")
 set(CMAKE_AR "${zig}/arm64-macos-ar" CACHE FILEPATH "")
 set(CMAKE_RANLIB "${zig}/arm64-macos-ranlib" CACHE FILEPATH "")
-set(CMAKE_STRIP true CACHE FILEPATH "") # nothing is left to be stripped: see the flags of linking below
+# No symbols that only debuggers look for: with them come the paths of all objects.
+set(CMAKE_SHARED_LINKER_FLAGS_INIT "-s -Wl,-x")
+set(CMAKE_EXE_LINKER_FLAGS_INIT "-s -Wl,-x")
+set(CMAKE_STRIP true CACHE FILEPATH "") # so nothing is left for it to do
 # CMake insists on it. It is called only if an installed file must find its libraries in another place than a built one; here they are the same.
 set(CMAKE_INSTALL_NAME_TOOL false CACHE FILEPATH "")
 # The compiler knows its target and its headers.

@@ -10,6 +10,7 @@ import weakref
 from functools import lru_cache
 from typing import Optional, Tuple
 
+from .._system import memory_bytes, processors
 from ..plan import Layer, Plan
 from ..pool import Pool, Workspace
 from ..threads import Threads
@@ -28,12 +29,13 @@ class Pools:
     """Pools with a memory budget, and the threads that compute on them.
 
     budget_bytes: the limit for each shape of layer; None: the memory of the machine. A pool is destroyed with the last cache that uses
-    it, and its memory returns to the system. threads None: the value of QUIRE_THREADS, or one thread per processor.
+    it, and its memory returns to the system. threads None: the value of QUIRE_THREADS, or one thread per processor
+    (macOS: per fast core).
     """
 
     def __init__(self, budget_bytes: Optional[int] = None, threads: Optional[int] = None) -> None:
-        self.budget_bytes = budget_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        n_threads = threads or int(os.environ.get("QUIRE_THREADS") or len(os.sched_getaffinity(0)))
+        self.budget_bytes = budget_bytes or memory_bytes()
+        n_threads = threads or int(os.environ.get("QUIRE_THREADS") or processors())
         self.n_threads = n_threads
         self.threads = Threads(n_threads) if n_threads > 1 else None
         self.workspace = Workspace(self.threads)
