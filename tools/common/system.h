@@ -7,6 +7,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Of the names of shared libraries. */
+#if defined(__APPLE__)
+#define SYSTEM_LIBRARY_END ".dylib"
+#else
+#define SYSTEM_LIBRARY_END ".so"
+#endif
+
 /* The path of this program. False: the system does not tell, or it is longer than size - 1. */
 bool system_program_path(char *path, size_t size);
 
