@@ -17,8 +17,8 @@ DTYPES: Dict[str, Any] = {name: dtype for dtype, name in NAMES.items()}
 
 
 def floats(x: mx.array) -> mx.array:
-    """The array in a dtype that the library accepts."""
-    return x if x.dtype in FORMS else x.astype(mx.float32)
+    """The array in a dtype that the library accepts, as an object of its own: what is assigned to parts of x afterwards is not in it."""
+    return x[...] if x.dtype in FORMS else x.astype(mx.float32)
 
 
 def bits(x: mx.array) -> mx.array:
