@@ -110,6 +110,7 @@ void bare_set(set_function set, struct host_buffer *b, struct host_tensor *t, co
         at += bytes;
     }
     if (size > done) set(b, t, rows + done, offset + done, size - done);
+    marks_tell();
 }
 
 void bare_get(get_function get, struct host_buffer *b, const struct host_tensor *t, void *data, size_t offset,

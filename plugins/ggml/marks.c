@@ -5,6 +5,7 @@
 #include "kv.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,12 +80,14 @@ struct met {
     struct met *next;
     uint32_t row;
     quire_side side;
+    bool is_untold; /* the first one of its codec */
     struct coding coding;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the two lists; what is in them stays */
 static struct table *tables;
 static struct met *all_met;
+static atomic_bool any_untold;
 
 static quire_format *make_format(const struct row_shape *s, const char *codec, uint32_t d, uint32_t d_v)
 {
@@ -151,11 +154,33 @@ static const struct table *table_for(const struct row_shape *s, bool calibrated)
     return t;
 }
 
-static void tell(const char *codec)
+static bool was_met(const char *codec)
 {
     for (const struct met *m = all_met; m; m = m->next)
-        if (!strcmp(m->coding.codec, codec)) return;
-    say_info("a restored state has rows in %s, which are converted", codec);
+        if (!strcmp(m->coding.codec, codec)) return true;
+    return false;
+}
+
+/* The codec of one that nobody was told of; NULL: there is none. */
+static const char *next_untold(void)
+{
+    const char *codec = NULL;
+    pthread_mutex_lock(&lock);
+    for (struct met *m = all_met; m && !codec; m = m->next)
+        if (m->is_untold) {
+            codec = m->coding.codec;
+            m->is_untold = false;
+        }
+    if (!codec) atomic_store(&any_untold, false);
+    pthread_mutex_unlock(&lock);
+    return codec;
+}
+
+void marks_tell(void)
+{
+    const char *codec;
+    while (atomic_load(&any_untold) && (codec = next_untold()))
+        say_info("a restored state has rows in %s, which are converted", codec);
 }
 
 static const struct coding *keep(const struct row_shape *s, const char *codec, uint32_t d,
@@ -166,10 +191,10 @@ static const struct coding *keep(const struct row_shape *s, const char *codec, u
         quire_format_destroy(format);
         return NULL;
     }
-    tell(codec);
     *m = (struct met){.next = all_met,
                       .row = s->row,
                       .side = s->side,
+                      .is_untold = !was_met(codec),
                       .coding = {.mark = mark_of(format),
                                  .d = d,
                                  .n_heads = s->row / d,
@@ -177,6 +202,7 @@ static const struct coding *keep(const struct row_shape *s, const char *codec, u
                                  .codec = codec,
                                  .format = format}};
     all_met = m;
+    if (m->is_untold) atomic_store(&any_untold, true);
     return &m->coding;
 }
 

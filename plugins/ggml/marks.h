@@ -53,6 +53,8 @@ struct coding {
  */
 enum row_kind { ROW_BARE, ROW_CODED, ROW_LOST };
 enum row_kind marks_look(const struct row_shape *, const char *row, const struct coding **out);
+/* Says which codecs were met for the first time. Not under a lock: the host may do anything when it is told something. */
+void marks_tell(void);
 
 /* Up to 64 rows of one coding, or of the declared type, as floats [n][row]. false: no memory, or a scale that is not finite. */
 bool marks_read(const struct row_shape *, const struct coding *, const char *rows, uint32_t n, float *values);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Rows of another policy whose codec can be found out, and rows that have no mark, in tensors of the device and of the CPU. */
+#define _DEFAULT_SOURCE
 #include "scene.h"
 #include "tests.h"
 
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { N_GIVEN = 16, FROM = 40, TO = 3 };
 
@@ -314,4 +316,90 @@ void test_lost_mask(void)
         free(row);
     }
     cache_close(&c);
+}
+
+/* --------------------------------------------------------------------- told */
+
+enum { TOLD_CELLS = 100 };
+
+/* A log of the host that uses the device when it is told of a codec: memory for one more context, and a row of a state
+ * into memory of the CPU. */
+static struct {
+    cache c[2];
+    int told, n_open;
+} listener;
+
+static void listen(int level, const char *text, void *user)
+{
+    (void)level;
+    (void)user;
+    if (!strstr(text, "rows in r5, ") || listener.told++) return;
+    shape s = shape_of(F16, 64, 64, 2, TOLD_CELLS, 1);
+    for (int i = 0; i < 2; i++)
+        if (cache_alloc(&listener.c[i], &s, i ? kit.cpu_buft : kit.buft, 0)) listener.n_open++;
+    if (listener.n_open == 2) cache_set(&listener.c[1], 0, K, 0, 1, shared_bytes);
+}
+
+/* In a process with the policy r5/r4. */
+void test_told_give(void)
+{
+    shape s = shape_of(F16, 64, 64, 2, TOLD_CELLS, 1);
+    cache c;
+    kit_seed(95);
+    kit_label("%s gives a row", kit.policy);
+    if (cache_open(&c, &s)) {
+        fill(&c);
+        cache_get(&c, 0, K, 0, 1, shared_bytes);
+        kit_check(shared_bytes[0] == 0x51 && shared_bytes[1] == 0x7e, "the row has no mark");
+    }
+    cache_close(&c);
+}
+
+/* The host's log may call whatever it likes, wherever the row is: it hangs if a lock of the device is held meanwhile. */
+static void check_told(const char *name, enum where where, bool waits)
+{
+    shape s = shape_of(F16, 64, 64, 2, TOLD_CELLS, 1);
+    cache c;
+    kit_label("a row of r5 is told, %s", name);
+    bool right = where == ON_CPU || waits ? cache_alloc(&c, &s, where == ON_CPU ? kit.cpu_buft : kit.buft, 0)
+                                          : cache_open(&c, &s);
+    if (right) {
+        cache_set(&c, 0, K, 3, 1, shared_bytes);
+        if (waits && where == ON_PLAIN) make_plain(&c);
+        if (waits && where == ON_DEVICE && cache_reserve(&c)) fill(&c);
+        kit_check(listener.told == 1 && listener.n_open == 2, "told %d times", listener.told);
+    }
+    cache_close(&c);
+    for (int i = 0; i < listener.n_open; i++) cache_close(&listener.c[i]);
+}
+
+static void begin_told(void)
+{
+    alarm(60);
+    kit_seed(96);
+    gg.log_set(listen, NULL);
+}
+
+void test_told_cpu(void)
+{
+    begin_told();
+    check_told("to the CPU", ON_CPU, false);
+}
+
+void test_told_device(void)
+{
+    begin_told();
+    check_told("to the device", ON_DEVICE, false);
+}
+
+void test_told_planned(void)
+{
+    begin_told();
+    check_told("when the plan is made", ON_DEVICE, true);
+}
+
+void test_told_plain(void)
+{
+    begin_told();
+    check_told("when the memory becomes plain", ON_PLAIN, true);
 }

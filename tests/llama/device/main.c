@@ -156,6 +156,8 @@ static bool run(const subtest *t, const char *policy)
     return ok;
 }
 
+#define COUNT(list) (sizeof(list) / sizeof *(list))
+
 /* Rows made under one policy are shown to another. */
 static bool run_foreign(const char *policy)
 {
@@ -175,6 +177,19 @@ static bool run_known(const char *policy)
     return run(&give, !policy || strcmp(policy, other) ? other : another) && run(&take, policy);
 }
 
+static bool run_told(void)
+{
+    static const subtest give = {"told-give", test_told_give, false},
+                         take[] = {{"told-cpu", test_told_cpu, false},
+                                   {"told-device", test_told_device, false},
+                                   {"told-planned", test_told_planned, false},
+                                   {"told-plain", test_told_plain, false}};
+    if (!chosen("told")) return true;
+    bool ok = run(&give, "r5/r4");
+    for (size_t i = 0; i < COUNT(take); i++) ok &= run(&take[i], NULL);
+    return ok;
+}
+
 static bool run_list(const subtest *list, size_t n, const char *policy)
 {
     bool ok = true;
@@ -183,8 +198,6 @@ static bool run_list(const subtest *list, size_t n, const char *policy)
     }
     return ok;
 }
-
-#define COUNT(list) (sizeof(list) / sizeof *(list))
 
 static int usage(void)
 {
@@ -208,6 +221,7 @@ int main(int argc, char **argv)
             for (size_t i = 0; i < COUNT(with_policy); i++) puts(with_policy[i].name);
             puts("policy-foreign");
             puts("policy-known");
+            puts("told");
             return 0;
         default: return usage();
         }
@@ -226,6 +240,7 @@ int main(int argc, char **argv)
         ok &= run_list(declared, COUNT(declared), NULL);
         ok &= run_foreign(NULL);
         ok &= run_known(NULL);
+        ok &= run_told();
     }
     for (int i = optind + 2; i < argc; i++) {
         ok &= run_list(with_policy, COUNT(with_policy), argv[i]);
