@@ -50,6 +50,7 @@ bool marks_shape(const struct host_tensor *t, struct row_shape *s)
     const struct host_tensor *root = host_root(t);
     if (!kv_is_root(root, &s->side, &s->layer)) return false;
     s->name = root->name;
+    s->rows = root->data;
     s->type = root->type;
     s->row = (uint32_t)root->ne[0];
     s->row_bytes = root->nb[1];

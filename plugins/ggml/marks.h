@@ -24,8 +24,9 @@ extern const char lost_bytes[LOST_BYTES];
 
 struct row_shape { /* of a K or V tensor of the host */
     const char *name;
-    int type;     /* declared */
-    uint32_t row; /* values */
+    const char *rows; /* the first one, where the host thinks it is */
+    int type;         /* declared */
+    uint32_t row;     /* values */
     size_t row_bytes;
     quire_side side;
     uint32_t layer;

@@ -26,6 +26,7 @@ static bool all_zero(const char *bytes, size_t n)
 static struct row_shape shape_of(const struct kv *kv)
 {
     return (struct row_shape){.name = kv->name,
+                              .rows = kv->declared,
                               .type = kv->type,
                               .row = kv->row,
                               .row_bytes = kv->row_bytes,

@@ -78,6 +78,7 @@ static const subtest declared[] = {
     {"bare-rows", test_bare_rows, false},
     {"lost-shift", test_lost_shift, false},
     {"lost-mask", test_lost_mask, false},
+    {"lost-ends", test_lost_ends, false},
 };
 
 static const subtest with_policy[] = {

@@ -71,6 +71,7 @@ void test_known_take(void);
 void test_bare_rows(void);
 void test_lost_shift(void);
 void test_lost_mask(void);
+void test_lost_ends(void);
 void test_told_give(void);
 void test_told_cpu(void);
 void test_told_device(void);
