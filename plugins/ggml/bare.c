@@ -197,17 +197,20 @@ void bare_settle(const struct row_shape *s, char *rows, uint64_t n)
         const struct coding *c;
         enum row_kind kind;
         run = run_of(s, rows, n, &kind, &c);
-        for (uint32_t i = 0; kind != ROW_BARE && i < run; i++) {
-            char *row = rows + i * s->row_bytes, *to = malloc(s->row_bytes);
-            if (to && kind == ROW_CODED && convert(s, c, row, 1, to)) {
-                memcpy(row, to, s->row_bytes);
+        if (kind == ROW_BARE) continue;
+        char *to = kind == ROW_CODED ? malloc(run * s->row_bytes) : NULL;
+        bool whole = to && convert(s, c, rows, run, to);
+        for (uint32_t i = 0; i < run; i++) {
+            size_t at = i * s->row_bytes;
+            if (whole || (to && convert(s, c, rows + at, 1, to + at))) {
+                memcpy(rows + at, to + at, s->row_bytes);
             } else {
-                memcpy(row, lost_bytes, LOST_BYTES);
+                memcpy(rows + at, lost_bytes, LOST_BYTES);
                 suspect(s);
                 say_lost_once(s);
             }
-            free(to);
         }
+        free(to);
     }
 }
 
