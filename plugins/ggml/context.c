@@ -173,6 +173,8 @@ static void release(struct kv *kv)
 {
     struct kv_buffer *b = kv->owner;
     state_make_plain(kv);
+    quire_format_destroy(kv->format);
+    kv->format = NULL;
     kv->plain = true;
     kv->host->buft = &buft_host;
     for (uint32_t i = 0; i < b->n_kv; i++)

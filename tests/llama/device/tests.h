@@ -56,6 +56,7 @@ void test_bad_cell(void);
 /* odd.c */
 void test_odd_ops(void);
 void test_unattended(void);
+void test_one_side(void);
 
 /* policy.c */
 void test_policy_attend(void);
