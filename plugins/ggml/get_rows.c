@@ -36,27 +36,37 @@ static bool open_gather(struct gather *g, struct host_tensor *op, struct kv *kv)
            g->from->nb[3] % taken == 0;
 }
 
-/* The first value of the i-th row that is taken, counted over the index. -1: there is no such row. */
+/* Where the i-th row that is taken stands in the index, or another tensor has what belongs to it. */
+struct place {
+    int64_t i0, i1, i2;
+};
+
+static struct place place_of(const struct gather *g, int64_t i)
+{
+    const int64_t *n = g->index->ne;
+    return (struct place){i % n[0], i / n[0] % n[1], i / n[0] / n[1]};
+}
+
+static size_t bytes_to(struct place p, const size_t *nb)
+{
+    return (size_t)p.i0 * nb[0] + (size_t)p.i1 * nb[1] + (size_t)p.i2 * nb[2];
+}
+
+/* The first value of the i-th row that is taken. -1: there is no such row. */
 static int64_t offset_of(const struct gather *g, int64_t i)
 {
-    const struct host_tensor *index = g->index, *from = g->from;
-    int64_t i0 = i % index->ne[0], i1 = i / index->ne[0] % index->ne[1], i2 = i / index->ne[0] / index->ne[1];
+    struct place p = place_of(g, i);
     int32_t row;
-    memcpy(&row,
-           (const char *)index->data + (size_t)i0 * index->nb[0] + (size_t)i1 * index->nb[1] +
-               (size_t)i2 * index->nb[2],
-           sizeof row);
-    if (row < 0 || row >= from->ne[1]) return -1;
-    size_t offset =
-        host_offset(from) + (size_t)row * from->nb[1] + (size_t)i1 * from->nb[2] + (size_t)i2 * from->nb[3];
+    memcpy(&row, (const char *)g->index->data + bytes_to(p, g->index->nb), sizeof row);
+    if (row < 0 || row >= g->from->ne[1]) return -1;
+    p.i0 = row;
+    size_t offset = host_offset(g->from) + bytes_to(p, g->from->nb + 1);
     return offset / g->kv->row_bytes < (uint64_t)g->kv->cells * g->kv->streams ? (int64_t)offset : -1;
 }
 
 static char *result_of(const struct gather *g, int64_t i)
 {
-    const struct host_tensor *index = g->index, *op = g->op;
-    int64_t i0 = i % index->ne[0], i1 = i / index->ne[0] % index->ne[1], i2 = i / index->ne[0] / index->ne[1];
-    return (char *)op->data + (size_t)i0 * op->nb[1] + (size_t)i1 * op->nb[2] + (size_t)i2 * op->nb[3];
+    return (char *)g->op->data + bytes_to(place_of(g, i), g->op->nb + 1);
 }
 
 static int64_t n_rows(const struct gather *g)
