@@ -19,6 +19,11 @@ void bare_say_lost(const char *name)
         name);
 }
 
+void bare_say_needed(void)
+{
+    say_trouble("a request failed because it needs a restored state that was rejected");
+}
+
 static bool is_lost(const char *row)
 {
     return !memcmp(row, lost_bytes, LOST_BYTES);
@@ -185,10 +190,7 @@ void bare_get(get_function get, struct host_buffer *b, const struct host_tensor 
         !is_suspect(&s))
         return;
     for (size_t at = 0; size - at >= s.row_bytes; at += s.row_bytes)
-        if (is_lost(rows + at)) {
-            memset(rows + at, 0, s.row_bytes);
-            mark_put(rows + at, UINT32_MAX); /* nobody's */
-        }
+        if (is_lost(rows + at)) mark_put_nobody(rows + at, s.row_bytes);
 }
 
 void bare_settle(const struct row_shape *s, char *rows, uint64_t n)
@@ -303,12 +305,11 @@ static bool node_is_lost(const struct host_tensor *op, struct host_graph *graph,
         lost = sees_lost(op->src[1], op->src[3], graph, before) ||
                sees_lost(op->src[2], op->src[3], graph, before);
     } else if (op->op != host.op.SET_ROWS && op->op != host.op.ROPE && op->op != host.op.CPY &&
-               op->op != host.op.VIEW && op->op != host.op.RESHAPE && op->op != host.op.PERMUTE &&
-               op->op != host.op.TRANSPOSE) { /* those write rows, move their positions, or do nothing */
+               !host_does_nothing(op->op)) { /* those write rows, or move their positions */
         for (int i = 0; i < HOST_MAX_SRC && !lost; i++)
             lost = op->src[i] && sees_lost(op->src[i], NULL, graph, before);
     }
-    if (lost) say_trouble("a request failed because it needs a restored state that was rejected");
+    if (lost) bare_say_needed();
     return lost;
 }
 

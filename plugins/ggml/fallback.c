@@ -126,7 +126,7 @@ static bool sees_refused(const struct parts *p, const struct host_tensor *op)
         const struct kv *kv = p->part[i].kv;
         for (size_t at = p->part[i].begin; kv->n_refused && at < p->part[i].end; at += kv->row_bytes)
             if (kv_is_refused(kv, at / kv->row_bytes)) {
-                say_trouble("a request failed because it needs a restored state that was rejected");
+                bare_say_needed();
                 return true;
             }
     }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* GET_ROWS: rows of the cache, or of single heads, that a model has selected, as floats. */
-#include "device.h"
+#include "bare.h"
 #include "config.h"
+#include "device.h"
 
 #include <string.h>
 
@@ -15,10 +16,9 @@ struct gather {
 
 bool get_rows_can(const struct host_tensor *op)
 {
-    const struct host_tensor *from = op->src[0], *index = op->src[1], *root = host_root(from);
-    if (!kv_of(from) && (!kv_is_cache(from) || root->buffer->context)) return false;
-    if (op->type != host.type[TYPE_F32] || op->nb[0] != sizeof(float) || index->type != host.type[TYPE_I32] ||
-        from->nb[0] != host.ggml_type_size(from->type))
+    const struct host_tensor *from = op->src[0], *index = op->src[1];
+    if (!kv_is_ours(from) || op->type != host.type[TYPE_F32] || op->nb[0] != sizeof(float) ||
+        index->type != host.type[TYPE_I32] || from->nb[0] != host.ggml_type_size(from->type))
         return false;
     context_learn_rows(from);
     return true;
@@ -105,7 +105,7 @@ static bool is_sound(const struct gather *g)
             return false;
         }
         if (g->kv->n_refused && kv_is_refused(g->kv, (uint64_t)offset / g->kv->row_bytes)) {
-            say_trouble("a request failed because it needs a restored state that was rejected");
+            bare_say_needed();
             return false;
         }
     }

@@ -110,6 +110,11 @@ struct kv *kv_of(const struct host_tensor *t)
     return kv->plain ? NULL : kv;
 }
 
+bool kv_is_ours(const struct host_tensor *t)
+{
+    return kv_of(t) || (kv_is_cache(t) && !host_root(t)->buffer->context);
+}
+
 /* ----------------------------------------------------------------------- rows */
 
 void kv_set_high(struct kv *kv, uint64_t stream, uint32_t high)

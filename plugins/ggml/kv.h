@@ -112,6 +112,8 @@ bool kv_is_root(const struct host_tensor *, quire_side *, uint32_t *layer);
 bool kv_is_cache(const struct host_tensor *);
 /* The record of a tensor of the cache, or NULL: not ours, or plain. */
 struct kv *kv_of(const struct host_tensor *);
+/* Of the cache, and not given back to the host. Without data yet (the host measures): by name alone. */
+bool kv_is_ours(const struct host_tensor *);
 
 /* ------------------------------------------------------------------------ rows */
 

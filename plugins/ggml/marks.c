@@ -12,7 +12,7 @@
 static const uint8_t mark_bytes[2] = {0x51, 0x7e};
 const char lost_bytes[LOST_BYTES] = {0x21, 0x02, 0x35, 0x01, 0x4a, 0x02, 0x17, 0x01};
 
-static bool all_zero(const char *bytes, size_t n)
+bool all_zero(const char *bytes, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (bytes[i]) return false;
@@ -31,6 +31,12 @@ void mark_put(char *row, uint32_t mark)
 {
     memcpy(row, mark_bytes, 2);
     for (int i = 0; i < 4; i++) row[2 + i] = (char)(mark >> 8 * i);
+}
+
+void mark_put_nobody(char *row, size_t row_bytes)
+{
+    memset(row, 0, row_bytes);
+    if (row_bytes >= MARK_BYTES) mark_put(row, UINT32_MAX);
 }
 
 static uint32_t get_mark(const char *row)

@@ -38,6 +38,10 @@ bool marks_shape(const struct host_tensor *, struct row_shape *);
 uint32_t mark_of(const quire_format *);
 void mark_put(char *row, uint32_t mark);
 bool mark_is(const char *row, uint32_t mark);
+/* What is saved of a row that cannot be read: it stays so wherever it is taken. */
+void mark_put_nobody(char *row, size_t row_bytes);
+
+bool all_zero(const char *bytes, size_t n);
 
 /* A codec in which rows of a state can be, bound to the shape of their heads. */
 struct coding {

@@ -16,13 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool all_zero(const char *bytes, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (bytes[i]) return false;
-    return true;
-}
-
 static struct row_shape shape_of(const struct kv *kv)
 {
     return (struct row_shape){.name = kv->name,
@@ -32,13 +25,6 @@ static struct row_shape shape_of(const struct kv *kv)
                               .row_bytes = kv->row_bytes,
                               .side = kv->side,
                               .layer = kv->layer};
-}
-
-/* A row that was refused stays refused wherever it is taken: its mark is nobody's. */
-static void put_refused(const struct kv *kv, char *row)
-{
-    memset(row, 0, kv->row_bytes);
-    if (kv->row_bytes >= MARK_BYTES) mark_put(row, UINT32_MAX);
 }
 
 /* ------------------------------------------------------------------ whole rows */
@@ -55,7 +41,7 @@ static void get_rows(const struct kv *kv, uint64_t row, uint32_t n, char *bytes)
     for (uint32_t i = 0; i < n; i++) {
         char *one = bytes + i * kv->row_bytes;
         if (kv_is_refused(kv, row + i)) {
-            put_refused(kv, one);
+            mark_put_nobody(one, kv->row_bytes);
         } else if (kv->marked) {
             size_t used = MARK_BYTES + kv->n_heads * kv->head_bytes;
             mark_put(one, kv->mark);
