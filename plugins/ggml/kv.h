@@ -165,6 +165,12 @@ void kv_decode(const struct kv *, uint64_t row, uint32_t n, quire_form, void *to
 void kv_read(const struct kv *, uint64_t row, uint32_t n, float *values);
 void kv_write(struct kv *, uint64_t row, uint32_t n, const float *values);
 
+/* A tile of zeros beside the cache, for free(); NULL: no memory. */
+void *tile_create(const quire_format *);
+/* n rows through it, from one form to another. false: a scale is not finite. */
+bool tile_recode(const quire_format *, void *tile, uint32_t head, uint32_t n, quire_form from_form,
+                 const void *from, size_t from_stride, quire_form to_form, void *to, size_t to_stride);
+
 /* ----------------------------------------------------------------------- state */
 
 /* Bytes of rows as the host sees them, any offset and size within the tensor. The plan is made, or nothing was learned yet

@@ -262,34 +262,14 @@ enum row_kind marks_look(const struct row_shape *s, const char *row, const struc
 
 /* ---------------------------------------------------------------------- values */
 
-static void *new_tile(const quire_format *format)
-{
-    size_t bytes = quire_tile_bytes(format);
-    void *tile = aligned_alloc(64, bytes);
-    if (tile) memset(tile, 0, bytes);
-    return tile;
-}
-
-/* n rows through a tile, from one form to another. */
-static bool recode(quire_format *format, void *tile, uint32_t head, uint32_t n, quire_form from_form,
-                   const void *from, size_t from_stride, quire_form to_form, void *to, size_t to_stride)
-{
-    quire_rows in = {
-        .size = sizeof(quire_rows), .form = from_form, .data = from, .token_stride = from_stride};
-    quire_rows_out out = {
-        .size = sizeof(quire_rows_out), .form = to_form, .data = to, .token_stride = to_stride};
-    return !quire_tile_encode(format, head, tile, 0, n, &in, NULL) &&
-           !quire_tile_decode(format, head, tile, 0, n, &out);
-}
-
 bool marks_read(const struct row_shape *s, const struct coding *c, const char *rows, uint32_t n,
                 float *values)
 {
-    void *tile = new_tile(c->format);
+    void *tile = tile_create(c->format);
     bool ok = tile;
     for (uint32_t h = 0; ok && h < c->n_heads; h++)
-        ok = recode(c->format, tile, h, n, QUIRE_NATIVE, rows + MARK_BYTES + h * c->head_bytes, s->row_bytes,
-                    QUIRE_F32, values + (size_t)h * c->d, s->row * sizeof(float));
+        ok = tile_recode(c->format, tile, h, n, QUIRE_NATIVE, rows + MARK_BYTES + h * c->head_bytes,
+                         s->row_bytes, QUIRE_F32, values + (size_t)h * c->d, s->row * sizeof(float));
     free(tile);
     return ok;
 }
@@ -304,11 +284,11 @@ static bool recode_bare(const struct row_shape *s, uint32_t n, const char *rows,
         quire_format_options options = {.size = sizeof(quire_format_options), .side = QUIRE_K, .d = d};
         quire_format *format = NULL;
         if (quire_format_create(&format, host_codec(s->type), &options)) return false;
-        void *tile = new_tile(format);
-        ok = tile && (to ? recode(format, tile, 0, n, QUIRE_F32, values + at, s->row * sizeof(float),
-                                  QUIRE_NATIVE, to + offset, s->row_bytes)
-                         : recode(format, tile, 0, n, QUIRE_NATIVE, rows + offset, s->row_bytes, QUIRE_F32,
-                                  values + at, s->row * sizeof(float)));
+        void *tile = tile_create(format);
+        ok = tile && (to ? tile_recode(format, tile, 0, n, QUIRE_F32, values + at, s->row * sizeof(float),
+                                       QUIRE_NATIVE, to + offset, s->row_bytes)
+                         : tile_recode(format, tile, 0, n, QUIRE_NATIVE, rows + offset, s->row_bytes,
+                                       QUIRE_F32, values + at, s->row * sizeof(float)));
         free(tile);
         quire_format_destroy(format);
     }

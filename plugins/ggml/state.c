@@ -287,22 +287,14 @@ static bool get_values(const struct kv *kv, uint64_t row, uint32_t n, char *byte
     }
     for (uint32_t h = 0; h < kv->n_heads; h++) {
         const char *from = kv_tile(kv, row) + h * kv->tile_bytes;
-        quire_rows_out out = {.size = sizeof(quire_rows_out),
-                              .form = QUIRE_NATIVE,
-                              .data = bytes + h * head_bytes,
-                              .token_stride = kv->row_bytes};
         float values[CELLS * 1024];
         quire_rows_out decoded = {.size = sizeof(quire_rows_out),
                                   .form = QUIRE_F32,
                                   .data = values,
                                   .token_stride = kv->d * sizeof(float)};
-        quire_rows rows = {.size = sizeof(quire_rows),
-                           .form = QUIRE_F32,
-                           .data = values,
-                           .token_stride = kv->d * sizeof(float)};
         if (quire_tile_decode(kv->format, h, from, kv_tile_row(kv, row), n, &decoded) ||
-            quire_tile_encode(declared, 0, tile, 0, n, &rows, NULL) ||
-            quire_tile_decode(declared, 0, tile, 0, n, &out))
+            !tile_recode(declared, tile, 0, n, QUIRE_F32, values, kv->d * sizeof(float), QUIRE_NATIVE,
+                         bytes + h * head_bytes, kv->row_bytes))
             return false;
     }
     return true;
@@ -321,9 +313,7 @@ void state_get_values(struct kv *kv, size_t offset, size_t size, char *bytes)
     }
     char *rows = malloc(kv->row_bytes * CELLS);
     if (rows && !quire_format_create(&declared, host_codec(kv->type), &options)) {
-        size_t tile_bytes = quire_tile_bytes(declared);
-        void *tile = aligned_alloc(64, tile_bytes);
-        if (tile) memset(tile, 0, tile_bytes);
+        void *tile = tile_create(declared);
         for (uint32_t n; tile && first < end; first += n) {
             n = kv_run(kv, first, end - first);
             if (kv_is_unwritten(kv, first) || !get_values(kv, first, n, rows, declared, tile)) continue;
