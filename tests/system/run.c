@@ -222,6 +222,32 @@ static void test_environment(void **state)
     expect("--version >/dev/null; QUIRE_KV=r6/r3 %B/quire run --env sh 2>/dev/null", 0, "QUIRE_KV=r6/r3\n");
 }
 
+/* Settings that the device would find in a file are not overruled by defaults. */
+static void test_config(void **state)
+{
+    (void)state;
+    need_command();
+#define WITH_FILE "--version >/dev/null; export QUIRE_CONFIG=%M/quire.conf; "
+    expect(
+        "--version >/dev/null; printf '# kv = r2\\nkv = r4\\n kv =  r6/r3 \\nprofile =\\nchain = /x/other.so\\n' "
+        ">%M/quire.conf",
+        0, "");
+    expect(WITH_FILE "%B/quire run --env sh 2>/dev/null", 0, "QUIRE_KV=r6/r3\n");
+    expect(WITH_FILE "%B/quire run true -m %M/model.gguf -c 4096 2>&1", 0, "quire run: r6/r3: the KV cache");
+    expect(WITH_FILE "QUIRE_KV=r5/r4 %B/quire run --env sh 2>/dev/null", 0, "QUIRE_KV=r5/r4\n");
+    expect(WITH_FILE "QUIRE_KV= %B/quire run --env sh 2>/dev/null", 0, "QUIRE_KV=safe\n");
+    expect(WITH_FILE "%B/quire run --kv r8/r8 --env sh 2>/dev/null", 0, "QUIRE_KV=r8/r8\n");
+    /* An empty variable is no policy, and the file's is not looked at. */
+    expect(WITH_FILE "%B/quire run --kv declared --env sh 2>/dev/null", 0, "QUIRE_KV=\n");
+    expect(WITH_FILE "%B/quire run --kv declared -- sh -c 'echo \"<${QUIRE_KV-unset}>\"' 2>/dev/null", 0,
+           "<>\n");
+    expect(WITH_FILE "GGML_BACKEND_PATH=/x/y.so %B/quire run --env sh 2>/dev/null", 0,
+           "QUIRE_CHAIN=/x/other.so\n");
+    expect("--version >/dev/null; QUIRE_CONFIG=%M/none.conf %B/quire run --env sh 2>/dev/null", 0,
+           "QUIRE_KV=safe\n");
+#undef WITH_FILE
+}
+
 /* The layers that -ngl leaves on the CPU. llama_gpu does this with a real host. */
 static void test_gpu(void **state)
 {
@@ -301,17 +327,12 @@ static void test_profile_beside(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_line),
-        cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_hosts),
-        cmocka_unit_test(test_profile_beside),
-        cmocka_unit_test(test_default),
-        cmocka_unit_test(test_architectures),
-        cmocka_unit_test(test_fit),
-        cmocka_unit_test(test_window_layers),
-        cmocka_unit_test(test_declared),
-        cmocka_unit_test(test_gpu),
+        cmocka_unit_test(test_line),     cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_config),   cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_hosts),    cmocka_unit_test(test_profile_beside),
+        cmocka_unit_test(test_default),  cmocka_unit_test(test_architectures),
+        cmocka_unit_test(test_fit),      cmocka_unit_test(test_window_layers),
+        cmocka_unit_test(test_declared), cmocka_unit_test(test_gpu),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

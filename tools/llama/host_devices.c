@@ -2,9 +2,9 @@
 #include "llama/host_devices.h"
 
 #include "common/child.h"
+#include "llama/host_settings.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Starting a GPU's driver for the first time can take a while. */
@@ -53,10 +53,8 @@ void host_devices_find(host_devices *out, const char *path, const char *plugin, 
     const char *first = argc > 1 && argv[1][0] != '-' ? argv[1] : NULL;
     const char *arguments[] = {path, first ? first : "--list-devices", first ? "--list-devices" : NULL, NULL};
     /* A backend of the user's is loaded too, as it will be. No other setting matters, or can be wrong here. */
-    const char *chain = getenv("QUIRE_CHAIN"), *other = getenv("GGML_BACKEND_PATH");
-    if (!chain && other && *other && !strstr(other, "libggml-quire")) chain = other;
     const child_variable variables[] = {{"GGML_BACKEND_PATH", plugin},
-                                        {"QUIRE_CHAIN", chain},
+                                        {"QUIRE_CHAIN", host_setting_chain()},
                                         {"QUIRE_DEVICES", "1"},
                                         {"QUIRE_STAT", "0"},
                                         {"QUIRE_KV", NULL},
