@@ -86,16 +86,24 @@ static void test_line(void **state)
            "the KV cache of 4096 tokens takes 52.2 MiB"); /* three of 1536 */
 }
 
+/* What quire run --env prints if it takes what quire plan recommends for 4096 tokens. */
+static const char *recommended(const char *ram)
+{
+    static char text[64];
+    char line[256];
+    snprintf(line, sizeof line, "plan --json --ctx 4096 --ram %s %%M/model.gguf", ram);
+    const char *at = value_of(run_in(line)->text, "recommended");
+    snprintf(text, sizeof text, "QUIRE_KV=%.*s\n", (int)strcspn(at + 1, "\""), at + 1);
+    return text;
+}
+
 /* Without --kv it is what quire plan recommends, unless the user has to be asked. */
 static void test_default(void **state)
 {
-    char line[256];
+    static const char line[] = "QUIRE_KV=safe\n";
     (void)state;
     need_command();
-    const char *const at =
-        value_of(run_in("plan --json --ctx 4096 --ram 1G %M/model.gguf")->text, "recommended");
-    snprintf(line, sizeof line, "QUIRE_KV=%.*s\n", (int)strcspn(at + 1, "\""), at + 1);
-    assert_string_equal(line, "QUIRE_KV=safe\n");
+    assert_string_equal(recommended("1G"), line);
     expect("run --env true -m %M/model.gguf -c 4096 2>/dev/null", 0, line);
     expect("run --env true 2>/dev/null", 0, line);
     /* 4096 tokens: safe needs 46.4 MiB, balanced 29.5, small 23.9 */
@@ -139,13 +147,11 @@ static void test_architectures(void **state)
 static void test_fit(void **state)
 {
     static const char *const ram[] = {"100M", "47M", "40M", "25M", "10M", "1M"};
-    char line[256], word[64];
+    char line[256];
     (void)state;
     need_command();
     for (size_t i = 0; i < sizeof ram / sizeof ram[0]; i++) {
-        snprintf(line, sizeof line, "plan --json --ctx 4096 --ram %s %%M/model.gguf", ram[i]);
-        const char *at = value_of(run_in(line)->text, "recommended");
-        snprintf(word, sizeof word, "QUIRE_KV=%.*s\n", (int)strcspn(at + 1, "\""), at + 1);
+        const char *word = recommended(ram[i]);
         snprintf(line, sizeof line, "run --kv fit --env --ram %s true -m %%M/model.gguf -c 4096 2>/dev/null",
                  ram[i]);
         expect(line, 0, word);
