@@ -65,7 +65,10 @@ static void test_line(void **state)
            "\"tokens\":4096,\"sequences\":2,\"f16_bytes\":188743680,\"bytes\":73728000,");
     expect("run --kv r4 -- true -m %M/model.gguf 2>&1", 0, "quire run: warning: K in r4");
     expect("run -- true -m %M/model.gguf -fa off 2>&1", 0, "nothing is saved, because -fa off");
+    expect("run -- true -m %M/model.gguf --flash_attn off 2>&1", 0, "nothing is saved, because -fa off");
+    expect("run -- true --no_kv_offload 2>&1", 0, "because -nkvo");
     expect("run -- true -ngl 0 2>&1", 0, "-ngl 0");
+    expect("run -- true --n_gpu_layers 0 2>&1", 0, "-ngl 0");
     static const char *const no_obstacle[] = {"true -ngl 0 --n-gpu-layers 5", "true -ngl 0 --gpu-layers 5",
                                               "true --gpu-layers 0 -ngl 5", "%M/llama-bench -nkvo 0",
                                               "%M/llama-bench -nkvo 1,0 -ngl 0,99"};

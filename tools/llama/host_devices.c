@@ -2,6 +2,7 @@
 #include "llama/host_devices.h"
 
 #include "common/child.h"
+#include "llama/host_line.h"
 #include "llama/host_settings.h"
 
 #include <stdio.h>
@@ -43,7 +44,7 @@ static void listen(void *ctx, const char *text, size_t n)
 
 static bool is_llama(const char *path)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *name = host_line_program(path);
     return !strncmp(name, "llama-", 6) || !strcmp(name, "llama");
 }
 
