@@ -26,8 +26,8 @@ from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
 import quire
 
+from .._mlx.pools import default_pools
 from .._system import memory_bytes, processor_name
-from ._pools import default_pools
 from .make import make_cache
 
 CHUNK = 512  # tokens of a prompt that go through the model at once, as mlx-lm's programs do with larger ones

@@ -10,7 +10,7 @@ import unittest
 import mlx.core as mx
 import numpy as np
 import quire.mlx_lm as quire_mlx
-from quire.mlx_lm import _arrays
+from quire._mlx import arrays as _arrays
 from support import attend, numpy
 
 B, Q, H, D = 2, 4, 2, 64
