@@ -9,9 +9,9 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 
+from .._mlx.arrays import NAMES, bits, look, new
+from .._mlx.pools import Pools
 from ..rows import Array, MlxRows, codec_bits, codec_group
-from ._arrays import NAMES, bits, look, new
-from ._pools import Pools
 from .cache import QuireKVCache
 
 _FILL = 4096  # rows in place of dropped ones that are appended at a time

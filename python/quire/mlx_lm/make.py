@@ -7,7 +7,7 @@ from typing import Any, List, Optional
 
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from ._pools import Pools
+from .._mlx.pools import Pools
 from .cache import QuireKVCache
 
 

@@ -9,11 +9,12 @@ from typing import Any, Dict, List, Sequence as Seq, Tuple
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
+from .._mlx.cache import Settings
+from .._mlx.pools import Pools
 from ..errors import QuireError
 from ..sequence import Sequence
 from ..store import Identity, Namespace, Store
-from ._pools import Pools
-from .cache import QuireKVCache, Settings
+from .cache import QuireKVCache
 
 
 class Prefixes:

@@ -30,7 +30,7 @@ class _Rows:
 
     @property
     def shape(self) -> Tuple[int, int, int, int]:
-        """(sequence, KV head, column, channel): the shape of the array that mlx-lm would have."""
+        """(sequence, KV head, column, channel): the shape of the array that MLX's own cache would have."""
         return self.cache._rows_shape(self.side)
 
     @property
@@ -52,7 +52,7 @@ class _Rows:
 
     def _refuse(self) -> NoReturn:
         raise TypeError("the rows of a Quire cache can only be passed to attention; this model computes with them directly, so its layers "
-                        "need mlx-lm's own cache")
+                        "need the cache that the model asks for")
 
     def __getitem__(self, _: Any) -> Any:
         self._refuse()
@@ -69,7 +69,7 @@ class _Rows:
         self._refuse()
 
     def __repr__(self) -> str:
-        return f"<quire.mlx_lm.{type(self).__name__} {self.shape}>"
+        return f"<quire {type(self).__name__} {self.shape}>"
 
 
 class Keys(_Rows):

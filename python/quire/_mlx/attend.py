@@ -10,8 +10,8 @@ from typing import Any, List, Optional
 from .. import _native as n
 from ..rows import Array
 from ..sequence import Sequence
-from ._arrays import Masks
-from ._pools import Pools
+from .arrays import Masks
+from .pools import Pools
 
 _BIDIRECTIONAL = 1
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence as Seq
 
 import mlx.core as mx
 import numpy as np
@@ -83,7 +83,17 @@ class Masks:
         return n.Mask(at, a.strides[2], a.strides[1] if a.shape[1] > 1 else 0, self.form, 0, n_keys)
 
 
+def causal_mask(n_queries: int, first_query: int, window_size: Optional[int], padding: Seq[int]) -> mx.array:
+    """True where a query may see a column. The first columns of a sequence are padding."""
+    columns = mx.arange(first_query + n_queries)[None]
+    queries = mx.arange(first_query, first_query + n_queries)[:, None]
+    mask = queries >= columns
+    if window_size is not None:
+        mask = mask & (queries < columns + window_size)
+    return mask & (mx.array(list(padding))[:, None, None, None] <= columns) if any(padding) else mask
+
+
 def numbers(indices: Any) -> List[int]:
-    """Indices, which mlx-lm passes as a list or an array, as a list of int."""
+    """Indices, which engines pass as a list or an array, as a list of int."""
     listed: Any = indices.tolist() if isinstance(indices, mx.array) else indices
     return [int(i) for i in listed]
