@@ -148,7 +148,8 @@ class RoundTrip(unittest.TestCase):
                     self.assertTrue((back == quire.round_trip(codec.name, x, side=side)).all())
                     # The error falls by about half for every bit; 2 bits leave a third of the norm.
                     wrong = np.linalg.norm(back - x) / np.linalg.norm(x)
-                    self.assertLess(wrong, 2.1 * 2.0**-min(codec.bits, 8))
+                    # mlx-vlm's codebook of 6 bits is not converged
+                    self.assertLess(wrong, (2.1 if codec.name == "tv6" else 2.0) * 2.0**-min(codec.bits, 8))
                     self.assertTrue((quire.encode(codec.name, x[1], side=side) == codes[1]).all())  # rows are independent
 
     def test_no_rows(self) -> None:
