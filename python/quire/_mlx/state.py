@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 import mlx.core as mx
 import numpy as np
 
 from .arrays import DTYPES, NAMES, numbers
 from .cache import Cache, Settings
+from .pools import Pools
 
 
 class State(dict):  # type: ignore[type-arg]
@@ -42,9 +43,9 @@ def save(cache: Cache) -> Dict[str, Any]:
     return saved
 
 
-def load(cache: Cache, saved: Dict[str, Any]) -> None:
+def load(cache: Cache, saved: Dict[str, Any], pools: Optional[Pools] = None) -> None:
     settings = Settings(**{name: saved[name] for name in Settings.__dataclass_fields__})
-    Cache.__init__(cache, settings, None, numbers(saved["padding"]) if "padding" in saved else None)
+    Cache.__init__(cache, settings, pools, numbers(saved["padding"]) if "padding" in saved else None)
     cache._columns, cache._dtype = saved["columns"], DTYPES[saved["dtype"]]
     if "heads" in saved:
         cache._shape = saved["heads"], saved["d_k"], saved["d_v"]

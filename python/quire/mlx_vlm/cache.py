@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: MIT
+"""Caches that mlx-vlm can use instead of its own: QuireKVCache for KVCache, QuantizedKVCache, TurboQuantKVCache and RotatingKVCache,
+BatchQuireKVCache for the batch versions.
+
+Neither has an attribute `bits`: mlx-vlm takes that as a sign that keys and values are tuples of arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence as Seq, Tuple
+
+from mlx_vlm.models.cache import CacheMemory, KVCache, _BaseCache
+
+from .. import _native as n
+from .._mlx.arrays import numbers
+from .._mlx.caches import BatchCache, SingleCache, StatefulCache
+from .._mlx.state import load, save
+
+
+class _VlmCache(StatefulCache, _BaseCache):
+    """What mlx-vlm calls on caches of both kinds, beyond what mlx-lm calls."""
+
+    def memory_profile(self, token_count: int) -> CacheMemory:
+        """What mlx-vlm's prefix cache needs to know before it keeps a copy. Memory is taken in pages of 64 tokens."""
+        if self._shape is None:
+            return CacheMemory()
+        ring = self.settings.ring
+        rows = max(len(self._sequences), 1)
+        return CacheMemory(source_bytes=self.nbytes, bytes_per_token=rows * self._pool().plan.page_bytes()[0] / n.PAGE_TOKENS,
+                           step=n.PAGE_TOKENS, window_size=ring["max_tokens"] + ring["spare_tokens"] if ring else None)
+
+    def prefix_cache_snapshot(self) -> Dict[str, Any]:
+        """The codes as they are: a copy needs the memory of the cache, and a restored cache has the same bits."""
+        return {"state": save(self), "meta_state": "", "pools": self.pools}
+
+    def prefix_cache_restore(self, snapshot: Dict[str, Any]) -> None:
+        load(self, snapshot["state"], snapshot.get("pools", self.pools))
+
+
+class QuireKVCache(SingleCache, _VlmCache):
+    __doc__ = SingleCache.__doc__
+
+    @property
+    def max_size(self) -> Optional[int]:
+        """mlx-vlm reuses a cache for another prompt only while this bound has dropped nothing."""
+        return self.settings.max_tokens or None
+
+    def extract(self, idx: int) -> "QuireKVCache":
+        """One of the sequences, as a cache of its own that shares its pages."""
+        count = max(len(self._sequences), 1)
+        if not -count <= idx < count:
+            raise IndexError(f"there is no sequence {idx} in a cache of {count}")
+        one: QuireKVCache = self._like(type(self), [idx % count] if self._sequences else [])
+        return one
+
+    def to_batch(self, left_padding: Any) -> "BatchQuireKVCache":
+        """Called by mlx-vlm's batch generator, which asks the model for empty caches and makes batches of them."""
+        if not self.empty():
+            raise ValueError("only an empty cache can become a batch with left padding; use merge() for caches with tokens")
+        return BatchQuireKVCache(numbers(left_padding), self.settings, self.pools)
+
+    @classmethod
+    def merge(cls, caches: Seq[Any], prefix_lens: Any = None) -> "BatchQuireKVCache":
+        return BatchQuireKVCache.merge(caches)
+
+    def prefix_cache_merge(self, rows: Seq[Any], prefix_lens: Any) -> Optional["BatchQuireKVCache"]:
+        """A batch of restored caches; None if they do not belong together. mlx-vlm may give an empty KVCache for a row without a prefix."""
+        if not rows or len(rows) != len(prefix_lens):
+            return None
+        ours: List[QuireKVCache] = []
+        for row, length in zip(rows, numbers(prefix_lens)):
+            if type(row) is KVCache and row.keys is None:
+                row = self._like(QuireKVCache, [])
+                row._columns = 0
+            if not isinstance(row, QuireKVCache) or row.settings != self.settings or row.pools is not self.pools or row.offset != length:
+                return None
+            ours.append(row)
+        return BatchQuireKVCache.merge(ours)
+
+
+class BatchQuireKVCache(BatchCache, _VlmCache):
+    __doc__ = BatchCache.__doc__
+    _single = QuireKVCache
+    _tails: Optional[List[int]] = None  # tokens at the end of each sequence that finalize() drops
+
+    @property
+    def _idx(self) -> int:
+        """Columns so far: mlx-vlm reads the attribute of that name."""
+        return self._columns
+
+    @property
+    def batch_size(self) -> int:
+        return len(self._padding)
+
+    def is_single_row(self) -> bool:
+        return len(self._padding) == 1
+
+    @classmethod
+    def merge(cls, caches: Seq[Any], prefix_lens: Any = None) -> "BatchQuireKVCache":
+        batch: BatchQuireKVCache = super().merge(caches)
+        return batch
+
+    def prepare(self, *, left_padding: Any = None, lengths: Any = None, right_padding: Any = None) -> None:
+        """right_padding without lengths: as speculative decoding uses it, for tokens that are in the cache already and were refused."""
+        if right_padding is not None and lengths is None:
+            self._tails, right_padding = numbers(right_padding), None
+        super().prepare(left_padding=left_padding, lengths=lengths, right_padding=right_padding)
+
+    def finalize(self) -> None:
+        super().finalize()
+        if self._tails is not None:
+            tails, self._tails = self._tails, None
+            self._drop(tails)
+
+    def _drop(self, tails: Seq[int]) -> None:
+        if len(tails) != len(self._padding) or min(tails, default=0) < 0:
+            raise ValueError(f"right_padding needs a number from 0 on for each of {len(self._padding)} sequences, not {list(tails)}")
+        tails = [min(t, max(self._columns - p, 0)) for t, p in zip(tails, self._padding)]
+        pairs: List[Tuple[Any, int]] = []
+        for sequence, tail in zip(self._sequences, tails):
+            if sequence is None or not tail:
+                continue
+            length = sequence.length - tail
+            if 0 < length < sequence.trim_floor:
+                raise ValueError(f"{tail} tokens cannot be dropped: max_tokens={self.settings.max_tokens} has dropped rows that would become "
+                                 f"visible again; use a larger spare than {self.settings.spare}")
+            pairs.append((sequence, length))
+        for sequence, length in pairs:
+            sequence.trim(length)
+        self._padding = [p + t for p, t in zip(self._padding, tails)]
+        self._version += 1
+
+    def filter(self, batch_indices: Any) -> None:
+        which = numbers(batch_indices)
+        super().filter(which)
+        if self._tails is not None:
+            self._tails = [self._tails[i] for i in which]
+
+
+QuireKVCache._batch = BatchQuireKVCache

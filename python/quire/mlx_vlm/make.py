@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: MIT
+"""Caches for a whole model."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, List, Optional
+
+from mlx_vlm.models.cache import KVCache, make_prompt_cache, should_quantize_kv_layer
+from mlx_vlm.turboquant import resolve_kv_bits
+
+from .._mlx.pools import Pools
+from .cache import QuireKVCache
+
+WIDTHS = (2, 3, 4)  # of the codecs tv2, tv3 and tv4
+
+
+def policy_of_bits(bits: Optional[float], key_bits: Optional[float] = None, value_bits: Optional[float] = None) -> str:
+    """The policy that has mlx-vlm's TurboQuant codes: 4 is tv4/tv4, 3.5 is tv3/tv4, as mlx-vlm resolves kv_bits."""
+    if bits is None:
+        if key_bits is None or value_bits is None:
+            raise ValueError("key_bits and value_bits need each other, or bits")
+        bits = max(key_bits, value_bits)
+    _, *sides = resolve_kv_bits(bits, key_bits, value_bits)
+    for name, width in zip(("key_bits", "value_bits"), sides):
+        if width not in WIDTHS:
+            why = "codes of half bits split a head by what the first prompt contained, and Quire does not have them" if width % 1 else \
+                f"Quire has TurboQuant codes of {WIDTHS[0]} to {WIDTHS[-1]} bits"
+            raise ValueError(f"{name}={width:g}: {why}")
+    return "/".join(f"tv{width:g}" for width in sides)
+
+
+def make_cache(model: Any, policy: Optional[str] = None, max_tokens: Optional[int] = None, sinks: int = 4, *, bits: Optional[float] = None,
+               key_bits: Optional[float] = None, value_bits: Optional[float] = None, skip_last: Optional[bool] = None, spare: int = 0,
+               pools: Optional[Pools] = None) -> List[Any]:
+    """The prompt_cache argument for mlx-vlm: a cache for each layer of the model, which may be the whole model or its language_model.
+
+    Layers with full attention (those for which the model uses a plain KVCache) get a QuireKVCache. All other layers (with a sliding window,
+    recurrent state or several caches) get the cache that the model asks for.
+
+    policy: the codecs of K and V (docs/policy.md); safe if nothing is given. bits, key_bits, value_bits: instead of a policy, mlx-vlm's
+    kv_bits, with its TurboQuant codes. max_tokens: keep at most this many tokens, the first `sinks` and the most recent ones; None: keep
+    all. skip_last: the last layer of a model with more than two is not quantized, as mlx-vlm does it: it gets the model's own cache, or f16
+    if there is a bound; None: only with bits. spare: this many tokens can be trimmed even after others were dropped, as speculative decoding
+    needs. pools: the memory to use.
+    """
+    widths = (bits, key_bits, value_bits) != (None, None, None)
+    if widths and policy is not None:
+        raise ValueError("give either a policy or bits, not both")
+    policy = policy_of_bits(bits, key_bits, value_bits) if widths else policy or "safe"
+    skip_last = widths if skip_last is None else skip_last
+    language = getattr(model, "language_model", model)
+    _check(language)
+    caches = own_caches(language)
+    count = len(caches)
+    for i, cache in enumerate(caches):
+        if type(cache) is not KVCache:
+            continue
+        codecs = policy
+        if skip_last and not should_quantize_kv_layer(i, count):
+            if max_tokens is None:
+                continue
+            codecs = "f16"
+        caches[i] = QuireKVCache(codecs, max_tokens=max_tokens, sinks=sinks, spare=spare, index=i, n_layers=count, pools=pools)
+    return caches
+
+
+def own_caches(language: Any) -> List[Any]:
+    """What the model asks for, even while attach() is in force."""
+    attached = language.__dict__.get("make_cache")
+    if not isinstance(attached, _Maker):
+        return list(make_prompt_cache(language))
+    del language.__dict__["make_cache"]
+    try:
+        return list(make_prompt_cache(language))
+    finally:
+        language.__dict__["make_cache"] = attached
+
+
+def _check(language: Any) -> None:
+    """Models that read K and V as floats import the function that mlx-vlm has for that."""
+    for part in language.modules():
+        if hasattr(sys.modules.get(type(part).__module__), "dequantize_kv_state"):
+            raise TypeError(f"{type(part).__module__} computes with keys and values itself, so its layers need the cache that the model asks for")
+
+
+class _Maker:
+    def __init__(self, language: Any, arguments: Any, options: Any) -> None:
+        self.language, self.arguments, self.options = language, arguments, options
+
+    def __call__(self) -> List[Any]:
+        return make_cache(self.language, *self.arguments, **self.options)
+
+
+def attach(model: Any, *arguments: Any, **options: Any) -> None:
+    """Gives this model object a make_cache() that calls quire.mlx_vlm.make_cache() with these arguments. What makes its caches itself uses
+    them then: batch_generate, BatchGenerator, the server's generator, the prefix cache. Do not set kv_bits there."""
+    language = getattr(model, "language_model", model)
+    make_cache(language, *arguments, **options)  # an argument that is not valid is refused here
+    language.__dict__["make_cache"] = _Maker(language, arguments, options)
+
+
+def detach(model: Any) -> None:
+    """The model makes its own caches again."""
+    language = getattr(model, "language_model", model)
+    if isinstance(language.__dict__.get("make_cache"), _Maker):
+        del language.__dict__["make_cache"]
