@@ -15,11 +15,13 @@ from .._mlx.hook import install, installed, uninstall
 from .._mlx.pools import Pools, default_pools
 from .._mlx.rows import Keys, Values
 from .cache import BatchQuireKVCache, QuireKVCache
-from .make import attach, detach, make_cache, policy_of_bits
+from .convert import from_mlx, to_mlx
+from .make import attach, detach, make_cache
+from .turboquant import policy_of_bits
 
 __all__ = [
-    "BatchQuireKVCache", "Keys", "Pools", "QuireKVCache", "Settings", "Values", "attach", "default_pools", "detach", "install",
-    "installed", "make_cache", "policy_of_bits", "uninstall",
+    "BatchQuireKVCache", "Keys", "Pools", "QuireKVCache", "Settings", "Values", "attach", "default_pools", "detach", "from_mlx",
+    "install", "installed", "make_cache", "policy_of_bits", "to_mlx", "uninstall",
 ]
 
 install()

@@ -7,27 +7,10 @@ import sys
 from typing import Any, List, Optional
 
 from mlx_vlm.models.cache import KVCache, make_prompt_cache, should_quantize_kv_layer
-from mlx_vlm.turboquant import resolve_kv_bits
 
 from .._mlx.pools import Pools
 from .cache import QuireKVCache
-
-WIDTHS = (2, 3, 4)  # of the codecs tv2, tv3 and tv4
-
-
-def policy_of_bits(bits: Optional[float], key_bits: Optional[float] = None, value_bits: Optional[float] = None) -> str:
-    """The policy that has mlx-vlm's TurboQuant codes: 4 is tv4/tv4, 3.5 is tv3/tv4, as mlx-vlm resolves kv_bits."""
-    if bits is None:
-        if key_bits is None or value_bits is None:
-            raise ValueError("key_bits and value_bits need each other, or bits")
-        bits = max(key_bits, value_bits)
-    _, *sides = resolve_kv_bits(bits, key_bits, value_bits)
-    for name, width in zip(("key_bits", "value_bits"), sides):
-        if width not in WIDTHS:
-            why = "codes of half bits split a head by what the first prompt contained, and Quire does not have them" if width % 1 else \
-                f"Quire has TurboQuant codes of {WIDTHS[0]} to {WIDTHS[-1]} bits"
-            raise ValueError(f"{name}={width:g}: {why}")
-    return "/".join(f"tv{width:g}" for width in sides)
+from .turboquant import policy_of_bits
 
 
 def make_cache(model: Any, policy: Optional[str] = None, max_tokens: Optional[int] = None, sinks: int = 4, *, bits: Optional[float] = None,

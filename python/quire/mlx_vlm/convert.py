@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: MIT
+"""Converts live caches of mlx-vlm to Quire caches and back."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+import mlx.core as mx
+from mlx_vlm.models.cache import BatchKVCache, BatchQuantizedKVCache, KVCache, QuantizedKVCache, RotatingKVCache
+from mlx_vlm.turboquant import BatchTurboQuantKVCache, HybridQuantKVCache, TurboQuantKVCache
+
+from .._mlx.arrays import NAMES, numbers
+from .._mlx.cache import Cache, Settings
+from .._mlx.convert import give_codes, give_floats, take_codes, take_floats, take_ring
+from .._mlx.pools import Pools
+from ..rows import MLX_FLAG, codec_bits, codec_group, codec_info
+from . import turboquant
+from .cache import BatchQuireKVCache, QuireKVCache
+
+_BATCHES = BatchKVCache, BatchQuantizedKVCache, BatchTurboQuantKVCache
+_TURBO = TurboQuantKVCache, BatchTurboQuantKVCache
+
+
+def from_mlx(cache: Any, policy: Optional[str] = None, *, index: int = 0, n_layers: int = 1, spare: int = 0,
+             pools: Optional[Pools] = None) -> Any:
+    """A QuireKVCache with the tokens of a KVCache, QuantizedKVCache, TurboQuantKVCache, HybridQuantKVCache or RotatingKVCache, or a
+    BatchQuireKVCache with those of a BatchKVCache, BatchQuantizedKVCache or BatchTurboQuantKVCache. The original cache is not changed.
+
+    policy None: the codecs of a quantized cache, otherwise safe. Codes are copied bit for bit if the policy has the same codecs; scales and
+    biases of affine codes in bf16 or f32 are rounded to f16. With other codecs the rows go through floats and are encoded a second time. A
+    TurboQuant state that Quire has no codes for (half bits, other seeds, head sizes that are not powers of two) is refused unless a policy is
+    given.
+    """
+    kind: Any = type(cache)
+    if kind not in (*_BATCHES, KVCache, QuantizedKVCache, TurboQuantKVCache, HybridQuantKVCache, RotatingKVCache):
+        raise TypeError(f"a {kind.__name__} cannot be converted to a Quire cache")
+    if kind is HybridQuantKVCache and policy is None:
+        raise ValueError("K and V of a HybridQuantKVCache have different kinds of codes; name a policy, and they go through floats")
+    if kind in _TURBO:
+        policy = policy or turboquant.policy_of(cache)
+    elif kind in (QuantizedKVCache, BatchQuantizedKVCache):
+        policy = policy or f"a{cache.bits}g{cache.group_size}"
+    policy = policy or "safe"
+    if kind in _BATCHES:
+        if getattr(cache, "_right_padding", None) is not None:
+            raise ValueError("the batch has padding at the right; call finalize() first")
+        return _take(BatchQuireKVCache(numbers(cache.left_padding), Settings(policy, index, n_layers), pools), cache, cache._idx)
+    if kind is RotatingKVCache:
+        ring = QuireKVCache(policy, max_tokens=cache.max_size, sinks=min(cache.keep, cache.max_size - 1), spare=spare, index=index,
+                            n_layers=n_layers, pools=pools)
+        if cache.keys is not None and cache.offset:
+            take_ring(ring, *(cache._temporal_order(x) for x in (cache.keys, cache.values)), cache.offset)
+        return ring
+    return _take(QuireKVCache(policy, index=index, n_layers=n_layers, pools=pools), cache, cache.offset)
+
+
+def _take(ours: Cache, cache: Any, count: int) -> Any:
+    if cache.keys is None or not count:
+        return ours
+    if isinstance(cache, _TURBO):
+        if not turboquant.take(ours, cache, count):
+            take_floats(ours, *turboquant.floats(cache, count))
+    elif isinstance(cache, HybridQuantKVCache):
+        take_floats(ours, *cache.dequantize())
+    elif isinstance(cache, (QuantizedKVCache, BatchQuantizedKVCache)):
+        _take_affine(ours, cache, count)
+    else:
+        take_floats(ours, cache.keys[..., :count, :], cache.values[..., :count, :])
+    return ours
+
+
+def _take_affine(ours: Cache, cache: Any, count: int) -> None:
+    k, v = (tuple(x[..., :count, :] for x in side) for side in (cache.keys, cache.values))
+    codec, dtype = f"a{cache.bits}g{cache.group_size}", k[1].dtype
+    if not take_codes(ours, (codec, codec), (k[1].shape[3] * cache.group_size, v[1].shape[3] * cache.group_size), (k, v)):
+        # Without the second rounding of mx.dequantize in halves.
+        take_floats(ours, *(mx.dequantize(w, s.astype(mx.float32), b.astype(mx.float32), cache.group_size, cache.bits) for w, s, b in (k, v)))
+    ours._dtype = dtype
+
+
+def to_mlx(cache: Any, *, quantized: bool = False) -> Any:
+    """A cache of mlx-vlm with the same tokens, in the state it would have if it had processed them: KVCache, BatchKVCache, or
+    RotatingKVCache if there is a bound.
+
+    quantized=True: with the same codes bit for bit. tv codecs give a TurboQuantKVCache or BatchTurboQuantKVCache; an affine codec that K and V
+    share gives a QuantizedKVCache or BatchQuantizedKVCache. There must be no bound.
+    """
+    if not isinstance(cache, (QuireKVCache, BatchQuireKVCache)):
+        raise TypeError(f"expected a Quire cache, not a {type(cache).__name__}")
+    cache._settle()
+    is_batch = isinstance(cache, BatchQuireKVCache)
+    if is_batch and (cache._end is not None or cache.settings.max_tokens):
+        raise ValueError("a batch with a bound, or with padding at the right, cannot become a batch of mlx-vlm")
+    if quantized:
+        return _give_quantized(cache, is_batch)
+    bound = cache.settings.max_tokens
+    theirs: Any = BatchKVCache(cache._padding) if is_batch else RotatingKVCache(bound, cache.settings.sinks) if bound else KVCache()
+    if not cache.empty() and cache._shape is not None:
+        theirs.keys, theirs.values = give_floats(cache)
+        _place(theirs, cache, is_batch)
+    if bound and theirs.keys is not None:
+        theirs._idx = theirs.keys.shape[2]
+    return theirs
+
+
+def _place(theirs: Any, cache: Cache, is_batch: bool) -> None:
+    theirs.offset = mx.array([cache._columns - p for p in cache._padding]) if is_batch else cache._columns
+    if is_batch:
+        theirs._idx = cache._columns
+
+
+def _give_quantized(cache: Any, is_batch: bool) -> Any:
+    k, v = _codecs(cache)
+    theirs: Any
+    if turboquant.is_codec(k) and turboquant.is_codec(v):
+        theirs = turboquant.give(cache, k, v, is_batch)
+    elif k == v and codec_info(k).flags & MLX_FLAG:
+        options = dict(group_size=codec_group(k), bits=codec_bits(k))
+        theirs = BatchQuantizedKVCache(cache._padding, **options) if is_batch else QuantizedKVCache(**options)
+        theirs.keys, theirs.values = give_codes(cache, cache._dtype if cache._dtype in NAMES else mx.float32)
+    else:
+        raise ValueError(f"{k}/{v}: a quantized cache of mlx-vlm needs tv codecs, or the same affine codec for K and V")
+    _place(theirs, cache, is_batch)
+    return theirs
+
+
+def _codecs(cache: Cache) -> Tuple[str, str]:
+    if cache._shape is None or cache.empty():
+        raise ValueError("an empty cache has no codes")
+    layer = cache._pool().plan.layer(0)
+    if layer.sink_tokens:
+        raise ValueError(f"{layer.k}/{layer.v}: the first tokens have another codec, which no quantized cache of mlx-vlm has")
+    return layer.k, layer.v
