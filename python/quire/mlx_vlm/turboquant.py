@@ -9,10 +9,11 @@ from typing import Any, Optional, Tuple
 import mlx.core as mx
 from mlx_vlm.turboquant import BatchTurboQuantKVCache, TurboQuantKVCache, TurboQuantMSEState, resolve_kv_bits
 
+from .. import _native as n
 from .._mlx.cache import Cache
 from .._mlx.convert import Side, give_codes, take_codes
+from ..codecs import codecs
 from ..rows import MLX_VLM_FLAG, codec_bits, codec_info
-from ..codecs import bits as bits_per_value, codecs
 
 WIDTHS = tuple(sorted(c.bits for c in codecs() if c.is_mlx_vlm))
 _HALVES = "codes of half bits split a head by what the first prompt contained, and Quire does not have them"
@@ -58,7 +59,7 @@ def _why_not(cache: Any) -> Optional[str]:
         if type(state) is not TurboQuantMSEState:
             return f"{name}s are a {type(state).__name__}, and Quire has codes without residuals only"
         d = _dim(cache, name)
-        if not bits_per_value(f"tv{width:g}", d):
+        if not n.lib.quire_codec_row_bytes(f"tv{width:g}".encode(), d):
             return f"head size {d}: Quire has TurboQuant codes for powers of two from 16 to 512"
     return None
 
