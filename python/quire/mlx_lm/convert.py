@@ -10,7 +10,7 @@ import numpy as np
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 
 from .._mlx.arrays import NAMES, bits, look, new
-from .._mlx.pools import Pools
+from .._mlx.pools import Pools, pool_of
 from ..rows import Array, MlxRows, codec_bits, codec_group
 from .cache import QuireKVCache
 
@@ -21,7 +21,7 @@ def from_mlx(cache: Any, policy: Optional[str] = None, *, index: int = 0, n_laye
              pools: Optional[Pools] = None) -> QuireKVCache:
     """A QuireKVCache with the tokens of a KVCache, QuantizedKVCache or RotatingKVCache. The original cache is not changed.
 
-    policy None: the codec of a QuantizedKVCache, otherwise k8v4. The codes of a QuantizedKVCache are copied bit for bit if the policy uses
+    policy None: the codec of a QuantizedKVCache, otherwise safe. The codes of a QuantizedKVCache are copied bit for bit if the policy uses
     the same codec for K and V; scales and biases in bf16 or f32 are rounded to f16.
     """
     if isinstance(cache, QuantizedKVCache):
@@ -32,13 +32,13 @@ def from_mlx(cache: Any, policy: Optional[str] = None, *, index: int = 0, n_laye
         return ours
     if isinstance(cache, RotatingKVCache):
         keep = min(cache.keep, cache.max_size - 1)
-        ours = QuireKVCache(policy or "k8v4", max_tokens=cache.max_size, sinks=keep, spare=spare, index=index, n_layers=n_layers, pools=pools)
+        ours = QuireKVCache(policy or "safe", max_tokens=cache.max_size, sinks=keep, spare=spare, index=index, n_layers=n_layers, pools=pools)
         if cache.keys is not None and cache.offset:
             _take_ring(ours, cache)
         return ours
     if not isinstance(cache, KVCache):
         raise TypeError(f"a {type(cache).__name__} cannot be converted to a Quire cache")
-    ours = QuireKVCache(policy or "k8v4", index=index, n_layers=n_layers, pools=pools)
+    ours = QuireKVCache(policy or "safe", index=index, n_layers=n_layers, pools=pools)
     if cache.keys is not None and cache.offset:
         ours.update_and_fetch(*(x[..., :cache.offset, :] for x in (cache.keys, cache.values)))
         ours._settle()
@@ -51,24 +51,23 @@ def _take_codes(ours: QuireKVCache, cache: QuantizedKVCache, codec: str) -> None
     d_k, d_v = (side[1].shape[3] * cache.group_size for side in sides)
     n_sequences, heads = sides[0][0].shape[:2]
     dtype = sides[0][1].dtype
-    ours._shape, ours._dtype = (heads, d_k, d_v), dtype
-    layer = ours._pool().plan.layer(0)
+    pool = pool_of(ours.pools, ours.settings, (heads, d_k, d_v))
+    layer = pool.plan.layer(0)
     if {layer.k, layer.v} != {codec} or layer.sink_tokens:
         # Other codecs: through floats, without the second rounding of mx.dequantize in halves.
         k, v = (mx.dequantize(w, s.astype(mx.float32), b.astype(mx.float32), cache.group_size, cache.bits) for w, s, b in sides)
         ours.update_and_fetch(k, v)
-        ours._settle()
-        ours._dtype = dtype
+        ours._now = ours._settle().changed(dtype=dtype)
         return
     parts = [[bits(x) for x in side] for side in sides]
     mx.eval(parts)
     arrays = [[np.ascontiguousarray(look(x)) for x in side] for side in parts]
+    sequences = []
     for i in range(n_sequences):
-        sequence = ours._pool().sequence()
-        sequence.append(*(_rows(codec, [a[i] for a in looked], NAMES[side[1].dtype]) for looked, side in zip(arrays, sides)))
-        ours._sequences.append(sequence)
-        ours._padding.append(0)
-    ours._columns = cache.offset
+        sequences.append(pool.sequence())
+        sequences[i].append(*(_rows(codec, [a[i] for a in looked], NAMES[side[1].dtype]) for looked, side in zip(arrays, sides)))
+    ours._now = ours._now.changed(sequences=tuple(sequences), padding=(0,) * n_sequences, floors=(0,) * n_sequences, columns=cache.offset,
+                                  shape=(heads, d_k, d_v), dtype=dtype)
 
 
 def _rows(codec: str, arrays: List[Array], scale_dtype: str) -> MlxRows:
@@ -81,7 +80,9 @@ def _take_ring(ours: QuireKVCache, cache: RotatingKVCache) -> None:
     """Positions keep counting, so the tokens that the ring has dropped are replaced by rows that no query will ever see."""
     k, v = (cache._temporal_order(x) for x in (cache.keys, cache.values))
     length, n_rows = cache.offset, min(k.shape[2], cache.offset)
-    keep = ours.settings.sinks
+    keep, bound = ours.settings.sinks, ours.settings.max_tokens
+    if n_rows < min(length, bound):
+        raise ValueError(f"the RotatingKVCache has {n_rows} rows, but shows {min(length, bound)}")
     if length <= n_rows:
         ours.update_and_fetch(k[..., :length, :], v[..., :length, :])
         ours._settle()
@@ -95,7 +96,8 @@ def _take_ring(ours: QuireKVCache, cache: RotatingKVCache) -> None:
         ours.update_and_fetch(*fill)
         missing -= count
     ours.update_and_fetch(k[..., keep:n_rows, :], v[..., keep:n_rows, :])
-    ours._settle()
+    now = ours._settle()
+    ours._now = now.changed(floors=(length - n_rows + keep,) * len(now.sequences))
 
 
 def to_mlx(cache: QuireKVCache, *, quantized: bool = False) -> Any:
@@ -106,7 +108,8 @@ def to_mlx(cache: QuireKVCache, *, quantized: bool = False) -> Any:
     """
     if not isinstance(cache, QuireKVCache):
         raise TypeError(f"expected a QuireKVCache, not a {type(cache).__name__}")
-    cache._settle()
+    if cache._settle().columns and not all(cache._sequences):
+        raise ValueError("the cache has no rows")
     if quantized:
         return _give_codes(cache)
     bound = cache.settings.max_tokens
@@ -132,7 +135,11 @@ def _give_codes(cache: QuireKVCache) -> QuantizedKVCache:
     k, v = first.codec("k"), first.codec("v")
     if k != v or not k.startswith("a"):
         raise ValueError(f"{k}/{v}: a QuantizedKVCache needs the same affine codec for K and V")
-    theirs = QuantizedKVCache(group_size=codec_group(k), bits=codec_bits(k))
+    shape, group = cache._shape, codec_group(k)
+    assert shape is not None
+    if any(d % group or d * codec_bits(k) % 32 for d in shape[1:]):
+        raise ValueError(f"{k}: a QuantizedKVCache needs head sizes that are multiples of {group}, not {shape[1]} and {shape[2]}")
+    theirs = QuantizedKVCache(group_size=group, bits=codec_bits(k))
     scale = cache._dtype if cache._dtype in NAMES else mx.float32
     for name, side in (("keys", "k"), ("values", "v")):
         found = [s.mlx(side, scale_dtype=NAMES[scale]) for s in cache._sequences if s is not None]
