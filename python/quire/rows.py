@@ -46,7 +46,7 @@ class MlxRows:
     codec: str
     words: Array
     scales: Array
-    biases: Optional[Array] = None
+    biases: Any = None  #: an array, or None for tv codecs
     scale_dtype: str = "f16"
 
 

@@ -12,7 +12,7 @@ from support import BOUND, error, one_layer, reference, rows
 
 import quire
 
-POLICIES = ["f32", "f16", "bf16", "a8g64/a4g64", "a4g64", "a3g32/a6g32", "q8_0/q4_0", "r5/r4", "r8/r3", "tq4/tq3", "h:a4g32/a2g32"]
+POLICIES = ["f32", "f16", "bf16", "a8g64/a4g64", "a4g64", "a3g32/a6g32", "q8_0/q4_0", "r5/r4", "r8/r3", "tq4/tq3", "tv4/tv3", "h:a4g32/a2g32"]
 
 
 def filled(pool: quire.Pool, length: int = 300, seed: int = 1, **ring: int) -> quire.Sequence:

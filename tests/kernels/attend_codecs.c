@@ -3,6 +3,7 @@
  * set of the machine, against softmax in double over the decoded rows. K has channels that are large and constant, and
  * rows that lack them, as the first tokens of a text do; for some seeds the token that is attended to most has a V much
  * smaller than the others', as those first tokens have too. */
+#include "support/codec_sizes.h"
 #include "support/reference.h"
 
 #include <math.h>
@@ -156,6 +157,7 @@ static void try_shape(const shape *s)
         REF_OK(quire_isa_use(isa));
         for (uint32_t i = 0; i < quire_codec_count(); i += REF_STRIDE) {
             const char *k = quire_codec_at(i)->name;
+            if (!codec_takes(quire_codec_at(i), s->d_k, s->v_in_k ? s->d_v : 0)) continue;
             try_policy(&geometry, profile, s, k, strncmp(k, "c:", 2) ? k : k + 2, &worst);
         }
         for (uint32_t i = 0; i < COUNT(splits) && !s->v_in_k; i++) {
