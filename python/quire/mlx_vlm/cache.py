@@ -7,13 +7,14 @@ Neither has an attribute `bits`: mlx-vlm takes that as a sign that keys and valu
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence as Seq, Tuple
+from typing import Any, Dict, List, Optional, Sequence as Seq
 
 from mlx_vlm.models.cache import CacheMemory, KVCache, _BaseCache
 
 from .. import _native as n
-from .._mlx.arrays import numbers
+from .._mlx.arrays import numbers, places
 from .._mlx.caches import BatchCache, SingleCache, StatefulCache
+from .._mlx.contents import Contents, next_version
 from .._mlx.state import load, save
 
 
@@ -34,7 +35,8 @@ class _VlmCache(StatefulCache, _BaseCache):
         return {"state": save(self), "meta_state": "", "pools": self.pools}
 
     def prefix_cache_restore(self, snapshot: Dict[str, Any]) -> None:
-        load(self, snapshot["state"], snapshot.get("pools", self.pools))
+        self.pools = snapshot.get("pools", self.pools)
+        load(self, snapshot["state"])
 
 
 class QuireKVCache(SingleCache, _VlmCache):
@@ -47,17 +49,15 @@ class QuireKVCache(SingleCache, _VlmCache):
 
     def extract(self, idx: int) -> "QuireKVCache":
         """One of the sequences, as a cache of its own that shares its pages."""
-        count = max(len(self._sequences), 1)
-        if not -count <= idx < count:
-            raise IndexError(f"there is no sequence {idx} in a cache of {count}")
-        one: QuireKVCache = self._like(type(self), [idx % count] if self._sequences else [])
+        which = places([idx], "idx", max(len(self._sequences), 1))
+        one: QuireKVCache = self._like(type(self), self._forks(which if self._sequences else ()))
         return one
 
     def to_batch(self, left_padding: Any) -> "BatchQuireKVCache":
         """Called by mlx-vlm's batch generator, which asks the model for empty caches and makes batches of them."""
         if not self.empty():
             raise ValueError("only an empty cache can become a batch with left padding; use merge() for caches with tokens")
-        return BatchQuireKVCache(numbers(left_padding), self.settings, self.pools)
+        return BatchQuireKVCache(left_padding, self.settings, self.pools)
 
     @classmethod
     def merge(cls, caches: Seq[Any], prefix_lens: Any = None) -> "BatchQuireKVCache":
@@ -68,10 +68,9 @@ class QuireKVCache(SingleCache, _VlmCache):
         if not rows or len(rows) != len(prefix_lens):
             return None
         ours: List[QuireKVCache] = []
-        for row, length in zip(rows, numbers(prefix_lens)):
+        for row, length in zip(rows, numbers(prefix_lens, "prefix_lens")):
             if type(row) is KVCache and row.keys is None:
-                row = self._like(QuireKVCache, [])
-                row._columns = 0
+                row = self._like(QuireKVCache, Contents(version=next_version()))
             if not isinstance(row, QuireKVCache) or row.settings != self.settings or row.pools is not self.pools or row.offset != length:
                 return None
             ours.append(row)
@@ -103,35 +102,32 @@ class BatchQuireKVCache(BatchCache, _VlmCache):
     def prepare(self, *, left_padding: Any = None, lengths: Any = None, right_padding: Any = None) -> None:
         """right_padding without lengths: as speculative decoding uses it, for tokens that are in the cache already and were refused."""
         if right_padding is not None and lengths is None:
-            self._tails, right_padding = numbers(right_padding), None
+            self._tails, right_padding = numbers(right_padding, "right_padding", len(self._padding)), None
         super().prepare(left_padding=left_padding, lengths=lengths, right_padding=right_padding)
 
     def finalize(self) -> None:
         super().finalize()
         if self._tails is not None:
-            tails, self._tails = self._tails, None
-            self._drop(tails)
+            self._drop(self._tails)
+            self._tails = None
 
-    def _drop(self, tails: Seq[int]) -> None:
-        if len(tails) != len(self._padding) or min(tails, default=0) < 0:
-            raise ValueError(f"right_padding needs a number from 0 on for each of {len(self._padding)} sequences, not {list(tails)}")
-        tails = [min(t, max(self._columns - p, 0)) for t, p in zip(tails, self._padding)]
-        pairs: List[Tuple[Any, int]] = []
-        for sequence, tail in zip(self._sequences, tails):
-            if sequence is None or not tail:
-                continue
-            length = sequence.length - tail
-            if 0 < length < sequence.trim_floor:
-                raise ValueError(f"{tail} tokens cannot be dropped: max_tokens={self.settings.max_tokens} has dropped rows that would become "
-                                 f"visible again; use a larger spare than {self.settings.spare}")
-            pairs.append((sequence, length))
-        for sequence, length in pairs:
-            sequence.trim(length)
-        self._padding = [p + t for p, t in zip(self._padding, tails)]
-        self._version += 1
+    def _drop(self, tails: List[int]) -> None:
+        with self._guard():
+            now = self._settled()
+            tails = [min(tail, now.length(i)) for i, tail in enumerate(tails)]
+            after = now.changed(padding=tuple(p + tail for p, tail in zip(now.padding, tails)))
+            for i, (sequence, tail) in enumerate(zip(now.sequences, tails)):
+                length = after.length(i)
+                gone = sequence is not None and 0 < length < min(sequence.trim_floor, sequence.length)
+                if tail and (gone or now.floors[i] and self.settings.shows_filler(length, now.floors[i])):
+                    raise ValueError(f"{tail} tokens cannot be dropped: max_tokens={self.settings.max_tokens} has dropped rows that would become "
+                                     f"visible again; use a larger spare than {self.settings.spare}")
+            self._unsure = True
+            self._now = after
+            self._repair()
 
     def filter(self, batch_indices: Any) -> None:
-        which = numbers(batch_indices)
+        which = places(batch_indices, "batch_indices", len(self._padding))
         super().filter(which)
         if self._tails is not None:
             self._tails = [self._tails[i] for i in which]

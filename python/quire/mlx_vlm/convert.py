@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, Optional
 
 import mlx.core as mx
 from mlx_vlm.models.cache import BatchKVCache, BatchQuantizedKVCache, KVCache, QuantizedKVCache, RotatingKVCache
 from mlx_vlm.turboquant import BatchTurboQuantKVCache, HybridQuantKVCache, TurboQuantKVCache
 
-from .._mlx.arrays import NAMES, numbers
 from .._mlx.cache import Cache, Settings
-from .._mlx.convert import give_codes, give_floats, take_codes, take_floats, take_ring
+from .._mlx.convert import codecs_of, give_affine, give_floats, take_affine, take_floats, take_ring
 from .._mlx.pools import Pools
-from ..rows import MLX_FLAG, codec_bits, codec_group, codec_info
 from . import turboquant
 from .cache import BatchQuireKVCache, QuireKVCache
 
@@ -44,7 +42,7 @@ def from_mlx(cache: Any, policy: Optional[str] = None, *, index: int = 0, n_laye
     if kind in _BATCHES:
         if getattr(cache, "_right_padding", None) is not None:
             raise ValueError("the batch has padding at the right; call finalize() first")
-        return _take(BatchQuireKVCache(numbers(cache.left_padding), Settings(policy, index, n_layers), pools), cache, cache._idx)
+        return _take(BatchQuireKVCache(cache.left_padding, Settings(policy, index, n_layers), pools), cache, cache._idx)
     if kind is RotatingKVCache:
         ring = QuireKVCache(policy, max_tokens=cache.max_size, sinks=min(cache.keep, cache.max_size - 1), spare=spare, index=index,
                             n_layers=n_layers, pools=pools)
@@ -63,19 +61,11 @@ def _take(ours: Cache, cache: Any, count: int) -> Any:
     elif isinstance(cache, HybridQuantKVCache):
         take_floats(ours, *cache.dequantize())
     elif isinstance(cache, (QuantizedKVCache, BatchQuantizedKVCache)):
-        _take_affine(ours, cache, count)
+        k, v = (tuple(x[..., :count, :] for x in side) for side in (cache.keys, cache.values))
+        take_affine(ours, cache.group_size, cache.bits, k, v)
     else:
         take_floats(ours, cache.keys[..., :count, :], cache.values[..., :count, :])
     return ours
-
-
-def _take_affine(ours: Cache, cache: Any, count: int) -> None:
-    k, v = (tuple(x[..., :count, :] for x in side) for side in (cache.keys, cache.values))
-    codec, dtype = f"a{cache.bits}g{cache.group_size}", k[1].dtype
-    if not take_codes(ours, (codec, codec), (k[1].shape[3] * cache.group_size, v[1].shape[3] * cache.group_size), (k, v)):
-        # Without the second rounding of mx.dequantize in halves.
-        take_floats(ours, *(mx.dequantize(w, s.astype(mx.float32), b.astype(mx.float32), cache.group_size, cache.bits) for w, s, b in (k, v)))
-    ours._dtype = dtype
 
 
 def to_mlx(cache: Any, *, quantized: bool = False) -> Any:
@@ -87,15 +77,15 @@ def to_mlx(cache: Any, *, quantized: bool = False) -> Any:
     """
     if not isinstance(cache, (QuireKVCache, BatchQuireKVCache)):
         raise TypeError(f"expected a Quire cache, not a {type(cache).__name__}")
-    cache._settle()
+    now = cache._settle()
     is_batch = isinstance(cache, BatchQuireKVCache)
-    if is_batch and (cache._end is not None or cache.settings.max_tokens):
+    if is_batch and (now.end is not None or cache.settings.max_tokens):
         raise ValueError("a batch with a bound, or with padding at the right, cannot become a batch of mlx-vlm")
     if quantized:
         return _give_quantized(cache, is_batch)
     bound = cache.settings.max_tokens
-    theirs: Any = BatchKVCache(cache._padding) if is_batch else RotatingKVCache(bound, cache.settings.sinks) if bound else KVCache()
-    if not cache.empty() and cache._shape is not None:
+    theirs: Any = BatchKVCache(list(now.padding)) if is_batch else RotatingKVCache(bound, cache.settings.sinks) if bound else KVCache()
+    if now.columns and now.shape is not None:
         theirs.keys, theirs.values = give_floats(cache)
         _place(theirs, cache, is_batch)
     if bound and theirs.keys is not None:
@@ -110,24 +100,14 @@ def _place(theirs: Any, cache: Cache, is_batch: bool) -> None:
 
 
 def _give_quantized(cache: Any, is_batch: bool) -> Any:
-    k, v = _codecs(cache)
+    k, v = codecs_of(cache)
     theirs: Any
     if turboquant.is_codec(k) and turboquant.is_codec(v):
         theirs = turboquant.give(cache, k, v, is_batch)
-    elif k == v and codec_info(k).flags & MLX_FLAG:
-        options = dict(group_size=codec_group(k), bits=codec_bits(k))
-        theirs = BatchQuantizedKVCache(cache._padding, **options) if is_batch else QuantizedKVCache(**options)
-        theirs.keys, theirs.values = give_codes(cache, cache._dtype if cache._dtype in NAMES else mx.float32)
     else:
-        raise ValueError(f"{k}/{v}: a quantized cache of mlx-vlm needs tv codecs, or the same affine codec for K and V")
+        group, bits, *both = give_affine(cache)
+        options = dict(group_size=group, bits=bits)
+        theirs = BatchQuantizedKVCache(list(cache._padding), **options) if is_batch else QuantizedKVCache(**options)
+        theirs.keys, theirs.values = both
     _place(theirs, cache, is_batch)
     return theirs
-
-
-def _codecs(cache: Cache) -> Tuple[str, str]:
-    if cache._shape is None or cache.empty():
-        raise ValueError("an empty cache has no codes")
-    layer = cache._pool().plan.layer(0)
-    if layer.sink_tokens:
-        raise ValueError(f"{layer.k}/{layer.v}: the first tokens have another codec, which no quantized cache of mlx-vlm has")
-    return layer.k, layer.v

@@ -8,9 +8,12 @@ from typing import Any, List, Optional
 
 from mlx_vlm.models.cache import KVCache, make_prompt_cache, should_quantize_kv_layer
 
-from .._mlx.pools import Pools
+from .._mlx.cache import Settings
+from .._mlx.pools import Pools, layer_policy
 from .cache import QuireKVCache
 from .turboquant import policy_of_bits
+
+_ANY_SHAPE = 1, 128, 128  # of which no policy says more than of others
 
 
 def make_cache(model: Any, policy: Optional[str] = None, max_tokens: Optional[int] = None, sinks: int = 4, *, bits: Optional[float] = None,
@@ -35,16 +38,13 @@ def make_cache(model: Any, policy: Optional[str] = None, max_tokens: Optional[in
     language = getattr(model, "language_model", model)
     _check(language)
     caches = own_caches(language)
-    count = len(caches)
-    for i, cache in enumerate(caches):
-        if type(cache) is not KVCache:
-            continue
-        codecs = policy
-        if skip_last and not should_quantize_kv_layer(i, count):
-            if max_tokens is None:
-                continue
-            codecs = "f16"
-        caches[i] = QuireKVCache(codecs, max_tokens=max_tokens, sinks=sinks, spare=spare, index=i, n_layers=count, pools=pools)
+    full = [i for i, c in enumerate(caches) if type(c) is KVCache]
+    layer_policy(Settings(policy), _ANY_SHAPE)  # a wrong policy is refused here, not at the first token
+    for index, i in enumerate(full):  # edge= counts only these layers
+        last = skip_last and not should_quantize_kv_layer(i, len(caches))
+        if not last or max_tokens is not None:
+            caches[i] = QuireKVCache("f16" if last else policy, max_tokens=max_tokens, sinks=sinks, spare=spare, index=index,
+                                     n_layers=len(full), pools=pools)
     return caches
 
 

@@ -80,7 +80,8 @@ def take(ours: Cache, cache: Any, count: int) -> bool:
     if _why_not(cache):
         return False
     dims = _dim(cache, "key"), _dim(cache, "value")
-    return take_codes(ours, (f"tv{cache.key_bits:g}", f"tv{cache.value_bits:g}"), dims, (_side(cache.keys, count), _side(cache.values, count)))
+    return take_codes(ours, (f"tv{cache.key_bits:g}", f"tv{cache.value_bits:g}"), dims, (_side(cache.keys, count), _side(cache.values, count)),
+                      mx.float32)
 
 
 def floats(cache: Any, count: int) -> Tuple[mx.array, mx.array]:
@@ -94,8 +95,9 @@ def give(cache: Any, k: str, v: str, is_batch: bool) -> Any:
     k_bits, v_bits = codec_bits(k), codec_bits(v)
     total = k_bits + 0.5 if v_bits == k_bits + 1 else max(k_bits, v_bits)  # 3.5 means 3 and 4
     options = dict(bits=total, key_bits=k_bits, value_bits=v_bits)
-    theirs: Any = BatchTurboQuantKVCache(cache._padding, **options) if is_batch else TurboQuantKVCache(**options)
+    theirs: Any = BatchTurboQuantKVCache(list(cache._padding), **options) if is_batch else TurboQuantKVCache(**options)
     _, d_k, d_v = cache._shape
     theirs._ensure_codecs(mx.zeros((1, 1, 1, d_k)), mx.zeros((1, 1, 1, d_v)))
-    theirs.keys, theirs.values = (TurboQuantMSEState(scales[..., 0], words) for words, scales, _ in give_codes(cache, mx.float16))
+    sides = (give_codes(cache, side, mx.float16) for side in "kv")
+    theirs.keys, theirs.values = (TurboQuantMSEState(norms[..., 0], words) for words, norms, _ in sides)
     return theirs
