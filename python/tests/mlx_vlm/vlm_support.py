@@ -83,3 +83,20 @@ def batch(model, prompts, count, later=(), **options):
         return [texts[u] for u in uids]
     finally:
         generator.close()
+
+
+def attend(cache, q, k, v, scale=None, mask="make", sinks=None):
+    """As the models of mlx-vlm do it."""
+    from mlx_vlm.models.base import scaled_dot_product_attention
+    mask = cache.make_mask(k.shape[2], return_array=False, window_size=None) if isinstance(mask, str) and mask == "make" else mask
+    keys, values = cache.update_and_fetch(k, v)
+    return scaled_dot_product_attention(q, keys, values, cache, scale=scale or q.shape[-1] ** -0.5, mask=mask, sinks=sinks)
+
+
+def same_state(test, ours, theirs, padding=None):
+    """Norms and indices of two TurboQuant states, bit for bit; columns of padding are left out."""
+    for name in ("norms", "indices"):
+        a, b = np.array(getattr(ours, name)), np.array(getattr(theirs, name))
+        test.assertEqual((a.dtype, a.shape), (b.dtype, b.shape))
+        for i, first in enumerate(padding or [0] * len(a)):
+            np.testing.assert_array_equal(a[i, :, first:], b[i, :, first:], name)
