@@ -96,6 +96,8 @@ class BatchQuireKVCache(BatchCache, _VlmCache):
 
     @classmethod
     def merge(cls, caches: Seq[Any], prefix_lens: Any = None) -> "BatchQuireKVCache":
+        if any(type(c) is KVCache for c in caches):
+            raise ValueError("the model has put rows into a KVCache of its own instead of this batch; Quire batches do not work with it")
         batch: BatchQuireKVCache = super().merge(caches)
         return batch
 
