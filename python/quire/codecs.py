@@ -125,8 +125,8 @@ class Format(Handle):
         form_of(flat, dtype, "rows")
         made = empty_mlx(self.codec, len(flat), 1, self.d, scale_dtype)
         self._through(flat, made, len(flat), dtype, None)
-        words, scales, biases = (x if x is None else x.reshape(*rows.shape[:-1], x.shape[-1])
-                                 for x in (made.words, made.scales, made.biases))
+        words, scales = (x.reshape(*rows.shape[:-1], x.shape[-1]) for x in (made.words, made.scales))
+        biases = None if made.biases is None else made.biases.reshape(scales.shape)
         return MlxRows(self.codec, words, scales, biases, scale_dtype)
 
 
