@@ -32,22 +32,22 @@ def bits(x: mx.array) -> mx.array:
 def look(x: mx.array) -> Array:
     """An evaluated array of floats() and bits() as a numpy array whose last axis is contiguous."""
     a = np.array(x, copy=False)
+    if a.flags.c_contiguous:
+        return a
     if a.strides[-1] != a.itemsize and a.shape[-1] > 1 or any(s <= 0 and d > 1 for s, d in zip(a.strides, a.shape)):
         a = np.ascontiguousarray(a)
     return a
 
 
-def rows(a: Array, form: int, sequence: int, first: int, count: int) -> n.Rows:
-    """Rows [first, first + count) of one sequence of an array (sequence, head, token, channel). The caller must keep the array alive."""
+def rows(a: Array, form: int, sequence: int, first: int, count: int, address: int = 0) -> n.Rows:
+    """Rows [first, first + count) of one sequence of an array (sequence, head, token, channel). The caller must keep the array alive.
+    address: of the array, for callers that have asked it already."""
     to_sequence, to_head, to_token, _ = a.strides
-    width = a.shape[3] * a.itemsize
-    out = n.Rows()
-    out.form = form
-    out.data = a.ctypes.data + sequence * to_sequence + first * to_token
+    _, heads, tokens, d = a.shape
+    width = d * a.itemsize
     # A stride of an axis of length 1 may be anything, and the library takes 0 for "dense".
-    out.head_stride = to_head if a.shape[1] > 1 else width
-    out.token_stride = to_token if a.shape[2] > 1 else width * a.shape[1]
-    return out
+    return n.Rows.from_buffer_copy(n.pack_rows(n.ROWS, form, 0, (address or a.ctypes.data) + sequence * to_sequence + first * to_token, 0, 0,
+                                               to_token if tokens > 1 else width * heads, to_head if heads > 1 else width, 0, 0, 0, 0, 0))
 
 
 def new(a: Array, dtype: Any) -> mx.array:
@@ -68,6 +68,10 @@ def check_floats(x: Any, what: str, axes: str = "") -> None:
 
 def check_rows(keys: Any, values: Any) -> None:
     """Refuses keys and values that are not rows of the same tokens."""
+    if isinstance(keys, mx.array) and isinstance(values, mx.array) and keys.dtype in FORMS and values.dtype in FORMS:
+        k, v = keys.shape, values.shape
+        if len(k) == len(v) == 4 and k[:3] == v[:3] and k[0] and k[1] and k[3] and v[3]:
+            return
     check_floats(keys, "keys", "sequence, KV head, token, channel")
     check_floats(values, "values", "sequence, KV head, token, channel")
     k, v = keys.shape, values.shape

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any, List, Optional
+from functools import lru_cache
+from typing import Any, List, Optional, Tuple
 
 from .. import _native as n
 from ..rows import Array
@@ -29,20 +30,25 @@ class Part:
     padding: int  # columns of the mask before the sequence's first token
 
 
+@lru_cache(maxsize=64)
+def _options(bidirectional: bool, scale: float, sinks: Optional[int] = None) -> n.AttendOptions:
+    return n.AttendOptions(flags=_BIDIRECTIONAL if bidirectional else 0, scale=scale, sink_logits=sinks)
+
+
 def attend(pools: Pools, parts: List[Part], q: Array, out: Array, form: int, scale: float, sinks: Optional[Array], masks: Optional[Masks],
            bidirectional: bool) -> None:
     """q: (sequence, head, query, channel), channels contiguous. out: the same axes, contiguous. form: of both."""
     if not parts:
         return
-    options = n.AttendOptions(flags=_BIDIRECTIONAL if bidirectional else 0, scale=scale,
-                              sink_logits=None if sinks is None else sinks.ctypes.data)
+    options = _options(bidirectional, scale) if sinks is None else _options.__wrapped__(bidirectional, scale, sinks.ctypes.data)
     keep: List[Any] = []  # what the jobs point to
-    jobs = b"".join([_job(part, q, out, form, masks, keep) for part in parts])
+    at = q.ctypes.data, out.ctypes.data
+    jobs = b"".join([_job(part, q, out, at, form, masks, keep) for part in parts])
     with pools.lock:
         n.check(n.lib.quire_attend(pools.workspace._get(), options, jobs, len(parts), n.JOB))
 
 
-def _job(part: Part, q: Array, out: Array, form: int, masks: Optional[Masks], keep: List[Any]) -> bytes:
+def _job(part: Part, q: Array, out: Array, at: Tuple[int, int], form: int, masks: Optional[Masks], keep: List[Any]) -> bytes:
     sequence = part.sequence
     pointer, shape, ring = sequence._get(), sequence.pool.plan.layers[0], sequence.ring
     length = n.lib.quire_seq_length(pointer)
@@ -55,9 +61,9 @@ def _job(part: Part, q: Array, out: Array, form: int, masks: Optional[Masks], ke
     row = q.shape[3] * q.itemsize
     # 0 means dense to the library, so an axis of length 1 gets a stride too.
     q_strides = (to_token if q.shape[2] > 1 else q.shape[1] * row), (to_head if q.shape[1] > 1 else row)
-    q_at = q.ctypes.data + part.index * to_sequence + part.first * to_token
+    q_at = at[0] + part.index * to_sequence + part.first * to_token
     to_sequence, to_head, to_token, _ = out.strides
-    out_at = out.ctypes.data + part.index * to_sequence + part.first * to_token
+    out_at = at[1] + part.index * to_sequence + part.first * to_token
     mask = None if masks is None else masks.of(part.index, part.first, part.padding, length)
     keep.append((tiles, mask))
     return n.pack_job(0, 0, 0, ctypes.addressof(tiles), _TILE, n_tiles, q.shape[1], shape.n_kv_heads, shape.d_k, shape.d_v, part.count,

@@ -200,6 +200,7 @@ class Cache:
         assert now.pending is not None and now.shape is not None
         k, v = arrays
         k_form, v_form = FORMS[now.pending[0].dtype], FORMS[now.pending[1].dtype]
+        k_at, v_at = k.ctypes.data, v.ctypes.data
         start = now.columns - k.shape[2]
         which, counts, given = [], [], []
         for i, sequence in enumerate(work):
@@ -209,7 +210,8 @@ class Cache:
                     sequence = work[i] = pool_of(self.pools, self.settings, now.shape).sequence(**self.settings.ring)
                 which.append(sequence)
                 counts.append(end - begin)
-                given.append((rows(k, k_form, i, begin - start, end - begin), rows(v, v_form, i, begin - start, end - begin)))
+                at = i, begin - start, end - begin
+                given.append((rows(k, k_form, *at, k_at), rows(v, v_form, *at, v_at)))
         if which:
             self._unsure = True
             self._open.append(which, counts, given)

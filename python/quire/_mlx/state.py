@@ -160,8 +160,9 @@ def _become(cache: Cache, plain: Dict[str, Any], snapshots: Dict[str, bytes], di
             raise ValueError(f"the state of a Quire cache is damaged: {name} is missing")
         if now.floors[i] and (not settings.max_tokens or now.floors[i] > length or settings.shows_filler(length, now.floors[i])):
             raise ValueError("the state of a Quire cache is damaged: floors does not fit columns")
-    Cache.__init__(cache, settings, pools)
-    cache._now = now._replace(sequences=tuple(sequences))
+    loaded = Cache(settings, pools)
+    loaded._now = now._replace(sequences=tuple(sequences))
+    cache.__dict__.update(loaded.__dict__)  # one call, so that an interrupt finds the cache as before or as after
 
 
 def _check(sequence: Sequence, name: str, length: int, settings: Settings) -> None:
