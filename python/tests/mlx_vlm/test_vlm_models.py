@@ -11,6 +11,7 @@ from mlx_vlm.generate.dispatch import _prefix_cache_trim_amount
 from mlx_vlm.models.cache import BatchKVCache, KVCache, RotatingKVCache, make_prompt_cache
 from mlx_vlm.speculative.cache_state import rollback_speculative_cache, start_speculative_cache
 from mlx_vlm.turboquant import TurboQuantKVCache
+from quire import QuireError
 from vlm_support import MOST, PROMPTS, attend, batch, greedy, logits, numpy, rows, small_model
 from reference import attention, error
 
@@ -38,8 +39,9 @@ ALONE = {  # these compute with keys themselves
     "deepseek_v3": dict(n_routed_experts=2, n_shared_experts=1, first_k_dense_replace=3, moe_intermediate_size=32, **LATENT),
     "glm4_moe_lite": dict(n_routed_experts=2, n_shared_experts=1, first_k_dense_replace=3, moe_intermediate_size=32, **LATENT),
 }
-# How far the two best logits of mlx-vlm's own TurboQuant cache may be apart where Quire's choose another token: see test_greedy_as_turboquant.
-APART = 0.6
+# How far the two best logits of mlx-vlm's own TurboQuant cache may be apart where Quire's choose another token, in deviations of the logits. The
+# codes are the same; values differ by the rounding of the tables, and that moves codes of the next layer that lie at a middle.
+APART = 0.4
 
 
 def build(name, more=None, **other):
@@ -77,14 +79,15 @@ class Generator(unittest.TestCase):
     def test_greedy_as_turboquant(self):
         """mlx-vlm's own TurboQuant cache from the first token on, the same tokens to both."""
         for kind, more in (("llama", {}), ("qwen3", TIED), ("llama", dict(head_dim=128, num_attention_heads=8))):
-            model = small_model.__wrapped__(kind, **more)
+            model = small_model.__wrapped__(kind, rope_theta=10000.0, **more)
             tokens = [int(t) for t in np.random.default_rng(1).integers(1, 210, 200)]
             theirs = logits(model, tokens, [TurboQuantKVCache(bits=4) for _ in range(2)])
             ours = logits(model, tokens, quire_vlm.make_cache(model, bits=4))
             best = np.sort(theirs, axis=-1)[:, -2:]
             differs = theirs.argmax(-1) != ours.argmax(-1)
-            print(f"{kind}: {differs.sum()} of {len(tokens)} tokens differ, gaps {np.diff(best)[differs].ravel()}, logits {np.std(theirs):.2f}")
-            self.assertLess(np.diff(best)[differs].max(initial=0), APART * np.std(theirs))
+            most = np.diff(best)[differs].max(initial=0) / np.std(theirs)
+            print(f"{kind}: {differs.sum()} of {len(tokens)} tokens differ, the two best are at most {most:.3f} deviations apart there")
+            self.assertLess(most, APART)
 
 
 class MakeCache(unittest.TestCase):
@@ -102,9 +105,9 @@ class MakeCache(unittest.TestCase):
         self.assertEqual(named(make(build("llama"), bits=2)), ["tv2/tv2"] * 2)
         for wrong in (dict(policy="r8", bits=4), dict(bits=9), dict(key_bits=4), dict(policy="nonsense"), dict(bits=4, key_bits=3.5),
                       dict(max_tokens=4, sinks=4)):
-            with self.assertRaises(ValueError, msg=wrong):
+            with self.assertRaises((ValueError, QuireError), msg=wrong):
                 make(model, **wrong)
-            with self.assertRaises(ValueError, msg=wrong):
+            with self.assertRaises((ValueError, QuireError), msg=wrong):
                 quire_vlm.attach(model, **wrong)
         self.assertNotIn("make_cache", model.language_model.__dict__)
 
