@@ -20,9 +20,10 @@ class OpenStep:
     whether it is still open is asked of the sequences, never remembered: an interrupt right after a commit would leave the memory wrong.
     """
 
+    _sequences: Tuple[Sequence, ...] = ()  # kept alive, since a sequence must not be destroyed before its step
+
     def __init__(self) -> None:
         self._handle = ctypes.c_void_p()
-        self._sequences: Tuple[Sequence, ...] = ()  # kept alive, since a sequence must not be destroyed before its step
         self._process = process()
 
     def append(self, sequences: Seq[Sequence], counts: Seq[int], given: Seq[Tuple[n.Rows, n.Rows]]) -> None:
@@ -31,6 +32,7 @@ class OpenStep:
         pointers = (ctypes.c_void_p * count)(*[s._get() for s in sequences])
         numbers = (ctypes.c_uint32 * count)(*counts)
         pool, handle = sequences[0].pool._get(), self._handle
+        handle.value = None
         self._sequences = tuple(sequences)
         n.check(n.lib.quire_step_begin(ctypes.byref(handle), pool, pointers, numbers, count))
         try:
