@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from typing import List, Sequence as Seq, Tuple
 
 from .. import _native as n
@@ -22,8 +23,10 @@ class OpenStep:
 
     def __init__(self) -> None:
         self._handle = ctypes.c_void_p()
-        self._sequences: Tuple[Sequence, ...] = ()  # kept alive, since a sequence must not be destroyed before its step
-        self._process = process()
+        self._sequences: List[Sequence] = []
+        # A sequence must not be destroyed before its step. The garbage collector destroys what a cycle holds in any order, so the
+        # sequences of an open step are held by the finalizer, which no cycle contains.
+        weakref.finalize(self, _abort, self._handle, self._sequences, process()).atexit = False
 
     def append(self, sequences: Seq[Sequence], counts: Seq[int], given: Seq[Tuple[n.Rows, n.Rows]]) -> None:
         """A complete step of one layer. Using quire.Step would cost as much again as encoding a token."""
@@ -31,7 +34,8 @@ class OpenStep:
         pointers = (ctypes.c_void_p * count)(*[s._get() for s in sequences])
         numbers = (ctypes.c_uint32 * count)(*counts)
         pool, handle = sequences[0].pool._get(), self._handle
-        self._sequences = tuple(sequences)
+        handle.value = None
+        self._sequences[:] = sequences
         n.check(n.lib.quire_step_begin(ctypes.byref(handle), pool, pointers, numbers, count))
         try:
             for i, (k, v) in enumerate(given):
@@ -40,17 +44,17 @@ class OpenStep:
         except Exception:
             self.abort()
             raise
-        self._sequences = ()
+        self._sequences.clear()
 
     def abort(self) -> None:
         """Discards the rows of an open step. Does nothing if none is open."""
-        if self._sequences and any(_is_open(s) for s in self._sequences):
-            n.lib.quire_step_abort(self._handle)
-        self._sequences = ()
+        _abort(self._handle, self._sequences, process())
 
-    def __del__(self) -> None:
-        if self._sequences and self._process == process():
-            self.abort()
+
+def _abort(handle: ctypes.c_void_p, sequences: List[Sequence], of: int) -> None:
+    if of == process() and any(_is_open(s) for s in sequences):
+        n.lib.quire_step_abort(handle)
+    sequences.clear()
 
 
 def _is_open(sequence: Sequence) -> bool:

@@ -20,7 +20,7 @@ def interrupted(call, at, kind=Stop):
     def moment(frame, event, argument):
         name, file = frame.f_code.co_name, frame.f_code.co_filename
         # ctypes drops what a callback raises before its first line, and Python what a finalizer raises.
-        if event == "c_call" or HERE not in file or file.endswith("_stream.py") or name in ("__del__", "_destroy", "<genexpr>"):
+        if event == "c_call" or HERE not in file or file.endswith("_stream.py") or name in ("_destroy", "<genexpr>"):
             return
         if not left[0]:
             sys.setprofile(None)
@@ -28,6 +28,7 @@ def interrupted(call, at, kind=Stop):
             raise kind()
         left[0] -= 1
 
+    old, sys.unraisablehook = sys.unraisablehook, lambda _: None
     sys.setprofile(moment)
     try:
         call()
@@ -35,6 +36,7 @@ def interrupted(call, at, kind=Stop):
         pass
     finally:
         sys.setprofile(None)
+        sys.unraisablehook = old
     return bool(came)
 
 
