@@ -44,9 +44,10 @@ def take_codes(ours: Cache, codecs: Tuple[str, str], dims: Tuple[int, int], side
             words, scales, biases = (None if a is None else np.ascontiguousarray(a[i, :, first:].swapaxes(0, 1)) for a in looked)
             assert words is not None and scales is not None
             rows.append(MlxRows(codec, words, scales, biases, NAMES[side[1].dtype]))
-        sequences.append(pool.sequence() if first < columns else None)
-        if sequences[i] is not None:
-            sequences[i].append(*rows)
+        sequence = pool.sequence() if first < columns else None
+        if sequence is not None:
+            sequence.append(*rows)
+        sequences.append(sequence)
     ours._now = ours._now.changed(sequences=tuple(sequences), padding=padding, floors=(0,) * n_sequences, columns=columns, shape=shape,
                                   dtype=dtype)
     return True
@@ -57,8 +58,9 @@ def take_affine(ours: Cache, group: int, width: int, k: Any, v: Any) -> None:
     codec, dims = f"a{width}g{group}", (k[1].shape[3] * group, v[1].shape[3] * group)
     if not take_codes(ours, (codec, codec), dims, (k, v), k[1].dtype):
         # Without the second rounding of mx.dequantize in halves.
-        floats = (mx.dequantize(w, s.astype(mx.float32), b.astype(mx.float32), group, width) for w, s, b in (k, v))
-        take_floats(ours, *floats, dtype=k[1].dtype)
+        dtype = k[1].dtype
+        k, v = (mx.dequantize(w, s.astype(mx.float32), b.astype(mx.float32), group, width) for w, s, b in (k, v))
+        take_floats(ours, k, v, dtype)
 
 
 def take_ring(ours: Cache, k: mx.array, v: mx.array, length: int) -> None:

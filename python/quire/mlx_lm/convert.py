@@ -33,7 +33,7 @@ def from_mlx(cache: Any, policy: Optional[str] = None, *, index: int = 0, n_laye
         both: Any = cache.keys, cache.values
         take_affine(ours, cache.group_size, cache.bits, *(tuple(x[..., :cache.offset, :] for x in side) for side in both))
     elif isinstance(cache, RotatingKVCache):
-        take_ring(ours, *(cache._temporal_order(x) for x in (cache.keys, cache.values)), cache.offset)
+        take_ring(ours, cache._temporal_order(cache.keys), cache._temporal_order(cache.values), cache.offset)
     else:
         take_floats(ours, *(x[..., :cache.offset, :] for x in (cache.keys, cache.values)))
     return ours

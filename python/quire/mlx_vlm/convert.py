@@ -47,7 +47,7 @@ def from_mlx(cache: Any, policy: Optional[str] = None, *, index: int = 0, n_laye
         ring = QuireKVCache(policy, max_tokens=cache.max_size, sinks=min(cache.keep, cache.max_size - 1), spare=spare, index=index,
                             n_layers=n_layers, pools=pools)
         if cache.keys is not None and cache.offset:
-            take_ring(ring, *(cache._temporal_order(x) for x in (cache.keys, cache.values)), cache.offset)
+            take_ring(ring, cache._temporal_order(cache.keys), cache._temporal_order(cache.values), cache.offset)
         return ring
     return _take(QuireKVCache(policy, index=index, n_layers=n_layers, pools=pools), cache, cache.offset)
 
