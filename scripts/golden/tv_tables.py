@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Writes src/codec/tv_tables.c, the tables of the tv codecs: tv_tables.py FILE. Run by scripts/make-golden."""
+"""Writes src/codec/tv_table.c, the tables of the tv codecs: tv_tables.py FILE. Run by scripts/make-golden."""
 import sys
 
 import numpy as np
@@ -67,7 +67,7 @@ def table_text(turboquant, d, bits):
 
 def text(turboquant):
     out = ["/* SPDX-License-Identifier: MIT */",
-           "/* tv_tables: what mlx-vlm 0.7.10 derives from a head size. Written by scripts/golden/tv_tables.py. */",
+           "/* tv_table: what mlx-vlm 0.7.10 derives from a head size. Written by scripts/golden/tv_tables.py. */",
            '#include "codec/tv.h"', "", "/* clang-format off */", "",
            "/* K, V; head sizes 16, 32, ... 512. */",
            "const uint64_t quire_tv_minus[2][QUIRE_TV_SIZES][QUIRE_TV_MOST_D / 64] = {"]

@@ -20,7 +20,7 @@ struct quire_tv {
     float middle[64];
 };
 
-/* tv_tables.c */
+/* tv_table.c */
 extern const quire_tv quire_tv_tables[QUIRE_TV_WIDTHS][QUIRE_TV_SIZES];
 extern const uint64_t quire_tv_minus[2][QUIRE_TV_SIZES][QUIRE_TV_MOST_D / 64]; /* [side]: 1 changes a sign */
 

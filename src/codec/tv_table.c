@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tv_tables: what mlx-vlm 0.7.10 derives from a head size. Written by scripts/golden/tv_tables.py. */
+/* tv_table: what mlx-vlm 0.7.10 derives from a head size. Written by scripts/golden/tv_tables.py. */
 #include "codec/tv.h"
 
 /* clang-format off */
