@@ -109,9 +109,9 @@ class BatchQuireKVCache(BatchCache, _VlmCache):
 
     def finalize(self) -> None:
         super().finalize()
-        if self._tails is not None:
-            self._drop(self._tails)
-            self._tails = None
+        tails, self._tails = self._tails, None
+        if tails is not None:
+            self._drop(tails)
 
     def _drop(self, tails: List[int]) -> None:
         with self._guard():
