@@ -5,13 +5,13 @@ import unittest
 import mlx.core as mx
 import numpy as np
 import quire.mlx_vlm as quire_vlm
-from mlx_vlm.generate.ar import _extend_cache, _make_cache
+from mlx_vlm.generate.ar import BatchGenerator, _extend_cache, _make_cache
 from mlx_vlm.generate.common import maybe_quantize_kv_cache
 from mlx_vlm.kv_quant import from_legacy
-from mlx_vlm.models.cache import BatchQuantizedKVCache, KVCache, QuantizedKVCache, RotatingKVCache, make_prompt_cache
+from mlx_vlm.models.cache import BatchKVCache, BatchQuantizedKVCache, KVCache, QuantizedKVCache, RotatingKVCache, make_prompt_cache
 from mlx_vlm.speculative.cache_state import rollback_speculative_cache, start_speculative_cache
 from mlx_vlm.turboquant import BatchTurboQuantKVCache, HybridQuantKVCache, TurboQuantKVCache
-from vlm_support import MOST, attend, greedy, numpy, rows, small_model
+from vlm_support import MOST, PROMPTS, NoText, attend, batch, greedy, numpy, rows, small_model
 from reference import affine, attention, error, sees
 
 N, HEADS, KV_HEADS, D = 150, 6, 2, 64
@@ -122,6 +122,28 @@ class Cases(unittest.TestCase):
         out = attend(batch, *cut((q, k, v), 0, 1))
         self.right(out, q[:, :, :1], batch, row=(0, 0))
         self.right(out, q[:, :, :1], batch, row=(1, 50))
+
+    def test_short_prompts_beside_long_ones(self):
+        """mlx-vlm's batches quantize a prompt only if it has quantized_kv_start tokens (5,000 if nothing is said), and never later."""
+        model, long, short = small_model(), PROMPTS[3], PROMPTS[1]
+        options = dict(kv_bits=4, kv_quant_scheme="turboquant", quantized_kv_start=16)
+        for first, then in ((long, short), (short, long)):
+            with self.assertRaises((TypeError, AttributeError)):
+                batch(model, [first], 8, [then], **options)
+        generator = BatchGenerator(model.language_model, NoText(), max_tokens=40, **options)
+        generator.insert([short], prompt_kwargs=[dict(inputs_embeds=model.get_input_embeddings(mx.array([short])).inputs_embeds)])
+        for _ in range(30):
+            generator.next()
+        held = generator._generation_batch.prompt_cache[0]
+        self.assertEqual((type(held), held._idx > 30), (BatchKVCache, True))  # floats, though it is longer than 16 by now
+        generator.close()
+        quire_vlm.attach(model, bits=4)
+        try:
+            for first, then in ((long, short), (short, long)):
+                alone = [greedy(model, p, quire_vlm.make_cache(model, bits=4), 8) for p in (first, then)]
+                self.assertEqual(batch(model, [first], 8, [then]), alone)
+        finally:
+            quire_vlm.detach(model)
 
     def test_joining_rows_of_other_codes(self):
         """Half bits choose channels by the first prompt, and seeds choose signs; a joined batch decodes one row with the codecs of the other."""
