@@ -24,7 +24,7 @@ def make_cache(model: Any, policy: str = "safe", max_tokens: Optional[int] = Non
     None: keep all. spare: this many tokens can be trimmed even after others were dropped, as speculative decoding needs. pools: the memory
     to use.
     """
-    caches = make_prompt_cache(model)
+    caches: List[Any] = make_prompt_cache(model)
     full = [i for i, c in enumerate(caches) if type(c) is KVCache]
     for index, i in enumerate(full):  # edge= counts only these layers
         caches[i] = QuireKVCache(policy, max_tokens=max_tokens, sinks=sinks, spare=spare, index=index, n_layers=len(full), pools=pools)

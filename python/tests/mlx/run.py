@@ -4,8 +4,10 @@
 
     python/tests/mlx/run.py [--vlm] [--wheel] FILE [ARGUMENT...]      a file of this folder, or a path; @model stands for scripts/make-mlx-model
 
-With --vlm it is a Python that has mlx-vlm 0.7.10 and not mlx-lm, and a file of ../mlx_vlm. With --wheel the package is the wheel of this source (scripts/python-venv), else the source itself with the library in QUIRE_LIBRARY
-(build/release/lib). With QUIRE_PLAIN_BLAS=1 MLX is as its wheel is. Exit status 77: mlx-lm, mlx-vlm or the model is not to be had here.
+With --vlm it is a Python that has mlx-vlm 0.7.10 and not mlx-lm, and a file of ../mlx_vlm. With --wheel the package is the wheel of this
+source (scripts/python-venv), else the source itself with the library in QUIRE_LIBRARY (build/release/lib). With QUIRE_PLAIN_BLAS=1 MLX is as
+its wheel is. QUIRE_TOOLS: the tools of scripts/python-venv, for fuzz_*.py. Exit status 77: mlx-lm, mlx-vlm, the tools or the model are not to
+be had here.
 """
 import glob
 import os
@@ -70,6 +72,8 @@ def main():
         faster_products(interpreter, env)
     folder = HERE.parent / "mlx_vlm" if vlm else HERE
     file = folder / arguments[0] if (folder / arguments[0]).exists() else Path(arguments[0])
+    if file.name.startswith("fuzz_") and "QUIRE_TOOLS" not in env:
+        env["QUIRE_TOOLS"] = made("python-venv", "--tools")  # hypothesis
     rest = [made("make-mlx-model") if a == "@model" else a for a in arguments[1:]]
     sys.stdout.flush()
     os.execve(interpreter, [interpreter, str(file), *rest], env)
