@@ -96,6 +96,19 @@ class Golden(unittest.TestCase):
                 wrong = np.linalg.norm(seq.rows(side)[:, 0] - values, axis=1) / np.linalg.norm(values, axis=1)
                 self.assertLess(wrong.max(), 5e-3)  # the tables are rounded to bytes: docs/formats/codecs.md
 
+    def test_norms_that_are_not_finite(self) -> None:
+        words = gold("tv.gold")["state_K_words"][:5, None]
+        norms = np.array([3, np.inf, -np.inf, np.nan, 65504], np.float16).reshape(5, 1, 1)
+        given = quire.MlxRows("tv3", words, norms)
+        plan = quire.Plan("tv3", n_q_heads=1, n_kv_heads=1, d_k=128)
+        with quire.Pool(plan, 16 << 20) as pool, pool.sequence() as seq:
+            seq.append(given, given)
+            self.assertEqual(pool.stats.recoded, 2 * 3)
+            back, values = seq.mlx("k"), seq.rows("k")
+            self.assertTrue(np.isfinite(values).all() and (values[3] == 0).all())
+            self.assertTrue((back.words[[0, 4]] == words[[0, 4]]).all())
+            self.assertTrue((np.abs(back.scales[[1, 2], 0, 0].astype(np.float32)) > 6e4).all())
+
     def test_rows_that_tv_does_not_have(self) -> None:
         x = rows(1, 2, 64)
         with quire.Format("tv4", 64) as form, quire.Format("a4g64", 64) as affine:
