@@ -28,6 +28,8 @@ def take_floats(ours: Cache, k: mx.array, v: mx.array, dtype: Any = None) -> Non
 def take_codes(ours: Cache, codecs: Tuple[str, str], dims: Tuple[int, int], sides: Tuple[Side, Side], dtype: Any) -> bool:
     """Fills a new cache with rows that are encoded already. False, and nothing is done, if its policy has other codecs."""
     n_sequences, heads, columns = sides[0][0].shape[:3]
+    if any(x.shape[:3] != sides[0][0].shape[:3] for side in sides for x in side if x is not None) or len(ours._padding) not in (0, n_sequences):
+        raise ValueError("keys, values and padding of the cache have different numbers of sequences, heads or tokens")
     shape = heads, *dims
     pool = pool_of(ours.pools, ours.settings, shape)
     layer = pool.plan.layer(0)

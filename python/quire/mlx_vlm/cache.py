@@ -35,6 +35,8 @@ class _VlmCache(StatefulCache, _BaseCache):
         return {"state": save(self), "meta_state": "", "pools": self.pools}
 
     def prefix_cache_restore(self, snapshot: Dict[str, Any]) -> None:
+        if not isinstance(snapshot, dict) or "state" not in snapshot:
+            raise ValueError("snapshot is not what prefix_cache_snapshot() returns")
         self.pools = snapshot.get("pools", self.pools)
         load(self, snapshot["state"])
 

@@ -55,6 +55,8 @@ def from_mlx(cache: Any, policy: Optional[str] = None, *, index: int = 0, n_laye
 def _take(ours: Cache, cache: Any, count: int) -> Any:
     if cache.keys is None or not count:
         return ours
+    if cache.values is None:
+        raise ValueError(f"the {type(cache).__name__} has keys, but no values")
     if isinstance(cache, _TURBO):
         if not turboquant.take(ours, cache, count):
             take_floats(ours, *turboquant.floats(cache, count))

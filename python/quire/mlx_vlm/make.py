@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from typing import Any, List, Optional
 
+import mlx.nn as nn
 from mlx_vlm.models.cache import KVCache, make_prompt_cache, should_quantize_kv_layer
 
 from .._mlx.cache import Settings
@@ -35,7 +36,7 @@ def make_cache(model: Any, policy: Optional[str] = None, max_tokens: Optional[in
         raise ValueError("give either a policy or bits, not both")
     policy = policy_of_bits(bits, key_bits, value_bits) if widths else policy or "safe"
     skip_last = widths if skip_last is None else skip_last
-    language = getattr(model, "language_model", model)
+    language = language_of(model)
     _check(language)
     caches = own_caches(language)
     full = [i for i, c in enumerate(caches) if type(c) is KVCache]
@@ -46,6 +47,13 @@ def make_cache(model: Any, policy: Optional[str] = None, max_tokens: Optional[in
             caches[i] = QuireKVCache("f16" if last else policy, max_tokens=max_tokens, sinks=sinks, spare=spare, index=index,
                                      n_layers=len(full), pools=pools)
     return caches
+
+
+def language_of(model: Any) -> Any:
+    found = getattr(model, "language_model", model)
+    if not isinstance(found, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}, not a model of mlx-vlm")
+    return found
 
 
 def own_caches(language: Any) -> List[Any]:
@@ -78,13 +86,13 @@ class _Maker:
 def attach(model: Any, *arguments: Any, **options: Any) -> None:
     """Gives this model object a make_cache() that calls quire.mlx_vlm.make_cache() with these arguments. What makes its caches itself uses
     them then: batch_generate, BatchGenerator, the server's generator, the prefix cache. Do not set kv_bits there."""
-    language = getattr(model, "language_model", model)
+    language = language_of(model)
     make_cache(language, *arguments, **options)  # an argument that is not valid is refused here
     language.__dict__["make_cache"] = _Maker(language, arguments, options)
 
 
 def detach(model: Any) -> None:
     """The model makes its own caches again."""
-    language = getattr(model, "language_model", model)
+    language = language_of(model)
     if isinstance(language.__dict__.get("make_cache"), _Maker):
         del language.__dict__["make_cache"]

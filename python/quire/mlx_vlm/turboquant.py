@@ -79,6 +79,8 @@ def take(ours: Cache, cache: Any, count: int) -> bool:
     """The first `count` columns, bit for bit; False if the codecs of the policy are others."""
     if _why_not(cache):
         return False
+    if cache.keys.norms.shape[2] < count:
+        raise ValueError(f"the {type(cache).__name__} is at {count} tokens, but has {cache.keys.norms.shape[2]}")
     dims = _dim(cache, "key"), _dim(cache, "value")
     return take_codes(ours, (f"tv{cache.key_bits:g}", f"tv{cache.value_bits:g}"), dims, (_side(cache.keys, count), _side(cache.values, count)),
                       mx.float32)

@@ -15,7 +15,7 @@ from vlm_support import ROOT, logits
 
 # Two runs with 4 bits choose another token only where the two best of mlx-vlm's are at most this many nats apart. Set after the first runs.
 APART = 1.5
-N = 160
+N = 120
 
 
 def loaded():
@@ -54,7 +54,7 @@ class Model(unittest.TestCase):
         print(f"{differs.sum()} of {N} tokens differ, the two best are at most {most:.3f} nats apart there; KL from floats "
               f"{from_floats[0]:.4f} (mlx-vlm), {from_floats[1]:.4f} (Quire)")
         self.assertLess(most, APART)
-        self.assertLess(abs(from_floats[0] - from_floats[1]), 0.25 * from_floats[0])  # neither is the better one
+        self.assertLess(abs(from_floats[0] - from_floats[1]), 0.25 * from_floats[0])  # a text is too short to say more
 
     def test_generate(self):
         prompt = "The capital of France is"

@@ -110,6 +110,10 @@ class MakeCache(unittest.TestCase):
             with self.assertRaises((ValueError, QuireError), msg=wrong):
                 quire_vlm.attach(model, **wrong)
         self.assertNotIn("make_cache", model.language_model.__dict__)
+        for wrong in (None, object(), [model]):
+            for call in (make, quire_vlm.attach, quire_vlm.detach):
+                with self.assertRaisesRegex(TypeError, "not a model of mlx-vlm"):
+                    call(wrong)
 
     def test_attach_and_detach(self):
         model = build("gemma3_text", WINDOWS)
@@ -226,6 +230,14 @@ class Snapshots(unittest.TestCase):
             self.assertIs(again.pools, pools)
             q, k, v = rows(3, 1, 4, 1, 64), rows(4, 1, 2, 1, 64), rows(5, 1, 2, 1, 64)
             np.testing.assert_array_equal(numpy(attend(again, q, k, v)), numpy(attend(one, q, k, v)))
+
+    def test_what_is_no_snapshot_is_refused(self):
+        one, saved = self.filled(), self.filled().prefix_cache_snapshot()
+        saved["state"]["columns"] = 5
+        for wrong in ({}, None, saved):
+            with self.assertRaises(ValueError):
+                one.prefix_cache_restore(wrong)
+        self.assertEqual((one.offset, one.nbytes), (100, self.filled().nbytes))
 
     def test_merge(self):
         caches = [self.filled(100), KVCache(), self.filled(40)]

@@ -8,7 +8,7 @@ import quire.mlx_vlm as quire_vlm
 from mlx_vlm.kv_quant import from_legacy
 from mlx_vlm.models.cache import (BatchKVCache, BatchQuantizedKVCache, BatchRotatingKVCache, BufferedRotatingKVCache, ChunkedKVCache, KVCache,
                                   QuantizedKVCache, RotatingKVCache)
-from mlx_vlm.turboquant import BatchTurboQuantKVCache, HybridQuantKVCache, TurboQuantKVCache
+from mlx_vlm.turboquant import BatchTurboQuantKVCache, HybridQuantKVCache, TurboQuantKVCache, TurboQuantMSEState
 from vlm_support import MOST, attend, numpy, rows, same_state
 from reference import attention, error, sees
 
@@ -118,6 +118,25 @@ class States(unittest.TestCase):
         self.assertEqual(quire_vlm.policy_of_bits(3.5), "tv3/tv4")
         self.assertEqual(quire_vlm.policy_of_bits(4, key_bits=6), "tv6/tv4")
         self.assertEqual(quire_vlm.policy_of_bits(None, 2, 5), "tv2/tv5")
+
+    def test_states_that_contradict_themselves(self):
+        whole, *_ = filled(TurboQuantKVCache(bits=4), 9)
+        part = lambda state, to: TurboQuantMSEState(to(state.norms), to(state.indices))
+        for change in (dict(values=part(whole.values, lambda x: x[:, :, :5])), dict(values=part(whole.values, lambda x: x[:, :1])), dict(values=None),
+                       dict(values=part(whole.values, lambda x: mx.concatenate([x, x]))), dict(offset=500),
+                       dict(keys=TurboQuantMSEState(whole.keys.norms[:, :, :5], whole.keys.indices)),
+                       dict(keys=TurboQuantMSEState(whole.keys.norms, whole.keys.indices[..., :4]))):
+            theirs, *_ = filled(TurboQuantKVCache(bits=4), 9)
+            for name, value in change.items():
+                setattr(theirs, name, value)
+            with self.assertRaises(ValueError, msg=change.keys()):
+                quire_vlm.from_mlx(theirs)
+        theirs = BatchTurboQuantKVCache([0, 2], bits=4)
+        theirs.update_and_fetch(rows(1, 2, KV_HEADS, 9, 64), rows(2, 2, KV_HEADS, 9, 64))
+        for padding in ([0], [-1, 0]):
+            theirs.left_padding = mx.array(padding)
+            with self.assertRaises(ValueError):
+                quire_vlm.from_mlx(theirs)
 
     def test_other_codecs_go_through_floats(self):
         theirs, *_ = filled(TurboQuantKVCache(bits=4), 70, 64)
