@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 from .. import _native as n
 from ..rows import Array
@@ -18,8 +17,7 @@ _BIDIRECTIONAL = 1
 _TILE = ctypes.sizeof(n.TileRef)
 
 
-@dataclass
-class Part:
+class Part(NamedTuple):
     """Queries [first, first + count) of one sequence of the batch. The first one is at `position`."""
 
     index: int
