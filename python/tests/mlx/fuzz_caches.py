@@ -14,11 +14,10 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import time
-from pathlib import Path
 
-if "QUIRE_TOOLS" in os.environ:  # hypothesis is one of the tools; all else is taken from the own environment first
-    sys.path += [str(p) for p in Path(os.environ["QUIRE_TOOLS"]).parent.glob("lib/python3*/site-packages")]
+sys.path += [os.environ["QUIRE_HYPOTHESIS"]] if "QUIRE_HYPOTHESIS" in os.environ else []  # run.py sets it
 
 import mlx.core as mx
 import numpy as np
@@ -317,9 +316,11 @@ def main():
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 300
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     total, began = {}, time.time()
+    folder = tempfile.TemporaryDirectory()  # else hypothesis makes one where it is started
+    env = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": folder.name}
     for i in range(-(-count // BLOCK)):
         size = min(BLOCK, count - i * BLOCK)
-        ran = subprocess.run([sys.executable, __file__, "--child", str(size), str(first + i)], stdout=subprocess.PIPE, text=True)
+        ran = subprocess.run([sys.executable, __file__, "--child", str(size), str(first + i)], stdout=subprocess.PIPE, text=True, env=env)
         if ran.returncode:
             how = f"signal {-ran.returncode}" if ran.returncode < 0 else f"status {ran.returncode}"
             print(f"{ran.stdout}\nfuzz_caches: a child ended with {how}: {size} sequences of seed {first + i}")

@@ -5,8 +5,8 @@
     python/tests/mlx/run.py [--wheel] FILE [ARGUMENT...]      a file of this folder, or a path; @model stands for scripts/make-mlx-model
 
 With --wheel the package is the wheel of this source (scripts/python-venv), else the source itself with the library in QUIRE_LIBRARY
-(build/release/lib). With QUIRE_PLAIN_BLAS=1 MLX is as its wheel is. QUIRE_TOOLS: the tools of
-scripts/python-venv, for fuzz_*.py. Exit status 77: mlx-lm, the tools or the model are not to be had here.
+(build/release/lib). With QUIRE_PLAIN_BLAS=1 MLX is as its wheel is. Exit status 77: mlx-lm, hypothesis (for
+fuzz_*.py) or the model is not to be had here.
 """
 import glob
 import os
@@ -68,8 +68,8 @@ def main():
     if os.environ.get("QUIRE_PLAIN_BLAS") != "1":
         faster_products(interpreter, env)
     file = HERE / arguments[0] if (HERE / arguments[0]).exists() else Path(arguments[0])
-    if file.name.startswith("fuzz_") and "QUIRE_TOOLS" not in env:
-        env["QUIRE_TOOLS"] = made("python-venv", "--tools")  # hypothesis
+    if file.name.startswith("fuzz_"):
+        env["QUIRE_HYPOTHESIS"] = made("python-venv", "--hypothesis")
     rest = [made("make-mlx-model") if a == "@model" else a for a in arguments[1:]]
     sys.stdout.flush()
     os.execve(interpreter, [interpreter, str(file), *rest], env)
