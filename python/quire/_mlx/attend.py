@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 from .. import _native as n
 from ..rows import Array
@@ -17,7 +18,8 @@ _BIDIRECTIONAL = 1
 _TILE = ctypes.sizeof(n.TileRef)
 
 
-class Part(NamedTuple):
+@dataclass
+class Part:
     """Queries [first, first + count) of one sequence of the batch. The first one is at `position`."""
 
     index: int
