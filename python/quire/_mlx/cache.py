@@ -24,7 +24,7 @@ from ..rows import Array
 from ..sequence import Sequence
 from .arrays import FORMS, MOST, NAMES, Masks, bits, causal_mask, check_floats, check_rows, floats, look, new, rows
 from .attend import Part, attend
-from .contents import PIECE, Contents, Settings, next_version
+from .contents import PIECE, Contents, Settings, contents, next_version
 from .guard import Guard
 from .pools import Pools, default_pools, layer_policy, pool_of
 from .rows import Keys, Values
@@ -69,8 +69,8 @@ class Cache:
             version = next_version()
             pending = (floats(keys), floats(values)) if count else None
             before = now if now.before is None else now._replace(before=None)
-            self._now = Contents(sequences, padding, now.columns + count, now.end, floors, shape, keys.dtype, pending,
-                                 before if count else None, version)
+            self._now = contents((sequences, padding, now.columns + count, now.end, floors, shape, keys.dtype, pending,
+                                  before if count else None, version))
         return Keys(self, version), Values(self, version)
 
     def keys_and_values(self) -> Tuple[Keys, Values]:
@@ -114,8 +114,10 @@ class Cache:
                 now = self._encode(now)
             asked = floats(q)
             wanted: List[mx.array] = [bits(asked)]
-            wanted += [] if masks is None else [masks.array]
-            wanted += [] if sinks is None else [sinks.astype(mx.float32)]
+            if masks is not None:
+                wanted.append(masks.array)
+            if sinks is not None:
+                wanted.append(sinks.astype(mx.float32))
             try:
                 arrays = self._evaluate(now, wanted)
                 queries, logits = look(wanted[0]), None if sinks is None else look(wanted[-1])
@@ -220,7 +222,7 @@ class Cache:
         """The pending rows are encoded."""
         sequences = tuple(work)
         before = now.before if self.settings.max_tokens and sequences != now.sequences else None
-        done = self._now = Contents(sequences, now.padding, now.columns, now.end, now.floors, now.shape, now.dtype, None, before, now.version)
+        done = self._now = contents((sequences, now.padding, now.columns, now.end, now.floors, now.shape, now.dtype, None, before, now.version))
         self._unsure = False
         return done
 

@@ -4,10 +4,11 @@ as it was before the change or as it is after it."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from dataclasses import dataclass
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 import mlx.core as mx
 
@@ -97,3 +98,7 @@ class Contents(NamedTuple):
         """The same tokens in columns further to the right, or to the left if `by` is negative."""
         end = None if self.end is None else tuple(e + by for e in self.end)
         return self.changed(columns=self.columns + by, padding=tuple(p + by for p in self.padding), end=end)
+
+
+# From a tuple of all fields, in a third of the time that the class takes: a cache becomes another one twice for each token.
+contents: Callable[[Tuple[Any, ...]], Contents] = functools.partial(tuple.__new__, Contents)

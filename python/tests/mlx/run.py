@@ -6,8 +6,7 @@
 
 With --vlm it is a Python that has mlx-vlm 0.7.10 and not mlx-lm, and a file of ../mlx_vlm. With --wheel the package is the wheel of this
 source (scripts/python-venv), else the source itself with the library in QUIRE_LIBRARY (build/release/lib). With QUIRE_PLAIN_BLAS=1 MLX is as
-its wheel is. QUIRE_TOOLS: the tools of scripts/python-venv, for fuzz_*.py. Exit status 77: mlx-lm, mlx-vlm, the tools or the model are not to
-be had here.
+its wheel is. Exit status 77: mlx-lm, mlx-vlm, hypothesis (for fuzz_*.py) or the model is not to be had here.
 """
 import glob
 import os
@@ -72,8 +71,8 @@ def main():
         faster_products(interpreter, env)
     folder = HERE.parent / "mlx_vlm" if vlm else HERE
     file = folder / arguments[0] if (folder / arguments[0]).exists() else Path(arguments[0])
-    if file.name.startswith("fuzz_") and "QUIRE_TOOLS" not in env:
-        env["QUIRE_TOOLS"] = made("python-venv", "--tools")  # hypothesis
+    if file.name.startswith("fuzz_"):
+        env["QUIRE_HYPOTHESIS"] = made("python-venv", "--hypothesis")
     rest = [made("make-mlx-model") if a == "@model" else a for a in arguments[1:]]
     sys.stdout.flush()
     os.execve(interpreter, [interpreter, str(file), *rest], env)
