@@ -18,7 +18,7 @@ from . import _native as n
 from .errors import QuireError
 
 Array = npt.NDArray[Any]
-MLX_FLAG = 8  # QUIRE_CODEC_MLX
+MLX_FLAG, MLX_VLM_FLAG = 8, 32  # QUIRE_CODEC_MLX, QUIRE_CODEC_MLX_VLM
 
 _FORMS: Dict[str, Tuple[int, "np.dtype[Any]"]] = {
     "f32": (n.F32, np.dtype(np.float32)),
@@ -39,13 +39,14 @@ class NativeRows:
 class MlxRows:
     """Rows as mx.quantize gives them: uint32 words (token, head, word), scales and biases (token, head, group).
 
-    scale_dtype is "f32", "f16" or "bf16" (uint16 arrays).
+    scale_dtype is "f32", "f16" or "bf16" (uint16 arrays). Rows of a tv codec are a state of mlx-vlm's TurboQuant: words are its
+    indices, scales (token, head, 1) its norms, which are f16, and biases is None.
     """
 
     codec: str
     words: Array
     scales: Array
-    biases: Array
+    biases: Any = None  #: an array, or None for tv codecs
     scale_dtype: str = "f16"
 
 
@@ -157,19 +158,19 @@ def describe(rows: AnyRows, n_tokens: Optional[int], n_heads: int, d: int, dtype
             return n.Rows.from_buffer_copy(n.pack_rows(n.ROWS, form, 0, at, 0, 0, n_heads * row, row, 0, 0, 0, 0, 0)), n_tokens
     out = n.Rows()
     if isinstance(rows, MlxRows):
-        bits, group = mlx_shape(rows.codec)
+        bits, n_groups, has_biases = mlx_shape(rows.codec, d)
         _check_dtype(rows.words, np.uint32, f"{what}.words")
         token, head = strides_of(rows.words, (n_tokens, n_heads, -(-d * bits // 32)), f"{what}.words")
         tokens = rows.words.shape[0]
         out.scale_form = form_of(rows.scales, rows.scale_dtype, f"{what}.scales")
-        form_of(rows.biases, rows.scale_dtype, f"{what}.biases")
-        n_groups = -(-d // group)
         scale = strides_of(rows.scales, (tokens, n_heads, n_groups), f"{what}.scales")
-        if strides_of(rows.biases, (tokens, n_heads, n_groups), f"{what}.biases") != scale:
-            raise ValueError(f"{what}: scales and biases must have the same strides")
         data = rows.words
         out.form, out.codec = n.MLX, rows.codec.encode()
-        out.scales, out.biases = address(rows.scales, f"{what}.scales", writes), address(rows.biases, f"{what}.biases", writes)
+        out.scales = address(rows.scales, f"{what}.scales", writes)
+        if has_biases:
+            out.biases = _biases(rows, (tokens, n_heads, n_groups), scale, what, writes)
+        elif rows.biases is not None:
+            raise ValueError(f"{what}.biases must be None: {rows.codec} has none")
         out.scale_token_stride, out.scale_head_stride = scale
     elif isinstance(rows, NativeRows):
         _check_dtype(rows.codes, np.uint8, f"{what}.codes")
@@ -183,6 +184,16 @@ def describe(rows: AnyRows, n_tokens: Optional[int], n_heads: int, d: int, dtype
     out.data = address(data, what, writes)
     out.token_stride, out.head_stride = token, head
     return out, int(tokens)
+
+
+def _biases(rows: MlxRows, shape: Tuple[int, int, int], scale_strides: Tuple[int, int], what: str, writes: bool) -> int:
+    """The address of the biases, checked."""
+    if rows.biases is None:
+        raise ValueError(f"{what}.biases is None, but {rows.codec} has biases")
+    form_of(rows.biases, rows.scale_dtype, f"{what}.biases")
+    if strides_of(rows.biases, shape, f"{what}.biases") != scale_strides:
+        raise ValueError(f"{what}: scales and biases must have the same strides")
+    return address(rows.biases, f"{what}.biases", writes)
 
 
 def _check_dtype(array: Array, dtype: Any, what: str) -> None:
@@ -206,19 +217,20 @@ def codec_group(codec: str) -> int:
     return int(codec_info(codec).group)
 
 
-def mlx_shape(codec: str) -> Tuple[int, int]:
-    """Bits per code and values per group of a codec that MLX also has."""
-    if not codec_info(codec).flags & MLX_FLAG:
+def mlx_shape(codec: str, d: int) -> Tuple[int, int, bool]:
+    """Of a codec that MLX or mlx-vlm also has: bits per code, groups per row, and whether there are biases."""
+    flags = codec_info(codec).flags
+    if not flags & (MLX_FLAG | MLX_VLM_FLAG):
         raise QuireError("EUNSUPPORTED", f"{codec} cannot be expressed in MLX's arrays; use an affine codec such as a8g64")
-    return codec_bits(codec), codec_group(codec)
+    return codec_bits(codec), -(-d // (codec_group(codec) or d)), bool(flags & MLX_FLAG)
 
 
 def empty_mlx(codec: str, tokens: int, heads: int, d: int, scale_dtype: str) -> MlxRows:
     """New arrays for such rows, to write to."""
-    bits, group = mlx_shape(codec)
-    kind, groups = numpy_dtype(scale_dtype), -(-d // group)
+    bits, groups, has_biases = mlx_shape(codec, d)
+    kind = numpy_dtype(scale_dtype)
     return MlxRows(codec, np.empty((tokens, heads, -(-d * bits // 32)), np.uint32), np.empty((tokens, heads, groups), kind),
-                   np.empty((tokens, heads, groups), kind), scale_dtype)
+                   np.empty((tokens, heads, groups), kind) if has_biases else None, scale_dtype)
 
 
 def codec_info(codec: str) -> n.CodecInfo:

@@ -20,8 +20,8 @@ MOST = 2**31 - 1  # of tokens, columns and what counts them
 
 
 def floats(x: mx.array) -> mx.array:
-    """The array in a dtype that the library accepts."""
-    return x if x.dtype in FORMS else x.astype(mx.float32)
+    """The array in a dtype that the library accepts, as an object of its own: what is assigned to parts of x afterwards is not in it."""
+    return x[...] if x.dtype in FORMS else x.astype(mx.float32)
 
 
 def bits(x: mx.array) -> mx.array:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Optional, Tuple
 
 from .. import _native as n
+from .._system import memory_bytes, processors
 from ..plan import Layer, Plan
 from ..pool import Pool, Workspace
 from ..threads import Threads
@@ -35,13 +36,13 @@ class Pools:
     """Pools with a memory budget, and the threads that compute on them.
 
     budget_bytes: the limit for each shape of layer; None: the memory of the machine. A pool is destroyed with the last cache that uses
-    it, and its memory returns to the system. threads None: the value of QUIRE_THREADS, or one thread per processor.
+    it, and its memory returns to the system. threads None: the value of QUIRE_THREADS, or one thread per processor
+    (macOS: per fast core).
     """
 
     def __init__(self, budget_bytes: Optional[int] = None, threads: Optional[int] = None) -> None:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        self.budget_bytes = memory if budget_bytes is None else n.u64(budget_bytes, "budget_bytes")
-        n_threads = int(os.environ.get("QUIRE_THREADS") or len(os.sched_getaffinity(0))) if threads is None else n.u32(threads, "threads")
+        self.budget_bytes = memory_bytes() if budget_bytes is None else n.u64(budget_bytes, "budget_bytes")
+        n_threads = int(os.environ.get("QUIRE_THREADS") or processors()) if threads is None else n.u32(threads, "threads")
         if not self.budget_bytes or not n_threads:
             raise ValueError(f"budget_bytes and threads must be at least 1; budget_bytes={self.budget_bytes}, threads={n_threads}")
         self.n_threads = n_threads
