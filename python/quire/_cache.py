@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Callable, ContextManager, Iterable, Iterator, 
 import numpy as np
 
 from . import _native as n
-from ._handle import Handle, Shared
+from ._handle import EndsWithBlock, Handle, Shared
 from ._shapes import Layer, PoolStats, Ring
 from ._stream import Reader, Writer
 from ._workspace import Workspace
@@ -201,6 +201,10 @@ class Sequence(Handle):
         if self._caller:
             raise QuireError("EBUSY", "the sequence is being saved, by the call that uses it here")
         return self._pointer or super()._get()
+
+    def _disown(self) -> None:
+        super()._disown()
+        self._caller = 0
 
     def close(self) -> None:
         """Destroys the sequence. Raises QuireError with status EBUSY while it is part of an open step, is being loaded or saved."""
@@ -463,8 +467,7 @@ class Step(Handle):
     def close(self) -> None:
         self.abort()
 
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
-                 trace: Optional[TracebackType]) -> None:
+    def _leave_block(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
         if self.closed:
             return
         try:
@@ -473,6 +476,8 @@ class Step(Handle):
         finally:
             if not self.closed:
                 self.abort()
+
+    __exit__ = EndsWithBlock(_leave_block)
 
     # --------------------------------------------------------------- append
 

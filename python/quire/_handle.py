@@ -68,6 +68,7 @@ class Handle:
     """A pointer from the library, and what destroys it. A new one owns nothing: _open() lets the library create the object."""
 
     _inherited = False  # by a forked child
+    _guard: "Optional[weakref.ref[_Guard]]" = None
 
     def __init__(self, destroy: Callable[[Any], Any], *on: "Handle") -> None:
         self._pointer = 0
@@ -116,7 +117,7 @@ class Handle:
 
     def _end(self) -> None:
         """Destroys the object now, while the lock is held. A second call does nothing."""
-        self._pointer = 0
+        self._pointer, self._guard = 0, None
         _drain(self._ends)
 
     def _disown(self) -> None:
@@ -163,6 +164,32 @@ class Handle:
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: it belongs to this process")
+
+
+class _Guard:
+    """What a `with` statement holds of a handle, and nobody else: it is dropped when the statement has ended, in whatever way."""
+
+    def __init__(self, leave: Callable[..., None], handle: Handle) -> None:
+        self._leave, self._handle = leave, handle
+
+    def leave(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        self._leave(self._handle, kind, error, trace)
+
+
+class EndsWithBlock:
+    """__exit__ of a handle that must not outlive its `with` statement. An interrupt can come when __exit__ is entered, before it has
+    done anything; then the handle is ended when the exception is dropped, although a variable still refers to it."""
+
+    def __init__(self, leave: Callable[..., None]) -> None:
+        self._leave = leave
+
+    def __get__(self, handle: Optional[Handle], owner: Type[Handle]) -> Callable[..., None]:
+        if handle is None:
+            return self._leave
+        guard = _Guard(self._leave, handle)
+        calls: List[Callable[[], Any]] = [partial(setattr, handle, "_pointer", 0), partial(_drain, handle._ends)]
+        handle._guard = weakref.ref(guard, partial(reduce, operator.is_, map(_call, iter(calls))))
+        return guard.leave
 
 
 class Shared(Handle):

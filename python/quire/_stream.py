@@ -37,9 +37,9 @@ class Callback:
                     at, waits = (at + 1) % count, False
                     if not at and self._error is None:
                         self._serve(*given[1:])
-            except GeneratorExit:
-                return
             except BaseException as error:  # KeyboardInterrupt too: C must come to its end first
+                if waits and isinstance(error, GeneratorExit):
+                    return  # of close()
                 if waits:
                     at = (at + 1) % count
                 if self._error is None:
