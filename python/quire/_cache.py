@@ -7,21 +7,19 @@ from __future__ import annotations
 import ctypes
 import io
 import threading
-import weakref
-from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any, BinaryIO, Callable, ContextManager, Iterable, Iterator, List, Optional, Sequence as Seq, Tuple, Type, Union
+from typing import Any, BinaryIO, Callable, Iterable, List, Optional, Sequence as Seq, Tuple, Type, Union
 
 import numpy as np
 
 from . import _native as n
-from ._handle import EndsWithBlock, Handle, Shared
+from ._handle import EndsWithBlock, Family, Handle, Shared, find, holding, members
 from ._shapes import Layer, PoolStats, Ring
 from ._stream import Reader, Writer
 from ._workspace import Workspace
 from .attend import AnyMask, job_of, mask_of, n_queries_of, per_sequence, place, settings
 from .errors import QuireError
-from .plan import Plan
+from .plan import Plan, check_plan
 from .rows import AnyRows, Array, MlxRows, NativeRows, describe, empty_mlx, numpy_dtype, per_layer, plain, side_of, whole
 from .threads import Threads
 
@@ -37,33 +35,32 @@ class Pool(Shared):
     """
 
     def __init__(self, plan: Plan, budget_bytes: int, threads: Union[int, Threads] = 1) -> None:
-        if not isinstance(plan, Plan):
-            raise TypeError(f"plan is a {type(plan).__name__}, not a Plan")
+        check_plan(plan)
         team = threads if isinstance(threads, Threads) else None if (count := n.number(threads, "threads")) == 1 else Threads(count)
         options = n.PoolOptions(budget_bytes=n.u64(budget_bytes, "budget_bytes"))
         self.plan = plan
         self._threads = team
         self._workspaces: List[Workspace] = []
-        self._sequences: weakref.WeakSet[Sequence] = weakref.WeakSet()
-        self._steps: weakref.WeakSet[Step] = weakref.WeakSet()
-        self._namespaces: weakref.WeakSet[Handle] = weakref.WeakSet()  # of stores, which may hold pages of the pool
+        self._sequences: Family = {}
+        self._steps: Family = {}
+        self._namespaces: Family = {}  # of stores, which may hold pages of the pool
         with plan._lock if team is None else team._lock, plan._lock:
             if team is not None:
                 options.executor = ctypes.pointer(team._executor())
-            super().__init__(n.lib.quire_pool_destroy, *([] if team is None else [team]))
-            self._open(n.lib.quire_pool_create, plan._get(), options,
+            super().__init__(n.lib.quire_pool_destroy)
+            self._open(n.lib.quire_pool_create, plan._get(), options, on=() if team is None else (team,),
                        invalid=f"budget_bytes is {options.budget_bytes}, less than one page of each group of layers (Plan.page_bytes)")
 
     def _is_used_here(self) -> bool:
         here = threading.get_ident()
-        return super()._is_used_here() or any(sequence._caller == here for sequence in list(self._sequences))
+        return super()._is_used_here() or any(sequence._caller == here for sequence in members(self._sequences))
 
     def _close_children(self) -> None:
-        for step in list(self._steps):
+        for step in members(self._steps):
             step.abort()
-        for namespace in list(self._namespaces):
+        for namespace in members(self._namespaces):
             namespace.close()
-        for other in (*self._sequences, *self._workspaces):
+        for other in (*members(self._sequences), *self._workspaces):
             Handle.close(other)  # a sequence whose step or load another thread is giving up is waited for
 
     def shape(self, layer: int) -> Layer:
@@ -86,8 +83,7 @@ class Pool(Shared):
 
     def add_plan(self, plan: Plan) -> None:
         """Registers another plan, so that its snapshots can be loaded."""
-        if not isinstance(plan, Plan):
-            raise TypeError(f"plan is a {type(plan).__name__}, not a Plan")
+        check_plan(plan)
         with self._lock, plan._lock:
             n.check(n.lib.quire_pool_add_plan(self._get(), plan._get()))
 
@@ -143,7 +139,8 @@ class Pool(Shared):
         jobs: List[bytes] = []
         results: List[Any] = []
         keep: List[Any] = []
-        with _locks(given):
+
+        def compute() -> None:
             for i, sequence in enumerate(given):
                 job, result = sequence._job(shape, layer, q_list[i], out_list[i], mask_list[i], position_list[i], dtype, partial, keep)
                 jobs.append(job)
@@ -151,6 +148,8 @@ class Pool(Shared):
             for sequence in given:
                 sequence._get()  # what was asked for the other jobs may have closed it
             self._compute(chosen, b"".join(jobs), count)
+
+        holding(_locks(given), compute)
         return results
 
     def _own(self, sequences: Seq[Sequence]) -> Tuple[Sequence, ...]:
@@ -188,9 +187,8 @@ class Sequence(Handle):
         self._step: Optional[object] = None
         self._load: Optional[object] = None
         self._caller = 0  # the thread in a call on the sequence that runs code of the caller: what that calls must not change it
-        Handle.__init__(self, n.lib.quire_seq_destroy, pool)
-        pool._sequences.add(self)
-        self._open(create, *arguments)
+        Handle.__init__(self, n.lib.quire_seq_destroy)
+        self._open(create, *arguments, on=(pool,), family=pool._sequences)
         ring = n.SeqOptions()
         n.check(n.lib.quire_seq_ring(self._pointer, ring))
         self.ring = Ring(ring.max_tokens, ring.sinks, ring.spare_tokens)
@@ -214,6 +212,13 @@ class Sequence(Handle):
             if self._pointer:
                 self._get()  # raises while it is being loaded or saved
             super().close()
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        if kind is not None:  # a step or a load that the exception has interrupted, and keeps alive, ends with the block
+            for other in find(self._step, self._load):
+                other.close()
+        self.close()
 
     @property
     def length(self) -> int:
@@ -318,8 +323,7 @@ class Sequence(Handle):
 
         Pages shared with forks stay unchanged for the forks, so the sequences no longer share them afterwards.
         """
-        if not isinstance(plan, Plan):
-            raise TypeError(f"plan is a {type(plan).__name__}, not a Plan")
+        check_plan(plan)
         flags = _NEW if new_only else 0
         with self._lock, plan._lock:
             n.check(n.lib.quire_seq_convert(self._get(), plan._get(), flags))
@@ -403,17 +407,9 @@ class Sequence(Handle):
         return "<quire.Sequence, closed>" if self.closed else f"<quire.Sequence {self.policy}, {self.length} tokens>"
 
 
-@contextmanager
-def _all_locks(sequences: Iterable[Sequence]) -> Iterator[None]:
-    with ExitStack() as locks:
-        for sequence in sorted(set(sequences), key=id):
-            locks.enter_context(sequence._lock)
-        yield
-
-
-def _locks(sequences: Seq[Sequence]) -> ContextManager[Any]:
-    """Locks all of the sequences, in the same order in every thread."""
-    return sequences[0]._lock if len(sequences) == 1 else _all_locks(sequences)
+def _locks(sequences: Iterable[Sequence]) -> List[Any]:
+    """The locks of the sequences, in the same order in every thread."""
+    return [sequence._lock for sequence in sorted(set(sequences), key=id)]
 
 
 class Step(Handle):
@@ -430,25 +426,31 @@ class Step(Handle):
         if len(set(self.sequences)) != count:
             raise ValueError("sequences: a sequence is named twice")
         numbers = (ctypes.c_uint32 * count)(*self.n_tokens)
-        with _locks(self.sequences), pool._lock:
+        super().__init__(n.lib.quire_step_abort)
+        self._locks = _locks(self.sequences)
+        try:
+            holding(self._locks, lambda: self._begin(numbers, count))
+        except BaseException:
+            self._end()
+            raise
+
+    def _begin(self, numbers: Any, count: int) -> None:
+        with self.pool._lock:
             pointers = (ctypes.c_void_p * count)(*[s._get() for s in self.sequences])
-            super().__init__(n.lib.quire_step_abort, *self.sequences)
-            pool._steps.add(self)
-            try:
-                self._open(n.lib.quire_step_begin, pool._get(), pointers, numbers, count,
-                           invalid=f"n_tokens: a sequence can have at most {n.MAX_TOKENS} tokens")
-                for sequence in self.sequences:
-                    sequence._step = self._token
-            except BaseException:
-                self._end()
-                raise
+            self._open(n.lib.quire_step_begin, self.pool._get(), pointers, numbers, count, on=self.sequences, family=self.pool._steps,
+                       invalid=f"n_tokens: a sequence can have at most {n.MAX_TOKENS} tokens")
+            for sequence in self.sequences:
+                sequence._step = self._token
 
     # ------------------------------------------------------------------ end
 
     def commit(self) -> None:
         """Keeps the rows and ends the step. Raises QuireError with status EINVAL if a layer was not appended; the step then stays open."""
+        holding(self._locks, self._commit)
+
+    def _commit(self) -> None:
         done: List[int] = []
-        with _locks(self.sequences), self._lock:
+        with self._lock:
             pointer = self._get()
             try:
                 done.extend(map(n.lib.quire_step_commit, (pointer,)))  # the status is in the list even if an interrupt comes now
@@ -461,8 +463,7 @@ class Step(Handle):
 
     def abort(self) -> None:
         """Discards the rows and ends the step. Does nothing if the step has already ended."""
-        with _locks(self.sequences):
-            super().close()
+        holding(self._locks, super().close)
 
     def close(self) -> None:
         self.abort()

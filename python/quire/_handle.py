@@ -24,15 +24,18 @@ import time
 import weakref
 from collections import deque
 from functools import partial, reduce
+from itertools import compress
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Set, Type, TypeVar
+from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Set, Type, TypeVar
 
 from . import _native as n
 from .errors import ClosedError, QuireError
 
 _Self = TypeVar("_Self", bound="Handle")
 
-_call = operator.methodcaller("__call__")
+_Result = TypeVar("_Result")
+
+_call, _acquire, _release = (operator.methodcaller(name) for name in ("__call__", "acquire", "release"))
 _drain: Callable[[Iterator[Any]], None] = deque(maxlen=0).extend
 
 # All handles that are not closed, by their tokens. A reference calls what ends its handle when the handle is dropped.
@@ -52,8 +55,21 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+#: Handles that the close() of another one closes, by their tokens. Not a WeakSet: its callbacks are Python, and lose interrupts.
+Family = Dict[object, "weakref.ref[Any]"]
+
+
+def members(family: Family) -> List[Any]:
+    return [handle for handle in [reference() for reference in list(family.values())] if handle is not None]
+
+
+def find(*tokens: Optional[object]) -> "List[Handle]":
+    """The handles that have these tokens and are not closed."""
+    return members({token: _handles[token] for token in tokens if token in _handles})
+
+
 class _Leave(partial):  # type: ignore[type-arg]  # not generic when Python 3.9 runs it
-    """Removes a token from the set of another handle, and keeps that handle alive until then."""
+    """Removes a token from a set of another handle, and keeps that handle alive until then."""
 
     on: "Handle"
 
@@ -70,7 +86,7 @@ class Handle:
     _inherited = False  # by a forked child
     _guard: "Optional[weakref.ref[_Guard]]" = None
 
-    def __init__(self, destroy: Callable[[Any], Any], *on: "Handle") -> None:
+    def __init__(self, destroy: Callable[[Any], Any]) -> None:
         self._pointer = 0
         self._lock = threading.RLock()
         self._tokens: Set[object] = set()  # of what stands on it, until the library has given that back
@@ -83,8 +99,6 @@ class Handle:
         self._ends = map(_call, iter(calls))
         # reduce() drains the iterator; the reference, which it is given in addition, is where it begins to "add up".
         _handles[self._token] = weakref.ref(self, partial(reduce, operator.is_, self._ends))
-        for other in on:
-            self._stands_on(other)
 
     def _endings(self, destroy: Callable[[Any], Any]) -> List[Callable[[], Any]]:
         """The calls that destroy what the slot points to; they do nothing if it is empty. No reference to self: it would never be dropped."""
@@ -96,11 +110,20 @@ class Handle:
         self._leave.append(leave)
         other._tokens.add(self._token)
 
-    def _open(self, create: Callable[..., int], *arguments: Any, message: "Optional[ctypes.Array[ctypes.c_char]]" = None,
-              invalid: str = "") -> None:
+    def _joins(self, family: "Family") -> None:
+        self._leave.append(_Leave(family.pop, self._token, None))
+        family[self._token] = weakref.ref(self)
+
+    def _open(self, create: Callable[..., int], *arguments: Any, on: "Sequence[Handle]" = (), family: "Optional[Family]" = None,
+              message: "Optional[ctypes.Array[ctypes.c_char]]" = None, invalid: str = "") -> None:
         """Calls a function of the library that creates the object; its first argument says where to put the pointer. If it fails or is
-        interrupted, there is no object. message: where the function writes a sentence if it fails. invalid: one for EINVAL."""
+        interrupted, there is no object. on: what the object depends on. family: where its parent finds it. message: where the function
+        writes a sentence if it fails. invalid: one for EINVAL."""
         try:
+            for other in on:
+                self._stands_on(other)
+            if family is not None:
+                self._joins(family)
             status = create(ctypes.byref(self._slot), *arguments)
             if status:
                 n.check(status, "" if message is None else n.text(message.value), invalid)
@@ -166,6 +189,22 @@ class Handle:
         raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: it belongs to this process")
 
 
+def holding(locks: "Sequence[Any]", call: "Callable[[], _Result]") -> "_Result":
+    """call() while all the locks are held. They must come in an order that is the same in every thread.
+
+    C takes them and gives them back: a stack of context managers in Python can be interrupted when it has taken one and not noted it."""
+    if len(locks) == 1:
+        with locks[0]:
+            return call()
+    held: List[bool] = []
+    releases = map(_release, compress(locks, held))  # of those that are held when it is drained
+    try:
+        held.extend(map(_acquire, locks))
+        return call()
+    finally:
+        _drain(releases)
+
+
 class _Guard:
     """What a `with` statement holds of a handle, and nobody else: it is dropped when the statement has ended, in whatever way."""
 
@@ -195,11 +234,11 @@ class EndsWithBlock:
 class Shared(Handle):
     """A Handle that any number of threads can use at once."""
 
-    def __init__(self, destroy: Callable[[Any], Any], *on: Handle) -> None:
+    def __init__(self, destroy: Callable[[Any], Any]) -> None:
         self._users: "Dict[int, Any]" = {}  # a lock for each thread that has used it, held while it does
         self._closing = False
         self._ending = threading.RLock()
-        super().__init__(destroy, *on)
+        super().__init__(destroy)
 
     def _get(self) -> int:
         if self._closing:

@@ -15,5 +15,5 @@ class Workspace(Handle):
 
     def __init__(self, threads: Optional[Threads]) -> None:
         executor = None if threads is None else threads._executor()
-        super().__init__(n.lib.quire_workspace_destroy, *([] if threads is None else [threads]))
-        self._open(n.lib.quire_workspace_create, executor, None)
+        super().__init__(n.lib.quire_workspace_destroy)
+        self._open(n.lib.quire_workspace_create, executor, None, on=() if threads is None else (threads,))

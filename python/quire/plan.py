@@ -145,3 +145,8 @@ class Plan(Handle):
 
     def __repr__(self) -> str:
         return "<quire.Plan, closed>" if self.closed else f"<quire.Plan {self.policy}, {self.n_layers} layers>"
+
+
+def check_plan(plan: Plan) -> None:
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan is a {type(plan).__name__}, not a Plan")

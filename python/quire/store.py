@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
-from contextlib import ExitStack
 from ctypes import c_char_p, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,9 +13,9 @@ from typing import Any, Dict, List, Optional, Sequence as Seq, Union
 
 from . import _native as n, _store as c
 from ._arguments import (INCOMPLETE, MEDIA, NO_FIT, PAGES, Buffer, Media, Pages, Prompt, Tokens, ms_of, path_of, seconds_of, text_of)
-from ._handle import Handle, Shared
+from ._handle import Family, Handle, Shared, holding, members
 from ._stream import Callback, Writer
-from .plan import Plan
+from .plan import Plan, check_plan
 from .pool import Pool
 from .sequence import Ring, Sequence
 
@@ -110,13 +108,13 @@ class Store(Shared):
                 n.u32(remote.connections, "connections"), n.u32(remote.ttl_seconds, "ttl_seconds"), n.u32(remote.connect_ms, "connect_ms"),
                 n.u32(remote.stall_ms, "stall_ms"), n.u64(remote.in_flight_bytes, "in_flight_bytes"),
                 n.u32(remote.min_bytes_per_second, "min_bytes_per_second"), int(remote.read_replicas)))
-        self._namespaces: "weakref.WeakSet[Namespace]" = weakref.WeakSet()
+        self._namespaces: Family = {}
         super().__init__(c.lib().quire_store_close)
         self._close_at_exit()
         self._open(c.lib().quire_store_open, options, message=message)
 
     def _close_children(self) -> None:
-        for namespace in list(self._namespaces):
+        for namespace in members(self._namespaces):
             namespace.close()
 
     def flush(self, timeout: float = 10.0) -> None:
@@ -143,15 +141,18 @@ class Store(Shared):
             if chain.namespace.store is not self:
                 raise ValueError(f"chains[{i}] belongs to another store")
         found = (c_uint32 * len(given))()
-        with ExitStack() as held:
-            for chain in sorted(set(given), key=id):  # in one order, so that two calls do not wait for each other
-                held.enter_context(chain._lock)
-                held.enter_context(chain.namespace._use())
+        locks: List[Any] = []
+        for chain in sorted(set(given), key=id):  # in one order, so that two calls do not wait for each other
+            locks += [chain._lock, chain.namespace._use()]
+
+        def ask() -> None:
+            for chain in given:
                 chain.namespace._get()
-            held.enter_context(self._use())
             self._get()
             pointers = (c_void_p * len(given))(*[chain._get() for chain in given])
             n.check(c.lib().quire_chain_lookup_many(pointers, len(given), limit, found))
+
+        holding([*locks, self._use()], ask)
         return list(found)
 
     def gc(self, *, max_age: float = 0.0, max_bytes: Optional[int] = None) -> int:
@@ -233,29 +234,33 @@ class Namespace(Shared):
         options = n.seq_options(ring.max_tokens, ring.sinks, ring.spare_tokens)
         self.store = store
         self.page_bytes = n.u64(page_bytes, "page_bytes")  # 0 if the pages are those of a plan
-        self._loads: "weakref.WeakSet[Handle]" = weakref.WeakSet()
-        self._chains: "weakref.WeakSet[Chain]" = weakref.WeakSet()
+        self._loads: Family = {}
+        self._chains: Family = {}
         described = text_of(layout, "layout")
+        if plan is not None:
+            check_plan(plan)
         with store._lock if plan is None else plan._lock, store._lock:
             pointer = store._get()
-            super().__init__(c.lib().quire_namespace_destroy, store)
-            store._namespaces.add(self)
+            super().__init__(c.lib().quire_namespace_destroy)
             if plan is not None:
-                self._open(c.lib().quire_namespace_create, pointer, c_identity, plan._get(), options, invalid=INCOMPLETE)
+                self._open(c.lib().quire_namespace_create, pointer, c_identity, plan._get(), options, on=(store,),
+                           family=store._namespaces, invalid=INCOMPLETE)
             else:
-                self._open(c.lib().quire_namespace_create_raw, pointer, c_identity, described, self.page_bytes, invalid=INCOMPLETE)
+                self._open(c.lib().quire_namespace_create_raw, pointer, c_identity, described, self.page_bytes, on=(store,),
+                           family=store._namespaces, invalid=INCOMPLETE)
 
     def _close_children(self) -> None:
-        for load in list(self._loads):
+        for load in members(self._loads):
             load.close()
-        for chain in list(self._chains):
+        for chain in members(self._chains):
             chain.close()
 
     def _uses(self, pool: Pool) -> None:
         """Registers the pool: from now on its pages may wait in the store's queue, until this namespace is destroyed."""
         with pool._lock:
             pool._get()  # one that is being closed has looked for its namespaces already
-            pool._namespaces.add(self)
+            if self._token not in pool._namespaces:
+                self._joins(pool._namespaces)
             if self._token not in pool._tokens:
                 self._stands_on(pool)
 
@@ -336,10 +341,10 @@ class Namespace(Shared):
 class _Running(Handle):
     """A load that runs. What ends it keeps the status and the length, so that an interrupt does not lose them."""
 
-    def __init__(self, *on: Handle) -> None:
+    def __init__(self) -> None:
         self._status: List[int] = []
         self._length = c_uint32()
-        super().__init__(c.lib().quire_load_end, *on)
+        super().__init__(c.lib().quire_load_end)
 
     def _endings(self, destroy: Any) -> List[Any]:
         return [partial(self._status.extend, map(destroy, [self._slot], [ctypes.byref(self._length)]))]
@@ -359,13 +364,17 @@ class Load(_Running):
         limit = ms_of(timeout)
         _check_sequence(sequence)
         self._prompt = prompt
-        with sequence._lock, namespace._use():
-            space, pointer = namespace._get(), sequence._get()
-            namespace._uses(sequence.pool)
-            super().__init__(namespace, sequence)
-            sequence._load = self._token  # before it begins: a load that an interrupt lets run must not meet other calls
-            namespace._loads.add(self)
-            self._open(c.lib().quire_load_begin, space, prompt.value, pointer, limit, invalid=NO_FIT)
+        super().__init__()
+        try:
+            with sequence._lock, namespace._use():
+                space, pointer = namespace._get(), sequence._get()
+                namespace._uses(sequence.pool)
+                sequence._load = self._token  # before it begins: a load that an interrupt lets run must not meet other calls
+                self._open(c.lib().quire_load_begin, space, prompt.value, pointer, limit, on=(namespace, sequence),
+                           family=namespace._loads, invalid=NO_FIT)
+        except BaseException:
+            self._end()
+            raise
 
     @property
     def done(self) -> bool:
@@ -387,9 +396,8 @@ class Chain(Handle):
         self.namespace = namespace
         with namespace._use():
             pointer = namespace._get()
-            super().__init__(c.lib().quire_chain_destroy, namespace)
-            namespace._chains.add(self)
-            self._open(c.lib().quire_chain_create, pointer)
+            super().__init__(c.lib().quire_chain_destroy)
+            self._open(c.lib().quire_chain_create, pointer, on=(namespace,), family=namespace._chains)
 
     @property
     def length(self) -> int:
@@ -448,9 +456,9 @@ class RawLoad(_Running):
         self._cancelled: List[Any] = []  # what its end cancels first
         with chain._lock, namespace._use():
             pointer = chain._get()
-            super().__init__(namespace)
-            namespace._loads.add(self)
-            self._open(c.lib().quire_load_begin_raw, pointer, first, len(pages.views), pages.pointers, limit, invalid=PAGES)
+            super().__init__()
+            self._open(c.lib().quire_load_begin_raw, pointer, first, len(pages.views), pages.pointers, limit, on=(namespace,),
+                       family=namespace._loads, invalid=PAGES)
 
     def _endings(self, destroy: Any) -> List[Any]:
         self._cancelled.append(self._slot)
