@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_uint8, c_void_p
-from math import isfinite
+from math import inf, isfinite
 from os import PathLike, fsencode
 from typing import Any, Optional, Sequence as Seq, Tuple, Union
 
@@ -59,6 +59,8 @@ def seconds_of(value: float, what: str) -> float:
         found = float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{what} is a {type(value).__name__}, not a number of seconds") from None
+    except OverflowError:
+        found = inf
     if not isfinite(found):
         raise ValueError(f"{what} is {found}, which is not a finite number of seconds")
     return found

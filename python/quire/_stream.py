@@ -31,19 +31,29 @@ class Callback:
         at, waits = 0, False
         while True:
             try:
-                while True:
-                    waits = True
-                    given[at] = yield 1 if at else 2 if self._error is None else 0
-                    at, waits = (at + 1) % count, False
-                    if not at and self._error is None:
-                        self._serve(*given[1:])
-            except BaseException as error:  # KeyboardInterrupt too: C must come to its end first
-                if waits and isinstance(error, GeneratorExit):
-                    return  # of close()
-                if waits:
-                    at = (at + 1) % count
-                if self._error is None:
-                    self._error = error
+                while True:  # begins again after an exception, and a signal can be noticed then
+                    try:
+                        while True:
+                            waits = True
+                            given[at] = yield 1 if at else 2 if self._error is None else 0
+                            at, waits = (at + 1) % count, False
+                            if not at and self._error is None:
+                                self._serve(*given[1:])
+                    except GeneratorExit as error:
+                        if waits:
+                            return  # of close()
+                        self._error = error
+                    except Exception as error:
+                        if waits:
+                            at = (at + 1) % count
+                        if self._error is None:
+                            self._error = error
+                    except BaseException as error:  # KeyboardInterrupt, and C must come to its end first
+                        if waits:
+                            at = (at + 1) % count
+                        self._error = error
+            except BaseException as error:
+                self._error = error
 
     def call(self, function: Callable[..., int], *first: Any, more: "tuple[Any, ...]" = ()) -> int:
         """function(*first, callback, NULL, *more): the status, if the callback has raised nothing."""

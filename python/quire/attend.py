@@ -57,6 +57,8 @@ def _finite(value: float, what: str) -> float:
         number = float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{what} is a {type(value).__name__}, not a number") from None
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number) or abs(number) > 3.4e38:  # what a float of C can hold
         raise ValueError(f"{what} is {number}, which is not a finite number")
     return number
