@@ -103,37 +103,48 @@ def call(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
+_armed = False  # until the handler has run or the timer is stopped
+
+
+def _interrupt(*_: Any) -> None:
+    global _armed
+    _armed = False
+    raise KeyboardInterrupt
+
+
 class Timer:
-    """Raises KeyboardInterrupt in the block after some microseconds, or not at all; swallows it and what calls may raise."""
+    """Raises KeyboardInterrupt in a call after some microseconds, or not at all; swallows it and what calls may raise."""
 
     def __init__(self, delay: int) -> None:
         self.delay = delay
 
     def run(self, work: Callable[[], Any]) -> bool:
-        """True if it came to its end."""
+        """True if the call came to its end."""
+        done = False
         try:
-            if self.delay:
-                signal.setitimer(signal.ITIMER_REAL, self.delay * 1e-6)
-            work()
-            if self.delay:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            return True
+            self.start()
+            try:
+                work()
+                done = True
+            except DOCUMENTED:
+                pass
+            self.stop()
         except KeyboardInterrupt:
             if not self.delay:
                 raise
-        except DOCUMENTED:
-            self.stop()
-        return False
+        return done
+
+    def start(self) -> None:
+        global _armed
+        if self.delay:
+            _armed = True
+            signal.setitimer(signal.ITIMER_REAL, self.delay * 1e-6)
 
     def stop(self) -> None:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        except KeyboardInterrupt:
-            pass
-
-
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
+        """Waits for a signal that is on its way: another thread may have got it."""
+        if self.delay and signal.setitimer(signal.ITIMER_REAL, 0)[0] == 0:
+            while _armed:
+                time.sleep(1e-5)
 
 
 # ------------------------------------------------------------------------------------------------ calls
@@ -457,10 +468,6 @@ def run(calls: List[Any], opened: quire.Store) -> None:
             CALLS[name](s, a, b, c)
         except DOCUMENTED:
             pass  # of what a call does around the one that is tested: the pool may be closed
-        except KeyboardInterrupt:
-            if not delay:
-                raise
-        Timer(0).stop()
         s.delay = 0
     check(s)
 
