@@ -143,7 +143,9 @@ class Timer:
     def stop(self) -> None:
         """Waits for a signal that is on its way: another thread may have got it."""
         if self.delay and signal.setitimer(signal.ITIMER_REAL, 0)[0] == 0:
-            while _armed:
+            for _ in range(2000):
+                if not _armed:
+                    break
                 time.sleep(1e-5)
 
 

@@ -57,7 +57,8 @@ assert s.closed and pool.closed
 
 def child(code: str) -> None:
     """Runs code in a process of its own, which may not die, hang or say anything."""
-    done = subprocess.run([sys.executable, "-c", START + code + END], timeout=60, capture_output=True, text=True,
+    words = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", START + code + END]  # Python 3.12 warns of every fork
+    done = subprocess.run(words, timeout=60, capture_output=True, text=True,
                           cwd=os.path.dirname(os.path.abspath(__file__)))
     if (done.returncode, done.stderr) != (0, ""):
         raise AssertionError(f"exit status {done.returncode}: {done.stderr[-2000:]}")
