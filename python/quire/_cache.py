@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Callable, Iterable, List, Optional, Sequence a
 import numpy as np
 
 from . import _native as n
-from ._handle import EndsWithBlock, Family, Handle, Shared, find, holding, members
+from ._handle import EndsWithBlock, Family, Handle, Shared, drain, find, holding, members
 from ._shapes import Layer, PoolStats, Ring
 from ._stream import Reader, Writer
 from ._workspace import Workspace
@@ -207,10 +207,10 @@ class Sequence(Handle):
     def close(self) -> None:
         """Destroys the sequence. Raises QuireError with status EBUSY while it is part of an open step, is being loaded or saved."""
         with self._lock:
-            if self._step in self._tokens:
-                raise QuireError("EBUSY", "the sequence is part of an open step")
             if self._pointer:
                 self._get()  # raises while it is being loaded or saved
+            if self._step in self._tokens or find(*self._tokens):
+                raise QuireError("EBUSY", "the sequence is part of an open step")
             super().close()
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
@@ -457,7 +457,7 @@ class Step(Handle):
             finally:
                 if done and not done[0]:
                     self._pointer, self._slot.value = 0, None  # the library has destroyed the step
-                    self._end()
+                    drain(self._ends)  # not _end(): an interrupt may come when that is entered
         if done[0]:
             n.check(done[0], invalid="a layer of the step was not appended")
 

@@ -36,7 +36,7 @@ _Self = TypeVar("_Self", bound="Handle")
 _Result = TypeVar("_Result")
 
 _call, _acquire, _release = (operator.methodcaller(name) for name in ("__call__", "acquire", "release"))
-_drain: Callable[[Iterator[Any]], None] = deque(maxlen=0).extend
+drain: Callable[[Iterator[Any]], None] = deque(maxlen=0).extend
 
 # All handles that are not closed, by their tokens. A reference calls what ends its handle when the handle is dropped.
 _handles: "Dict[object, weakref.ref[Handle]]" = {}
@@ -94,7 +94,7 @@ class Handle:
         self._slot = ctypes.c_void_p()
         self._leave: List[_Leave] = []
         calls: List[Callable[[], Any]] = [
-            *self._endings(destroy), partial(setattr, self._slot, "value", None), partial(_drain, map(_call, iter(self._leave))),
+            *self._endings(destroy), partial(setattr, self._slot, "value", None), partial(drain, map(_call, iter(self._leave))),
             partial(_handles.pop, self._token, None)]
         self._ends = map(_call, iter(calls))
         # reduce() drains the iterator; the reference, which it is given in addition, is where it begins to "add up".
@@ -141,13 +141,13 @@ class Handle:
     def _end(self) -> None:
         """Destroys the object now, while the lock is held. A second call does nothing."""
         self._pointer, self._guard = 0, None
-        _drain(self._ends)
+        drain(self._ends)
 
     def _disown(self) -> None:
         """Makes the copy of the object in a forked child one that owns nothing and that no lock can stop."""
         self._pointer, self._slot.value, self._inherited = 0, None, True
         self._lock, self._tokens = threading.RLock(), set()
-        _drain(self._ends)
+        drain(self._ends)
 
     def _wait_for_finalizers(self) -> None:
         """Waits for the ends, in other threads, of objects that depended on this one and were dropped."""
@@ -202,7 +202,7 @@ def holding(locks: "Sequence[Any]", call: "Callable[[], _Result]") -> "_Result":
         held.extend(map(_acquire, locks))
         return call()
     finally:
-        _drain(releases)
+        drain(releases)
 
 
 class _Guard:
@@ -226,7 +226,7 @@ class EndsWithBlock:
         if handle is None:
             return self._leave
         guard = _Guard(self._leave, handle)
-        calls: List[Callable[[], Any]] = [partial(setattr, handle, "_pointer", 0), partial(_drain, handle._ends)]
+        calls: List[Callable[[], Any]] = [partial(setattr, handle, "_pointer", 0), partial(drain, handle._ends)]
         handle._guard = weakref.ref(guard, partial(reduce, operator.is_, map(_call, iter(calls))))
         return guard.leave
 

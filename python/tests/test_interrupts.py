@@ -147,6 +147,24 @@ class Interrupts(unittest.TestCase):
                 self.assertIn(s.length, (0, 3))
                 s.trim(0)
 
+    def test_a_commit(self) -> None:
+        """A step that has been committed is not part of its sequence any more, whoever still refers to it."""
+        k, v = rows(1, 3, 2, 64), rows(2, 3, 2, 64)
+        at, more = 0, True
+        while more:
+            at += 1
+            with one_layer("f32") as pool:
+                s = pool.sequence()
+                step = s.step(3)
+                step.append(0, k, v)
+                more = self.interrupted(step.commit, at)
+                self.assertEqual(s.length, 3 if step.closed else 0)
+                if not step.closed:
+                    step.commit()
+                self.assertFalse(s._tokens)
+                s.append(k, v)
+                s.close()
+
     def test_changes(self) -> None:
         plan = quire.Plan("f32", n_q_heads=8, n_kv_heads=2, d_k=64)
         self.every_moment(lambda pool, s: s.trim(10), 10)
