@@ -378,7 +378,7 @@ class Sequence(Handle):
         return rows
 
     def mlx(self, side: str, layer: int = 0, first: int = 0, count: Optional[int] = None, *, scale_dtype: str = "f16") -> MlxRows:
-        """The same rows as MLX's packed arrays, without encoding them again. Affine codecs only."""
+        """The same rows as MLX's packed arrays, without encoding them again. Affine and tv codecs only."""
         first, count = self._span(first, count)
         heads, d = self._row_shape(side, layer)
         rows = empty_mlx(self.codec(side, layer), count, heads, d, scale_dtype)

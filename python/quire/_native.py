@@ -7,6 +7,7 @@ import ctypes
 import operator
 import os
 import struct
+import sys
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_size_t, c_uint32, c_uint64,
                     c_void_p)
 from pathlib import Path
@@ -251,26 +252,31 @@ def _places() -> List[Path]:
     return [here / "lib", here.parent.parent / "build" / "release" / "lib"]
 
 
+def file_name(library: str) -> str:
+    """What the file of a shared library of Quire is called on this system."""
+    return f"lib{library}.0.2.dylib" if sys.platform == "darwin" else f"lib{library}.so.0.2"
+
+
 def folder() -> Path:
-    """The folder of libquire.so."""
+    """The folder of libquire."""
     places = _places()
     for place in places:
-        if (place / "libquire.so.0.2").exists():
+        if (place / file_name("quire")).exists():
             return place
-    raise ImportError("libquire.so.0.2 was not found in: " + ", ".join(str(p) for p in places) +
+    raise ImportError(f"{file_name('quire')} was not found in: " + ", ".join(str(p) for p in places) +
                       "; set QUIRE_LIBRARY to the folder that contains it")
 
 
 def load(name: str, prototypes: Dict[str, Tuple[Any, List[Any]]]) -> ctypes.CDLL:
-    """Opens a library in the folder of libquire and declares its functions."""
-    library = ctypes.CDLL(str(folder() / name))
+    """Opens a library in the folder of libquire and declares its functions. name: without lib and what follows."""
+    library = ctypes.CDLL(str(folder() / file_name(name)))
     for function, (result, arguments) in prototypes.items():
         declared = getattr(library, function)
         declared.restype, declared.argtypes = result, arguments
     return library
 
 
-lib = load("libquire.so.0.2", _PROTOTYPES)
+lib = load("quire", _PROTOTYPES)
 
 
 def status_name(status: int) -> str:

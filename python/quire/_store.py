@@ -111,6 +111,6 @@ _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
 def lib() -> ctypes.CDLL:
     """Opens the library when a store is first used, because everything else works without OpenSSL."""
     try:
-        return n.load("libquire_store.so.0.2", _PROTOTYPES)
+        return n.load("quire_store", _PROTOTYPES)
     except OSError as error:
         raise ImportError(f"the store is not part of this build, or a library that it needs is missing: {error}") from error

@@ -12,7 +12,8 @@ import numpy as np
 from . import _native as n
 from ._handle import Handle
 from .profile import Profile
-from .rows import AnyRows, Array, MLX_FLAG, MlxRows, NativeRows, codec_info, describe, empty_mlx, form_of, numpy_dtype, plain, side_of
+from .rows import (AnyRows, Array, MLX_FLAG, MLX_VLM_FLAG, MlxRows, NativeRows, codec_info, describe, empty_mlx, form_of, numpy_dtype, plain,
+                   side_of)
 
 _FLOAT, _ROTATED, _CALIBRATED, _GGML = 1, 2, 4, 16  # QUIRE_CODEC_...
 
@@ -28,6 +29,7 @@ class Codec:
     is_calibrated: bool  #: needs a profile; K only
     is_mlx: bool  #: rows convert to MLX's packed arrays without being encoded again
     is_ggml: bool  #: rows are ggml's blocks
+    is_mlx_vlm: bool = False  #: rows convert to mlx-vlm's TurboQuant state without being encoded again
 
 
 def codecs() -> List[Codec]:
@@ -35,7 +37,7 @@ def codecs() -> List[Codec]:
     found = (n.lib.quire_codec_at(i).contents for i in range(n.lib.quire_codec_count()))
     return [
         Codec(n.text(c.name), n.text(c.summary), c.bits, c.group, bool(c.flags & _FLOAT), bool(c.flags & _ROTATED),
-              bool(c.flags & _CALIBRATED), bool(c.flags & MLX_FLAG), bool(c.flags & _GGML)) for c in found
+              bool(c.flags & _CALIBRATED), bool(c.flags & MLX_FLAG), bool(c.flags & _GGML), bool(c.flags & MLX_VLM_FLAG)) for c in found
     ]
 
 
@@ -119,7 +121,7 @@ class Format(Handle):
         return values.reshape(rows.shape)
 
     def encode_mlx(self, rows: Array, *, dtype: Optional[str] = None, scale_dtype: str = "f16") -> MlxRows:
-        """Encodes (..., d) values to the arrays that mx.quantize gives, (..., words) and (..., groups). Affine codecs only.
+        """Encodes (..., d) values to the arrays that mx.quantize gives, (..., words) and (..., groups). Affine and tv codecs only.
 
         Scales are stored as f16. With scale_dtype="f32" they are the same values, converted to f32.
         """
@@ -127,7 +129,8 @@ class Format(Handle):
         form_of(flat, dtype, "rows")
         made = empty_mlx(self.codec, len(flat), 1, self.d, scale_dtype)
         self._through(flat, made, len(flat), dtype, None)
-        words, scales, biases = (x.reshape(*rows.shape[:-1], x.shape[-1]) for x in (made.words, made.scales, made.biases))
+        words, scales = (x.reshape(*rows.shape[:-1], x.shape[-1]) for x in (made.words, made.scales))
+        biases = None if made.biases is None else made.biases.reshape(scales.shape)
         return MlxRows(self.codec, words, scales, biases, scale_dtype)
 
 

@@ -54,7 +54,7 @@ class Plan(Handle):
     one number per layer), or a list of layers. A plan never changes, and threads can share it.
     """
 
-    def __init__(self, policy: str = "k8v4", *, n_layers: int = 1, n_q_heads: int = 0, n_kv_heads: int = 0, d_k: int = 0,
+    def __init__(self, policy: str = "safe", *, n_layers: int = 1, n_q_heads: int = 0, n_kv_heads: int = 0, d_k: int = 0,
                  d_v: Optional[int] = None, windows: Optional[Seq[int]] = None, v_in_k: bool = False,
                  layers: Optional[Seq[Layer]] = None, profile: Optional[Profile] = None) -> None:
         wanted = n.c_text(policy, "policy")

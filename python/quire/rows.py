@@ -18,7 +18,7 @@ from . import _native as n
 from .errors import QuireError
 
 Array = npt.NDArray[Any]
-MLX_FLAG = 8  # QUIRE_CODEC_MLX
+MLX_FLAG, MLX_VLM_FLAG = 8, 32  # QUIRE_CODEC_MLX, QUIRE_CODEC_MLX_VLM
 
 _FORMS: Dict[str, Tuple[int, "np.dtype[Any]"]] = {
     "f32": (n.F32, np.dtype(np.float32)),
@@ -39,13 +39,14 @@ class NativeRows:
 class MlxRows:
     """Rows as mx.quantize gives them: uint32 words (token, head, word), scales and biases (token, head, group).
 
-    scale_dtype is "f32", "f16" or "bf16" (uint16 arrays).
+    scale_dtype is "f32", "f16" or "bf16" (uint16 arrays). Rows of a tv codec are a state of mlx-vlm's TurboQuant: words are its
+    indices, scales (token, head, 1) its norms, which are f16, and biases is None.
     """
 
     codec: str
     words: Array
     scales: Array
-    biases: Array
+    biases: Any = None  #: an array, or None for tv codecs
     scale_dtype: str = "f16"
 
 
@@ -168,19 +169,25 @@ def describe(rows: AnyRows, n_tokens: int, n_heads: int, d: int, dtype: Optional
     out = n.Rows()
     kept: Tuple[Any, ...] = ()
     if isinstance(rows, MlxRows):
-        codec, scale_dtype = rows.codec, rows.scale_dtype
-        data, scales, biases = (plain(x, f"{what}.{name}") for x, name in zip((rows.words, rows.scales, rows.biases), ("words", "scales", "biases")))
-        bits, group = mlx_shape(codec)
+        codec, scale_dtype, biases = rows.codec, rows.scale_dtype, rows.biases
+        data, scales = plain(rows.words, f"{what}.words"), plain(rows.scales, f"{what}.scales")
+        bits, n_groups, has_biases = mlx_shape(codec, d)
         _check_dtype(data, np.uint32, f"{what}.words")
         token, head = strides_of(data, (n_tokens, n_heads, -(-d * bits // 32)), f"{what}.words")
         out.scale_form = form_of(scales, scale_dtype, f"{what}.scales")
-        form_of(biases, scale_dtype, f"{what}.biases")
-        n_groups = -(-d // group)
         scale = strides_of(scales, (n_tokens, n_heads, n_groups), f"{what}.scales")
-        if strides_of(biases, (n_tokens, n_heads, n_groups), f"{what}.biases") != scale:
-            raise ValueError(f"{what}: scales and biases must have the same strides")
         out.form, out.codec = n.MLX, n.c_text(codec, f"{what}.codec")
-        out.scales, out.biases = address(scales, f"{what}.scales", writes), address(biases, f"{what}.biases", writes)
+        out.scales = address(scales, f"{what}.scales", writes)
+        if has_biases:
+            if biases is None:
+                raise ValueError(f"{what}.biases is None, but {codec} has biases")
+            biases = plain(biases, f"{what}.biases")
+            form_of(biases, scale_dtype, f"{what}.biases")
+            if strides_of(biases, (n_tokens, n_heads, n_groups), f"{what}.biases") != scale:
+                raise ValueError(f"{what}: scales and biases must have the same strides")
+            out.biases = address(biases, f"{what}.biases", writes)
+        elif biases is not None:
+            raise ValueError(f"{what}.biases must be None: {codec} has none")
         out.scale_token_stride, out.scale_head_stride = scale
         kept = scales, biases
     elif isinstance(rows, NativeRows):
@@ -218,19 +225,20 @@ def codec_group(codec: str) -> int:
     return int(codec_info(codec).group)
 
 
-def mlx_shape(codec: str) -> Tuple[int, int]:
-    """Bits per code and values per group of a codec that MLX also has."""
-    if not codec_info(codec).flags & MLX_FLAG:
+def mlx_shape(codec: str, d: int) -> Tuple[int, int, bool]:
+    """Of a codec that MLX or mlx-vlm also has: bits per code, groups per row, and whether there are biases."""
+    flags = codec_info(codec).flags
+    if not flags & (MLX_FLAG | MLX_VLM_FLAG):
         raise QuireError("EUNSUPPORTED", f"{codec} cannot be expressed in MLX's arrays; use an affine codec such as a8g64")
-    return codec_bits(codec), codec_group(codec)
+    return codec_bits(codec), -(-d // (codec_group(codec) or d)), bool(flags & MLX_FLAG)
 
 
 def empty_mlx(codec: str, tokens: int, heads: int, d: int, scale_dtype: str) -> MlxRows:
     """New arrays for such rows, to write to."""
-    bits, group = mlx_shape(codec)
-    kind, groups = numpy_dtype(scale_dtype), -(-d // group)
+    bits, groups, has_biases = mlx_shape(codec, d)
+    kind = numpy_dtype(scale_dtype)
     return MlxRows(codec, np.empty((tokens, heads, -(-d * bits // 32)), np.uint32), np.empty((tokens, heads, groups), kind),
-                   np.empty((tokens, heads, groups), kind), scale_dtype)
+                   np.empty((tokens, heads, groups), kind) if has_biases else None, scale_dtype)
 
 
 def codec_info(codec: str) -> n.CodecInfo:

@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import mlx_lm.models.cache as _mlx_cache
 
-from ._hook import install, installed, uninstall
-from ._pools import Pools, default_pools
-from ._rows import Keys, Values
-from .cache import BatchQuireKVCache, QuireKVCache, Settings
+from .._mlx.cache import Settings
+from .._mlx.hook import install, installed, uninstall
+from .._mlx.pools import Pools, default_pools
+from .._mlx.rows import Keys, Values
+from .cache import BatchQuireKVCache, QuireKVCache
 from .convert import from_mlx, to_mlx
 from .make import make_cache
 from .prefixes import Prefixes
+from .recover import recover
 
 __all__ = [
     "BatchQuireKVCache", "Keys", "Pools", "Prefixes", "QuireKVCache", "Settings", "Values", "default_pools", "from_mlx", "install", "installed",
-    "make_cache", "to_mlx", "uninstall",
+    "make_cache", "recover", "to_mlx", "uninstall",
 ]
 
 # load_prompt_cache finds the class of a cache by its name in that module.

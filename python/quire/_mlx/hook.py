@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The only change to MLX: a replacement of mx.fast.scaled_dot_product_attention, which every model of mlx-lm calls."""
+"""The only change to MLX: a replacement of mx.fast.scaled_dot_product_attention, which every model of mlx-lm and mlx-vlm calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional
 
 import mlx.core as mx
 
-from ._rows import Keys
+from .rows import Keys
 
 _original: Optional[Callable[..., mx.array]] = None
 
