@@ -68,7 +68,7 @@ class Prompt(n.Sized):
 _OUT, _P, _U32, _S, _PROMPT = POINTER(c_void_p), c_void_p, c_uint32, c_int, POINTER(Prompt)
 POINTERS = POINTER(c_void_p)
 
-USAGE_FN = CFUNCTYPE(c_int, c_void_p, POINTER(Usage))
+USAGE_FN = CFUNCTYPE(c_int, c_size_t, c_size_t)
 
 _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_store_open": (_S, [_OUT, POINTER(Options)]),

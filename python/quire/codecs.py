@@ -12,7 +12,8 @@ import numpy as np
 from . import _native as n
 from ._handle import Handle
 from .profile import Profile
-from .rows import AnyRows, Array, MLX_FLAG, MLX_VLM_FLAG, MlxRows, NativeRows, codec_info, describe, empty_mlx, form_of, numpy_dtype, side_of
+from .rows import (AnyRows, Array, MLX_FLAG, MLX_VLM_FLAG, MlxRows, NativeRows, codec_info, describe, empty_mlx, form_of, numpy_dtype, plain,
+                   side_of)
 
 _FLOAT, _ROTATED, _CALIBRATED, _GGML = 1, 2, 4, 16  # QUIRE_CODEC_...
 
@@ -42,7 +43,7 @@ def codecs() -> List[Codec]:
 
 def bits(codec: str, d: int) -> float:
     """Bits per value of a row of d values in a tile, including scales, biases and padding."""
-    value = float(n.lib.quire_codec_bits(codec.encode(), n.u32(d, "d")))
+    value = float(n.lib.quire_codec_bits(n.c_text(codec, "codec"), n.u32(d, "d")))
     if not value:
         raise ValueError(f"there is no codec {codec!r} for rows of {d} values")
     return value
@@ -54,22 +55,23 @@ class Format(Handle):
     def __init__(self, codec: str, d: int, side: str = "k", *, profile: Optional[Profile] = None, layer: int = 0,
                  head: int = 0) -> None:
         codec_info(codec)  # raises if it is unknown
-        out = ctypes.c_void_p()
-        options = n.FormatOptions(side=side_of(side), d=n.u32(d, "d"), layer=n.u32(layer, "layer"))
+        name, self.d = n.c_text(codec, "codec"), n.u32(d, "d")
+        options = n.FormatOptions(side=side_of(side), d=self.d, layer=n.u32(layer, "layer"))
+        self.codec, self.side, self.head = codec, side, n.u32(head, "head")
+        self.row_bytes = int(n.lib.quire_codec_row_bytes(name, self.d))
+        invalid = f"codec {codec} needs a profile" if profile is None else "layer: the profile has no such layer, or it is not finished"
+        super().__init__(n.lib.quire_format_destroy)
         if profile is None:
-            n.check(n.lib.quire_format_create(ctypes.byref(out), codec.encode(), options))
-        else:
-            with profile._lock:
-                options.profile = profile._get()
-                n.check(n.lib.quire_format_create(ctypes.byref(out), codec.encode(), options))
-        super().__init__(out.value, n.lib.quire_format_destroy)
-        self.codec, self.d, self.side, self.head = codec, d, side, n.u32(head, "head")
-        self.row_bytes = int(n.lib.quire_codec_row_bytes(codec.encode(), d))
+            self._open(n.lib.quire_format_create, name, options, invalid=invalid)
+            return
+        with profile._lock:
+            options.profile = profile._get()
+            self._open(n.lib.quire_format_create, name, options, invalid=invalid)
 
     def _through(self, source: AnyRows, target: AnyRows, count: int, dtype: Optional[str], out_dtype: Optional[str]) -> None:
         """Converts rows from one form to another through a tile, 64 rows at a time."""
-        rows, _ = describe(source, count, 1, self.d, dtype, "rows")
-        to, _ = describe(target, count, 1, self.d, out_dtype, "out", writes=True)
+        rows, kept = describe(source, count, 1, self.d, dtype, "rows")
+        to, to_kept = describe(target, count, 1, self.d, out_dtype, "out", writes=True)
         with self._lock:
             pointer = self._get()
             size = n.lib.quire_tile_bytes(pointer)
@@ -78,18 +80,19 @@ class Format(Handle):
             for first in range(0, count, n.PAGE_TOKENS):
                 ctypes.memset(tile, 0, size)
                 some = min(n.PAGE_TOKENS, count - first)
-                n.check(n.lib.quire_tile_encode(pointer, self.head, tile, 0, some, rows, None))
+                n.check(n.lib.quire_tile_encode(pointer, self.head, tile, 0, some, rows, None), invalid=f"head: there is no head {self.head}")
                 n.check(n.lib.quire_tile_decode(pointer, self.head, tile, 0, some, to))
                 for block in (rows, to):
                     block.data += some * block.token_stride
                     for part in ("scales", "biases"):
                         if getattr(block, part):
                             setattr(block, part, getattr(block, part) + some * block.scale_token_stride)
+        del kept, to_kept  # not before the library has used them
 
     def _flat(self, rows: Array) -> Array:
-        if not isinstance(rows, np.ndarray) or not rows.ndim or rows.shape[-1] != self.d:
+        if not isinstance(rows, np.ndarray) or not (values := plain(rows, "rows")).ndim or values.shape[-1] != self.d:
             raise ValueError(f"rows must be an array of shape (..., {self.d})")
-        return np.ascontiguousarray(rows).reshape(-1, 1, self.d)
+        return np.ascontiguousarray(values).reshape(-1, 1, self.d)
 
     def encode(self, rows: Array, *, dtype: Optional[str] = None) -> Array:
         """Encodes (..., d) values to (..., row_bytes) uint8 (docs/formats/rows.md, NATIVE)."""
@@ -101,7 +104,8 @@ class Format(Handle):
 
     def decode(self, codes: Array, *, dtype: str = "f32") -> Array:
         """Decodes (..., row_bytes) uint8 to (..., d) values; bf16 values are uint16."""
-        if not isinstance(codes, np.ndarray) or codes.dtype != np.uint8 or not codes.ndim or codes.shape[-1] != self.row_bytes:
+        codes = plain(codes, "codes")
+        if codes.dtype != np.uint8 or not codes.ndim or codes.shape[-1] != self.row_bytes:
             raise ValueError(f"codes must be a uint8 array of shape (..., {self.row_bytes})")
         flat = np.ascontiguousarray(codes).reshape(-1, 1, self.row_bytes)
         values: Array = np.empty((len(flat), 1, self.d), numpy_dtype(dtype))

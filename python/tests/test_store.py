@@ -234,9 +234,9 @@ class Store(StoreTest):
 
         with self.open() as store, one_layer() as pool:
             space, s = store.namespace(IDENTITY, pool.plan), pool.sequence()
-            loads = [space.begin_load(TOKENS, s)]
             library.quire_load_end = slow
             try:
+                loads = [space.begin_load(TOKENS, s)]
                 worker = threading.Thread(target=loads.clear)
                 worker.start()
                 begun.wait()
