@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+/* sidecar: what happens to each request: passed on, or restored, watched and saved. */
+#ifndef QUIRE_TOOLS_SERVE_SIDECAR_H
+#define QUIRE_TOOLS_SERVE_SIDECAR_H
+
+#include "serve/engine.h"
+#include "serve/front.h"
+#include "serve/prefix.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct sidecar sidecar;
+
+typedef struct sidecar_options {
+    upstream to;
+    const char *api_prefix;   /* "" or "/llama" */
+    prefix_options prefix;    /* store NULL: nothing is kept */
+    uint32_t n_slots;
+    uint32_t min_tokens;      /* prompts with fewer tokens are not saved */
+    uint32_t restore_least;   /* restored only if that saves so many tokens */
+    bool log_requests;        /* a line for each on stderr */
+} sidecar_options;
+
+typedef struct sidecar_counts {
+    uint64_t requests, watched, unwatched, passed, left, failed;
+    uint64_t prompt_tokens, warm_tokens, restored_tokens, computed_tokens;
+    uint64_t restores, restores_short, saves, saves_refused, saved_tokens, miscounted;
+} sidecar_counts;
+
+sidecar *sidecar_create(const sidecar_options *options);
+void sidecar_destroy(sidecar *s);
+/* The engine's state has changed (engine_options.changed). */
+void sidecar_engine_changed(void *ctx, engine_state state, uint32_t generation, const char *why);
+/* Answers a request (front_options.handle). */
+void sidecar_handle(void *ctx, front_request *request);
+void sidecar_count(sidecar *s, sidecar_counts *out);
+
+#endif
