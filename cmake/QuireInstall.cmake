@@ -45,9 +45,11 @@ endif()
 # --- tools --------------------------------------------------------------------------------------------
 if(TARGET quire_tool)
   install(TARGETS quire_tool RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT tools)
-  install(DIRECTORY "${PROJECT_BINARY_DIR}/share/man/man1" DESTINATION "${CMAKE_INSTALL_MANDIR}" COMPONENT tools)
-  install(FILES "${PROJECT_BINARY_DIR}/share/bash-completion/completions/quire"
-          DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" COMPONENT tools)
+  if(TARGET quire_manuals)
+    install(DIRECTORY "${PROJECT_BINARY_DIR}/share/man/man1" DESTINATION "${CMAKE_INSTALL_MANDIR}" COMPONENT tools)
+    install(FILES "${PROJECT_BINARY_DIR}/share/bash-completion/completions/quire"
+            DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" COMPONENT tools)
+  endif()
   install(FILES eval/text/calibrate.txt eval/text/README.md DESTINATION "${CMAKE_INSTALL_DATADIR}/quire/eval/text" COMPONENT tools)
 endif()
 

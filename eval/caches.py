@@ -49,7 +49,7 @@ LARGE = ["stock q8_0", "stock q5_1", "stock q4_0", "k8v4", "a4g64", "r8", "r6/r4
 # The others, over less: every type of llama.cpp, every format of MLX that head size 64 has, what else Quire can be.
 MORE = ["stock q5_0", "stock q4_1", "stock iq4_nl", "stock q8_0/q4_0",
         "a8g32", "a6g64", "a6g32", "a5g64", "a5g32", "a4g32", "a3g64", "a3g32", "a2g64", "a2g32",
-        "h:a4g64", "h:a4g32", "q4_0", "tq4", "tq3",
+        "h:a4g64", "h:a4g32", "q4_0", "tq4", "tq3", "tq2", "tv4", "tv3", "tv2", "tv3/tv4",
         "r6", "r5", "r4/r3", "r3", "r3/r2", "a2g64/r2", "r2", "c:r6/r6", "c:r5/r3", "c:r2/r2"]
 # Window layers coded as stock codes them, where Quire keeps f16 unless told.
 WINDOWED = [*(f"{c},window={c}" for c in ("h:a8g128", "r8", "r6/r4", "r5/r3", "r4", "c:r8/r8", "c:r5/r4", "c:r4/r3")),

@@ -39,7 +39,7 @@ static const tool_command command = {
     .usage = "[--json] [--presets | NAME...]",
     .about =
         "Lists all codecs, or the ones you name. For each it prints the bits per value at head sizes 64, 128 and 256\n"
-        "(codes, scales, biases and padding), the sides it can encode, and the program (MLX or ggml) whose rows it\n"
+        "(codes, scales, biases and padding), the sides it can encode, and the program (MLX, ggml or mlx-vlm) whose rows it\n"
         "exchanges without encoding them again.",
     .examples = "  quire codecs\n"
                 "  quire codecs r4 r5 tq4\n"
@@ -56,6 +56,7 @@ static bool is_k_only(const quire_codec_info *info)
 
 static const char *partner(const quire_codec_info *info)
 {
+    if (info->flags & QUIRE_CODEC_MLX_VLM) return "mlx-vlm";
     return info->flags & QUIRE_CODEC_MLX ? "MLX" : info->flags & QUIRE_CODEC_GGML ? "ggml" : NULL;
 }
 

@@ -9,6 +9,7 @@
 #include "llama/beside_gpu.h"
 #include "llama/host_arguments.h"
 #include "llama/host_program.h"
+#include "llama/host_settings.h"
 #include "llama/profile.h"
 #include "llama/recommend.h"
 
@@ -55,7 +56,8 @@ static const tool_option options[] = {
     {"--kv", "POLICY",
      "how the cache is kept: a preset (safe, balanced, small), codecs for K and V, as in r8/r4; fit,\n"
      "which takes what quire plan recommends; or declared, which keeps the types of -ctk and -ctv and\n"
-     "their bytes (default: QUIRE_KV of the environment, or safe)",
+     "their bytes (default: QUIRE_KV of the environment, kv of the file that QUIRE_CONFIG names, or\n"
+     "safe)",
      TOOL_WORD(run, policy)},
     {"--profile", "FILE",
      "the profile of the model, for presets and c: codecs\n"
@@ -308,12 +310,13 @@ static void set(const run *r, const char *name, const char *value)
 /* A backend that was to be loaded is loaded too, by the device. */
 static void set_environment(const run *r)
 {
-    const char *other = getenv("GGML_BACKEND_PATH");
-    if (other && *other && !strstr(other, "libggml-quire") && !getenv("QUIRE_CHAIN"))
-        set(r, "QUIRE_CHAIN", other);
+    const char *chain = host_setting_chain();
+    if (chain && !getenv("QUIRE_CHAIN")) set(r, "QUIRE_CHAIN", chain);
     set(r, "GGML_BACKEND_PATH", r->device);
     if (!keeps_types(r)) set(r, "QUIRE_KV", r->policy);
     if (keeps_types(r) && !r->env) unsetenv("QUIRE_KV");
+    if (keeps_types(r) && host_setting("QUIRE_KV", "kv"))
+        set(r, "QUIRE_KV", ""); /* stands against the file's */
     if (r->profile_path) set(r, "QUIRE_PROFILE", r->profile_path);
 }
 
@@ -483,9 +486,8 @@ int cmd_run(int argc, char **argv)
     int code = tool_parse(&command, argc, argv, &r);
     if (code >= 0) return code;
     if (r.argc < 1) return tool_usage("run", "it needs a program; quire run --help explains it");
-    const char *kv = getenv("QUIRE_KV"), *profile = getenv("QUIRE_PROFILE");
-    if (!r.policy && kv && *kv) r.policy = kv;
-    if (!r.profile_path && profile && *profile) r.profile_path = profile;
+    if (!r.policy) r.policy = host_setting("QUIRE_KV", "kv");
+    if (!r.profile_path) r.profile_path = host_setting("QUIRE_PROFILE", "profile");
     code = prepare(&r);
     if (code == TOOL_OK) tell(&r);
     if (code == TOOL_OK && !place_layers(&r)) code = tool_failed("run", "out of memory");

@@ -9,15 +9,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* QUIRE_WITH_DEVICE: what works with the device for llama.cpp, which is for Linux. */
 static const tool_entry commands[] = {
+#ifdef QUIRE_WITH_DEVICE
     {"run", "start a llama.cpp program with a compressed KV cache", cmd_run},
+#endif
     {"plan", "show which context lengths of a model fit into memory under which policy", cmd_plan},
+#ifdef QUIRE_WITH_DEVICE
     {"stat", "show the caches of running programs and the memory they save", cmd_stat},
+#endif
     {"cache", "show or convert prompt-cache files of mlx-lm", cmd_cache},
     {"codecs", "list the codecs and presets, with their bits per value", cmd_codecs},
     {"bench", "time attention on this machine and compare it with memory reads and ggml", cmd_bench},
+#ifdef QUIRE_WITH_DEVICE
     {"calibrate", "record a profile of a model, which lets K use one bit less", cmd_calibrate},
     {"eval", "measure with llama.cpp how much cache policies change the output of real models", cmd_eval},
+#endif
     {"rows", "measure the error of policies on recorded rows of a real model", cmd_rows},
 #ifdef QUIRE_WITH_SERVE
     {"serve", "start a llama-server that never computes the same prompt twice", cmd_serve},
@@ -32,13 +39,27 @@ static const tool_entry commands[] = {
 static const char brief[] = "attention over a KV cache kept in 2 to 8 bits per value";
 static const char examples[] =
     "  quire plan model.gguf                               what fits into memory, and what it costs\n"
+#ifdef QUIRE_WITH_DEVICE
     "  quire run -- llama-server -m model.gguf -c 32768    the same server with a smaller cache\n"
+#endif
     "  quire codecs --presets                              the presets and their codecs\n"
     "  quire bench --context 32K                           time one decode step at 32K tokens\n";
 
 static const tool_entry *find_command(const char *name)
 {
     return tool_find(commands, N_COMMANDS, name);
+}
+
+static int unknown_command(const char *command, const char *name)
+{
+#ifndef QUIRE_WITH_DEVICE
+    static const char *const of_device[] = {"run", "stat", "calibrate", "eval"};
+    for (size_t i = 0; i < sizeof of_device / sizeof of_device[0]; i++)
+        if (strcmp(of_device[i], name) == 0)
+            return tool_usage(command, "\"%s\" needs Quire's device for llama.cpp, which is for Linux only",
+                              name);
+#endif
+    return tool_usage(command, "unknown command \"%s\"; quire --help lists the commands", name);
 }
 
 /* -------------------------------------------------------------------- help */
@@ -115,8 +136,7 @@ static int help(int argc, char **argv)
         at++;
     }
     const tool_entry *c = argc > at ? find_command(argv[at]) : NULL;
-    if (argc > at && !c)
-        return tool_usage("help", "unknown command \"%s\"; quire --help lists the commands", argv[at]);
+    if (argc > at && !c) return unknown_command("help", argv[at]);
     if (c) return ask_for_help(c);
     if (tool_help_form == TOOL_MAN)
         print_man();
@@ -145,5 +165,5 @@ int main(int argc, char **argv)
         print_help(stderr);
         return TOOL_USAGE;
     }
-    return tool_usage("", "unknown command \"%s\"; quire --help lists the commands", name);
+    return unknown_command("", name);
 }

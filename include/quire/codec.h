@@ -14,7 +14,7 @@ extern "C" {
 /*
  * Codec names; the first number is the bits of a code. r2 to r8 are Quire's own: the row is rotated and has one scale.
  * a2g32 to a8g128 are MLX's affine codes: a4g64 has a scale and a bias for every 64 values. q8_0 to q4_0 and iq4_nl are
- * llama.cpp's blocks, tq2 to tq4 TurboQuant. f32, f16 and bf16 are not quantized. The prefix h:, before an a, q or iq
+ * llama.cpp's blocks, tq2 to tq4 TurboQuant, tv2 to tv6 TurboQuant as mlx-vlm keeps it (head sizes 16 to 512, powers of two). f32, f16 and bf16 are not quantized. The prefix h:, before an a, q or iq
  * name, rotates the row first. The prefix c:, before an r name, calibrates it with a profile and is for K only. A pair is
  * written K/V: c:r5/r4 keeps K in c:r5 and V in r4. docs/codecs.md lists all.
  */
@@ -25,7 +25,8 @@ enum {
     QUIRE_CODEC_ROTATED = 2,    /* the row is rotated before it is encoded */
     QUIRE_CODEC_CALIBRATED = 4, /* needs a profile; K only */
     QUIRE_CODEC_MLX = 8,        /* rows convert to MLX's packed arrays without being encoded again */
-    QUIRE_CODEC_GGML = 16       /* rows convert to ggml's blocks without being encoded again */
+    QUIRE_CODEC_GGML = 16,      /* rows convert to ggml's blocks without being encoded again */
+    QUIRE_CODEC_MLX_VLM = 32    /* rows convert to mlx-vlm's TurboQuant state without being encoded again */
 };
 
 typedef struct quire_codec_info {
@@ -43,8 +44,9 @@ typedef struct quire_codec_info {
 QUIRE_API uint32_t quire_codec_count(void);
 QUIRE_API const quire_codec_info *quire_codec_at(uint32_t index);     /* NULL past the end */
 QUIRE_API const quire_codec_info *quire_codec_find(const char *name); /* NULL if unknown */
-QUIRE_API size_t quire_codec_row_bytes(const char *name, uint32_t d); /* QUIRE_NATIVE form; 0 if unknown */
-QUIRE_API double quire_codec_bits(const char *name, uint32_t d);      /* per value, scales included */
+QUIRE_API size_t quire_codec_row_bytes(const char *name, uint32_t d); /* QUIRE_NATIVE form; 0: no such rows */
+QUIRE_API double quire_codec_bits(const char *name,
+                                  uint32_t d); /* per value, scales included; 0: no such rows */
 
 /* What the library had to change while it encoded rows. Calls add to these counts. */
 typedef struct quire_counts {
@@ -60,7 +62,8 @@ typedef struct quire_counts {
  * A block of rows in the caller's memory: n tokens x heads.
  *   F32 F16 BF16  values
  *   NATIVE        the codec's own bytes (docs/formats/rows.md); for ggml's codecs these are ggml's blocks
- *   MLX           packed words in data; scales and biases in separate arrays of type scale_form
+ *   MLX           packed words in data; scales and biases in separate arrays of type scale_form. For tv codecs these are
+ *                 mlx-vlm's indices and norms; there are no biases, and NULL will do
  * A zero stride defaults to dense [token][head] order; for any other layout set all strides.
  * codec names the codec of NATIVE and MLX rows; the call returns EMISMATCH if the layer uses another codec. With NULL
  * nothing is checked, and the caller must make sure that the codec is the right one.

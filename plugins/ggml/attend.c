@@ -34,8 +34,7 @@ static bool mask_is_usable(const struct host_tensor *mask, int64_t n_heads)
  */
 static bool is_within_reach(const struct host_tensor *t)
 {
-    const struct host_buffer *b = host_root(t)->buffer;
-    return !b || kv_of(t) || (kv_is_cache(t) && !b->context);
+    return !host_root(t)->buffer || kv_is_ours(t);
 }
 
 bool attend_can(const struct host_tensor *op)
@@ -155,7 +154,7 @@ static bool sees_refused(const struct operand *o, const struct host_tensor *mask
         for (int64_t c = 0; c < o->t->ne[1]; c++)
             if (kv_is_refused(o->kv, o->first_row + (uint64_t)s * apart + (uint64_t)c) &&
                 attend_sees(mask, s, c)) {
-                say_trouble("a request failed because it needs a restored state that was rejected");
+                bare_say_needed();
                 return true;
             }
     return false;

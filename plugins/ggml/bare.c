@@ -4,11 +4,11 @@
 #include "config.h"
 #include "device.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-static atomic_bool any_lost;  /* since the program began: before that nothing needs to be looked for */
 static atomic_bool said_lost; /* once for each state: until the next graph */
 
 void bare_say_lost(const char *name)
@@ -19,10 +19,74 @@ void bare_say_lost(const char *name)
         name);
 }
 
-static void note_lost(const struct row_shape *s)
+void bare_say_needed(void)
 {
-    atomic_store(&any_lost, true);
+    say_trouble("a request failed because it needs a restored state that was rejected");
+}
+
+static bool is_lost(const char *row)
+{
+    return !memcmp(row, lost_bytes, LOST_BYTES);
+}
+
+static void say_lost_once(const struct row_shape *s)
+{
     if (!atomic_exchange(&said_lost, true)) bare_say_lost(s->name);
+}
+
+/* --------------------------------------------------------------------- suspects */
+
+/*
+ * Tensors in host memory that a row was lost in, by the address of their first row. To look for such rows takes a read of
+ * memory for each, so only these are looked at, until all their rows have been overwritten. The host may copy rows within a
+ * tensor, which is why single rows are not listed. An address whose tensor is gone stays until another one has it.
+ */
+struct suspect {
+    struct suspect *next;
+    const char *rows;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct suspect *suspects;
+static bool all_are; /* there was no memory for the list */
+static atomic_bool any_lost;
+
+/* Where the list has it, or its end. */
+static struct suspect **find_suspect(const char *rows)
+{
+    struct suspect **at = &suspects;
+    while (*at && (*at)->rows != rows) at = &(*at)->next;
+    return at;
+}
+
+static bool is_suspect(const struct row_shape *s)
+{
+    if (!atomic_load(&any_lost)) return false;
+    pthread_mutex_lock(&lock);
+    bool is = all_are || *find_suspect(s->rows);
+    pthread_mutex_unlock(&lock);
+    return is;
+}
+
+static void suspect(const struct row_shape *s)
+{
+    pthread_mutex_lock(&lock);
+    struct suspect **at = find_suspect(s->rows);
+    if (!*at && (*at = calloc(1, sizeof **at))) (*at)->rows = s->rows;
+    if (!*at) all_are = true;
+    atomic_store(&any_lost, true);
+    pthread_mutex_unlock(&lock);
+}
+
+/* A loss after this is a new one, and is told. */
+static void acquit(const struct row_shape *s)
+{
+    pthread_mutex_lock(&lock);
+    struct suspect **at = find_suspect(s->rows), *gone = *at;
+    if (gone) *at = gone->next;
+    free(gone);
+    if (!suspects && !all_are && atomic_exchange(&any_lost, false)) atomic_store(&said_lost, false);
+    pthread_mutex_unlock(&lock);
 }
 
 /* ------------------------------------------------------------------------- set */
@@ -41,8 +105,11 @@ static void lose(const struct move *m, size_t offset)
     char bytes[LOST_BYTES];
     memset(bytes, 0xff, sizeof bytes);
     mark_put(bytes, UINT32_MAX);
-    if (host.ggml_backend_buft_is_host(m->buffer->buft)) memcpy(bytes, lost_bytes, sizeof bytes);
-    note_lost(m->shape);
+    if (host.ggml_backend_buft_is_host(m->buffer->buft)) {
+        memcpy(bytes, lost_bytes, sizeof bytes);
+        suspect(m->shape);
+    }
+    say_lost_once(m->shape);
     m->set(m->buffer, m->tensor, bytes, offset, sizeof bytes);
 }
 
@@ -110,6 +177,7 @@ void bare_set(set_function set, struct host_buffer *b, struct host_tensor *t, co
         at += bytes;
     }
     if (size > done) set(b, t, rows + done, offset + done, size - done);
+    marks_tell();
 }
 
 void bare_get(get_function get, struct host_buffer *b, const struct host_tensor *t, void *data, size_t offset,
@@ -118,12 +186,11 @@ void bare_get(get_function get, struct host_buffer *b, const struct host_tensor 
     struct row_shape s;
     char *rows = data;
     get(b, t, data, offset, size);
-    if (!atomic_load(&any_lost) || !marks_shape(t, &s) || (host_offset(t) + offset) % s.row_bytes) return;
+    if (!atomic_load(&any_lost) || !marks_shape(t, &s) || (host_offset(t) + offset) % s.row_bytes ||
+        !is_suspect(&s))
+        return;
     for (size_t at = 0; size - at >= s.row_bytes; at += s.row_bytes)
-        if (!memcmp(rows + at, lost_bytes, LOST_BYTES)) {
-            memset(rows + at, 0, s.row_bytes);
-            mark_put(rows + at, UINT32_MAX); /* nobody's */
-        }
+        if (is_lost(rows + at)) mark_put_nobody(rows + at, s.row_bytes);
 }
 
 void bare_settle(const struct row_shape *s, char *rows, uint64_t n)
@@ -132,16 +199,20 @@ void bare_settle(const struct row_shape *s, char *rows, uint64_t n)
         const struct coding *c;
         enum row_kind kind;
         run = run_of(s, rows, n, &kind, &c);
-        for (uint32_t i = 0; kind != ROW_BARE && i < run; i++) {
-            char *row = rows + i * s->row_bytes, *to = malloc(s->row_bytes);
-            if (to && kind == ROW_CODED && convert(s, c, row, 1, to)) {
-                memcpy(row, to, s->row_bytes);
+        if (kind == ROW_BARE) continue;
+        char *to = kind == ROW_CODED ? malloc(run * s->row_bytes) : NULL;
+        bool whole = to && convert(s, c, rows, run, to);
+        for (uint32_t i = 0; i < run; i++) {
+            size_t at = i * s->row_bytes;
+            if (whole || (to && convert(s, c, rows + at, 1, to + at))) {
+                memcpy(rows + at, to + at, s->row_bytes);
             } else {
-                memcpy(row, lost_bytes, LOST_BYTES);
-                note_lost(s);
+                memcpy(rows + at, lost_bytes, LOST_BYTES);
+                suspect(s);
+                say_lost_once(s);
             }
-            free(to);
         }
+        free(to);
     }
 }
 
@@ -180,21 +251,46 @@ static bool may_see(const struct host_tensor *mask, int64_t stream, int64_t cell
     return true;
 }
 
+static uint64_t rows_of(const struct host_tensor *root)
+{
+    return (uint64_t)(root->ne[1] * root->ne[2]);
+}
+
+/* The shape of the tensor that this is a view of, if it is plain memory that may hold lost rows. */
+static bool suspect_shape(const struct host_tensor *t, struct row_shape *s)
+{
+    const struct host_tensor *root = host_root(t);
+    return atomic_load(&any_lost) && root->buffer && root->data && marks_shape(t, s) && is_suspect(s) &&
+           is_bare(root);
+}
+
+static bool holds_lost(const struct row_shape *s, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (is_lost(s->rows + i * s->row_bytes)) return true;
+    return false;
+}
+
 /* A mask of NULL hides nothing. */
 static bool sees_lost(const struct host_tensor *operand, const struct host_tensor *mask,
                       struct host_graph *graph, int before)
 {
     struct row_shape s;
     const struct host_tensor *root = host_root(operand);
-    if (!root->buffer || !root->data || !marks_shape(operand, &s) || !is_bare(root)) return false;
+    if (!suspect_shape(operand, &s)) return false;
+    uint64_t all = rows_of(root);
+    if (!holds_lost(&s, all)) {
+        acquit(&s);
+        return false;
+    }
     bool by_cells = operand->nb[1] == s.row_bytes; /* as attention reads it; else any row may be meant */
-    uint64_t all = (uint64_t)(root->ne[1] * root->ne[2]), first = host_offset(operand) / s.row_bytes;
+    uint64_t first = host_offset(operand) / s.row_bytes;
     uint64_t n = by_cells ? (uint64_t)operand->ne[1] : all, streams = by_cells ? (uint64_t)operand->ne[3] : 1;
     if (!by_cells) first = 0;
     for (uint64_t stream = 0; stream < streams; stream++)
         for (uint64_t cell = 0; cell < n; cell++) {
             uint64_t row = first + stream * (operand->nb[3] / s.row_bytes) + cell;
-            if (row < all && !memcmp((const char *)root->data + row * s.row_bytes, lost_bytes, LOST_BYTES) &&
+            if (row < all && is_lost(s.rows + row * s.row_bytes) &&
                 (!by_cells || (graph ? may_see : attend_sees)(mask, (int64_t)stream, (int64_t)cell)) &&
                 !is_written(graph, before, root, row))
                 return true;
@@ -209,12 +305,11 @@ static bool node_is_lost(const struct host_tensor *op, struct host_graph *graph,
         lost = sees_lost(op->src[1], op->src[3], graph, before) ||
                sees_lost(op->src[2], op->src[3], graph, before);
     } else if (op->op != host.op.SET_ROWS && op->op != host.op.ROPE && op->op != host.op.CPY &&
-               op->op != host.op.VIEW && op->op != host.op.RESHAPE && op->op != host.op.PERMUTE &&
-               op->op != host.op.TRANSPOSE) { /* those write rows, move their positions, or do nothing */
+               !host_does_nothing(op->op)) { /* those write rows, or move their positions */
         for (int i = 0; i < HOST_MAX_SRC && !lost; i++)
             lost = op->src[i] && sees_lost(op->src[i], NULL, graph, before);
     }
-    if (lost) say_trouble("a request failed because it needs a restored state that was rejected");
+    if (lost) bare_say_needed();
     return lost;
 }
 
@@ -240,12 +335,10 @@ bool bare_note_lost(struct lost_rows *list, const struct host_tensor *op)
 {
     struct row_shape s;
     const struct host_tensor *root = host_root(op);
-    if (!atomic_load(&any_lost) || (op->op != host.op.ROPE && op->op != host.op.CPY) || !root->buffer ||
-        !root->data || !marks_shape(op, &s) || !is_bare(root))
-        return true;
-    for (uint64_t i = 0; i < (uint64_t)(root->ne[1] * root->ne[2]); i++) {
+    if ((op->op != host.op.ROPE && op->op != host.op.CPY) || !suspect_shape(op, &s)) return true;
+    for (uint64_t i = 0; i < rows_of(root); i++) {
         char *row = (char *)root->data + i * s.row_bytes;
-        if (memcmp(row, lost_bytes, LOST_BYTES)) continue;
+        if (!is_lost(row)) continue;
         char **more = realloc(list->row, (list->n + 1) * sizeof *more);
         if (!more) return false;
         list->row = more;

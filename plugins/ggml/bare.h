@@ -34,8 +34,9 @@ void bare_put_back(struct lost_rows *);                                /* and fr
 /* The same for all ops of a graph. */
 bool bare_note_graph(struct lost_rows *, struct host_graph *);
 
-/* One line about a state that cannot be taken. */
+/* One line about a state that cannot be taken, and about a request that needs it. */
 void bare_say_lost(const char *name);
+void bare_say_needed(void);
 
 /* hooks.c. Lets the two functions above stand before the memory that the host's CPU and its other devices give, and the
  * check before the graphs of its CPU backend. Again when devices may have been added. */

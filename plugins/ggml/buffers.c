@@ -52,10 +52,12 @@ static void set_tensor(struct host_buffer *b, struct host_tensor *t, const void 
                        size_t size)
 {
     struct kv *kv = ready(t);
-    if (kv)
-        state_set(kv, host_offset(t) + offset, size, data);
-    else
+    if (!kv) {
         bare_set(set_plain, b, t, data, offset, size);
+        return;
+    }
+    state_set(kv, host_offset(t) + offset, size, data);
+    marks_tell();
 }
 
 /* The host saves rows through the tensor, the views of its streams and lines within them. Any other view is the operand of

@@ -117,6 +117,18 @@ static bool load_profile(char *message, size_t size)
     return !status;
 }
 
+static bool read_length(char *message, size_t size)
+{
+    char *end, text[SHOWN + 4];
+    const char *value = config.profile_length;
+    errno = 0;
+    unsigned long long n = strtoull(value, &end, 10);
+    config.profile_tokens = (uint32_t)n;
+    if (isdigit((unsigned char)*value) && !*end && !errno && n <= UINT32_MAX) return true;
+    snprintf(message, size, "QUIRE_PROFILE_LENGTH=%s: it is not a number of tokens", shown(text, value));
+    return false;
+}
+
 /* --------------------------------------------------------------------- policy */
 
 /* The model is not known yet; this finds what is wrong with any model. */
@@ -158,6 +170,7 @@ bool config_read(char *message, size_t size)
     CONFIG_KEYS(X)
 #undef X
     if (config.profile && !load_profile(message, size)) return false;
+    if (config.profile_length && !read_length(message, size)) return false;
     if (config.kv && !check_policy(message, size)) return false;
     return true;
 }

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* Variables of the environment, or keys of the file that QUIRE_CONFIG names; the environment wins. */
 #define CONFIG_KEYS(X)                                                                          \
@@ -23,6 +24,7 @@ struct config {
     CONFIG_KEYS(X)
 #undef X
     quire_profile *loaded_profile;
+    uint32_t profile_tokens; /* profile_length; 0: not given */
 };
 
 extern struct config config;

@@ -2,6 +2,7 @@
 /* Which buffers make up a context of the host, what is learned of them, and the moment when their plan is made. */
 #include "device.h"
 #include "config.h"
+#include "marks.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -172,6 +173,8 @@ static void release(struct kv *kv)
 {
     struct kv_buffer *b = kv->owner;
     state_make_plain(kv);
+    quire_format_destroy(kv->format);
+    kv->format = NULL;
     kv->plain = true;
     kv->host->buft = &buft_host;
     for (uint32_t i = 0; i < b->n_kv; i++)
@@ -203,6 +206,7 @@ void context_make_plain(const struct host_tensor *cache, const char *op)
     *said = true;
     if (!tiles) context_release(kv);
     pthread_mutex_unlock(&contexts);
+    marks_tell();
     if (!first) return;
     if (tiles)
         say_trouble(
@@ -229,7 +233,10 @@ enum kv_place context_settle(struct kv *kv)
         if (!context->settled) mine = plan_context(context);
         pthread_mutex_unlock(&contexts);
     }
-    if (mine) plan_tell(context); /* after the lock: it may call the host */
+    if (mine) { /* after the lock: these may call the host */
+        plan_tell(context);
+        marks_tell();
+    }
     if (kv->plain) return KV_IN_HOST_MEMORY;
     return kv->owner->state == KV_SETTLED ? KV_IN_TILES : KV_NO_MEMORY;
 }

@@ -40,15 +40,9 @@ static void backend_free(struct host_backend *b)
     free(b);
 }
 
-static bool is_nothing(int op)
-{
-    return op == host.op.NONE || op == host.op.VIEW || op == host.op.RESHAPE || op == host.op.PERMUTE ||
-           op == host.op.TRANSPOSE;
-}
-
 static int run_node(struct worker *w, struct host_tensor *node)
 {
-    if (is_nothing(node->op)) return HOST_SUCCESS;
+    if (host_does_nothing(node->op)) return HOST_SUCCESS;
     if (node->op == host.op.SET_ROWS) return set_rows_run(w, node);
     if (node->op == host.op.FLASH_ATTN_EXT) {
         uint64_t begin = stat_now();
@@ -176,7 +170,7 @@ static bool supports_op(struct host_device *d, const struct host_tensor *op)
 {
     (void)d;
     context_close();
-    if (is_nothing(op->op)) return true;
+    if (host_does_nothing(op->op)) return true;
     if (op->op == host.op.SET_ROWS) return set_rows_can(op);
     if (op->op == host.op.FLASH_ATTN_EXT && attend_can(op)) return true;
     if (op->op == host.op.GET_ROWS && get_rows_can(op)) return true;

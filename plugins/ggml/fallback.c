@@ -85,16 +85,13 @@ static void recode_row(struct kv *kv, uint64_t row, const char *bytes)
     float *values = malloc(kv->row * sizeof *values);
     void *tile = NULL;
     if (values && !quire_format_create(&declared, host_codec(kv->type), &options))
-        tile = aligned_alloc(64, (quire_tile_bytes(declared) + 63) / 64 * 64);
+        tile = tile_create(declared);
     for (uint32_t h = 0; tile && h < kv->n_heads; h++) {
-        quire_rows in = {.size = sizeof(quire_rows),
-                         .form = QUIRE_NATIVE,
-                         .data = bytes + h * (kv->row_bytes / kv->n_heads)};
-        quire_rows_out out = {
-            .size = sizeof(quire_rows_out), .form = QUIRE_F32, .data = values + (size_t)h * kv->d};
-        memset(tile, 0, quire_tile_bytes(declared));
-        quire_tile_encode(declared, 0, tile, 0, 1, &in, NULL);
-        quire_tile_decode(declared, 0, tile, 0, 1, &out);
+        float *head = values + (size_t)h * kv->d;
+        /* A scale that is not finite stands for no values. */
+        if (!tile_recode(declared, tile, 0, 1, QUIRE_NATIVE, bytes + h * (kv->row_bytes / kv->n_heads), 0,
+                         QUIRE_F32, head, 0))
+            memset(head, 0, kv->d * sizeof *head);
     }
     if (tile) kv_write(kv, row, 1, values);
     free(tile);
@@ -126,7 +123,7 @@ static bool sees_refused(const struct parts *p, const struct host_tensor *op)
         const struct kv *kv = p->part[i].kv;
         for (size_t at = p->part[i].begin; kv->n_refused && at < p->part[i].end; at += kv->row_bytes)
             if (kv_is_refused(kv, at / kv->row_bytes)) {
-                say_trouble("a request failed because it needs a restored state that was rejected");
+                bare_say_needed();
                 return true;
             }
     }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* GET_ROWS: rows of the cache, or of single heads, that a model has selected, as floats. */
-#include "device.h"
+#include "bare.h"
 #include "config.h"
+#include "device.h"
 
 #include <string.h>
 
@@ -15,10 +16,9 @@ struct gather {
 
 bool get_rows_can(const struct host_tensor *op)
 {
-    const struct host_tensor *from = op->src[0], *index = op->src[1], *root = host_root(from);
-    if (!kv_of(from) && (!kv_is_cache(from) || root->buffer->context)) return false;
-    if (op->type != host.type[TYPE_F32] || op->nb[0] != sizeof(float) || index->type != host.type[TYPE_I32] ||
-        from->nb[0] != host.ggml_type_size(from->type))
+    const struct host_tensor *from = op->src[0], *index = op->src[1];
+    if (!kv_is_ours(from) || op->type != host.type[TYPE_F32] || op->nb[0] != sizeof(float) ||
+        index->type != host.type[TYPE_I32] || from->nb[0] != host.ggml_type_size(from->type))
         return false;
     context_learn_rows(from);
     return true;
@@ -36,27 +36,37 @@ static bool open_gather(struct gather *g, struct host_tensor *op, struct kv *kv)
            g->from->nb[3] % taken == 0;
 }
 
-/* The first value of the i-th row that is taken, counted over the index. -1: there is no such row. */
+/* Where the i-th row that is taken stands in the index, or another tensor has what belongs to it. */
+struct place {
+    int64_t i0, i1, i2;
+};
+
+static struct place place_of(const struct gather *g, int64_t i)
+{
+    const int64_t *n = g->index->ne;
+    return (struct place){i % n[0], i / n[0] % n[1], i / n[0] / n[1]};
+}
+
+static size_t bytes_to(struct place p, const size_t *nb)
+{
+    return (size_t)p.i0 * nb[0] + (size_t)p.i1 * nb[1] + (size_t)p.i2 * nb[2];
+}
+
+/* The first value of the i-th row that is taken. -1: there is no such row. */
 static int64_t offset_of(const struct gather *g, int64_t i)
 {
-    const struct host_tensor *index = g->index, *from = g->from;
-    int64_t i0 = i % index->ne[0], i1 = i / index->ne[0] % index->ne[1], i2 = i / index->ne[0] / index->ne[1];
+    struct place p = place_of(g, i);
     int32_t row;
-    memcpy(&row,
-           (const char *)index->data + (size_t)i0 * index->nb[0] + (size_t)i1 * index->nb[1] +
-               (size_t)i2 * index->nb[2],
-           sizeof row);
-    if (row < 0 || row >= from->ne[1]) return -1;
-    size_t offset =
-        host_offset(from) + (size_t)row * from->nb[1] + (size_t)i1 * from->nb[2] + (size_t)i2 * from->nb[3];
+    memcpy(&row, (const char *)g->index->data + bytes_to(p, g->index->nb), sizeof row);
+    if (row < 0 || row >= g->from->ne[1]) return -1;
+    p.i0 = row;
+    size_t offset = host_offset(g->from) + bytes_to(p, g->from->nb + 1);
     return offset / g->kv->row_bytes < (uint64_t)g->kv->cells * g->kv->streams ? (int64_t)offset : -1;
 }
 
 static char *result_of(const struct gather *g, int64_t i)
 {
-    const struct host_tensor *index = g->index, *op = g->op;
-    int64_t i0 = i % index->ne[0], i1 = i / index->ne[0] % index->ne[1], i2 = i / index->ne[0] / index->ne[1];
-    return (char *)op->data + (size_t)i0 * op->nb[1] + (size_t)i1 * op->nb[2] + (size_t)i2 * op->nb[3];
+    return (char *)g->op->data + bytes_to(place_of(g, i), g->op->nb + 1);
 }
 
 static int64_t n_rows(const struct gather *g)
@@ -95,7 +105,7 @@ static bool is_sound(const struct gather *g)
             return false;
         }
         if (g->kv->n_refused && kv_is_refused(g->kv, (uint64_t)offset / g->kv->row_bytes)) {
-            say_trouble("a request failed because it needs a restored state that was rejected");
+            bare_say_needed();
             return false;
         }
     }

@@ -321,6 +321,13 @@ static inline const struct host_tensor *host_root(const struct host_tensor *t)
     return t->view_src ? t->view_src : t;
 }
 
+/* Ops that only say where values lie. */
+static inline bool host_does_nothing(int op)
+{
+    return op == host.op.NONE || op == host.op.VIEW || op == host.op.RESHAPE || op == host.op.PERMUTE ||
+           op == host.op.TRANSPOSE;
+}
+
 static inline size_t host_offset(const struct host_tensor *t)
 {
     return t->view_src ? t->view_offs : 0;

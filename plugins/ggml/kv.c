@@ -110,6 +110,11 @@ struct kv *kv_of(const struct host_tensor *t)
     return kv->plain ? NULL : kv;
 }
 
+bool kv_is_ours(const struct host_tensor *t)
+{
+    return kv_of(t) || (kv_is_cache(t) && !host_root(t)->buffer->context);
+}
+
 /* ----------------------------------------------------------------------- rows */
 
 void kv_set_high(struct kv *kv, uint64_t stream, uint32_t high)
@@ -185,4 +190,23 @@ void kv_write(struct kv *kv, uint64_t row, uint32_t n, const float *values)
         quire_tile_encode(kv->format, h, tile + h * kv->tile_bytes, kv_tile_row(kv, row), n, &rows, NULL);
     }
     kv_wrote(kv, row, n);
+}
+
+void *tile_create(const quire_format *format)
+{
+    size_t bytes = quire_tile_bytes(format);
+    void *tile = aligned_alloc(64, bytes);
+    if (tile) memset(tile, 0, bytes);
+    return tile;
+}
+
+bool tile_recode(const quire_format *format, void *tile, uint32_t head, uint32_t n, quire_form from_form,
+                 const void *from, size_t from_stride, quire_form to_form, void *to, size_t to_stride)
+{
+    quire_rows in = {
+        .size = sizeof(quire_rows), .form = from_form, .data = from, .token_stride = from_stride};
+    quire_rows_out out = {
+        .size = sizeof(quire_rows_out), .form = to_form, .data = to, .token_stride = to_stride};
+    return !quire_tile_encode(format, head, tile, 0, n, &in, NULL) &&
+           !quire_tile_decode(format, head, tile, 0, n, &out);
 }

@@ -112,6 +112,8 @@ bool kv_is_root(const struct host_tensor *, quire_side *, uint32_t *layer);
 bool kv_is_cache(const struct host_tensor *);
 /* The record of a tensor of the cache, or NULL: not ours, or plain. */
 struct kv *kv_of(const struct host_tensor *);
+/* Of the cache, and not given back to the host. Without data yet (the host measures): by name alone. */
+bool kv_is_ours(const struct host_tensor *);
 
 /* ------------------------------------------------------------------------ rows */
 
@@ -162,6 +164,12 @@ void kv_decode(const struct kv *, uint64_t row, uint32_t n, quire_form, void *to
 /* The same as floats, [n][row], and back. */
 void kv_read(const struct kv *, uint64_t row, uint32_t n, float *values);
 void kv_write(struct kv *, uint64_t row, uint32_t n, const float *values);
+
+/* A tile of zeros beside the cache, for free(); NULL: no memory. */
+void *tile_create(const quire_format *);
+/* n rows through it, from one form to another. false: a scale is not finite. */
+bool tile_recode(const quire_format *, void *tile, uint32_t head, uint32_t n, quire_form from_form,
+                 const void *from, size_t from_stride, quire_form to_form, void *to, size_t to_stride);
 
 /* ----------------------------------------------------------------------- state */
 

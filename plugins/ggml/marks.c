@@ -5,13 +5,14 @@
 #include "kv.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const uint8_t mark_bytes[2] = {0x51, 0x7e};
 const char lost_bytes[LOST_BYTES] = {0x21, 0x02, 0x35, 0x01, 0x4a, 0x02, 0x17, 0x01};
 
-static bool all_zero(const char *bytes, size_t n)
+bool all_zero(const char *bytes, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (bytes[i]) return false;
@@ -32,6 +33,12 @@ void mark_put(char *row, uint32_t mark)
     for (int i = 0; i < 4; i++) row[2 + i] = (char)(mark >> 8 * i);
 }
 
+void mark_put_nobody(char *row, size_t row_bytes)
+{
+    memset(row, 0, row_bytes);
+    if (row_bytes >= MARK_BYTES) mark_put(row, UINT32_MAX);
+}
+
 static uint32_t get_mark(const char *row)
 {
     uint32_t mark = 0;
@@ -49,6 +56,7 @@ bool marks_shape(const struct host_tensor *t, struct row_shape *s)
     const struct host_tensor *root = host_root(t);
     if (!kv_is_root(root, &s->side, &s->layer)) return false;
     s->name = root->name;
+    s->rows = root->data;
     s->type = root->type;
     s->row = (uint32_t)root->ne[0];
     s->row_bytes = root->nb[1];
@@ -79,12 +87,14 @@ struct met {
     struct met *next;
     uint32_t row;
     quire_side side;
+    bool is_untold; /* the first one of its codec */
     struct coding coding;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the two lists; what is in them stays */
 static struct table *tables;
 static struct met *all_met;
+static atomic_bool any_untold;
 
 static quire_format *make_format(const struct row_shape *s, const char *codec, uint32_t d, uint32_t d_v)
 {
@@ -151,11 +161,33 @@ static const struct table *table_for(const struct row_shape *s, bool calibrated)
     return t;
 }
 
-static void tell(const char *codec)
+static bool was_met(const char *codec)
 {
     for (const struct met *m = all_met; m; m = m->next)
-        if (!strcmp(m->coding.codec, codec)) return;
-    say_info("a restored state has rows in %s, which are converted", codec);
+        if (!strcmp(m->coding.codec, codec)) return true;
+    return false;
+}
+
+/* The codec of one that nobody was told of; NULL: there is none. */
+static const char *next_untold(void)
+{
+    const char *codec = NULL;
+    pthread_mutex_lock(&lock);
+    for (struct met *m = all_met; m && !codec; m = m->next)
+        if (m->is_untold) {
+            codec = m->coding.codec;
+            m->is_untold = false;
+        }
+    if (!codec) atomic_store(&any_untold, false);
+    pthread_mutex_unlock(&lock);
+    return codec;
+}
+
+void marks_tell(void)
+{
+    const char *codec;
+    while (atomic_load(&any_untold) && (codec = next_untold()))
+        say_info("a restored state has rows in %s, which are converted", codec);
 }
 
 static const struct coding *keep(const struct row_shape *s, const char *codec, uint32_t d,
@@ -166,10 +198,10 @@ static const struct coding *keep(const struct row_shape *s, const char *codec, u
         quire_format_destroy(format);
         return NULL;
     }
-    tell(codec);
     *m = (struct met){.next = all_met,
                       .row = s->row,
                       .side = s->side,
+                      .is_untold = !was_met(codec),
                       .coding = {.mark = mark_of(format),
                                  .d = d,
                                  .n_heads = s->row / d,
@@ -177,6 +209,7 @@ static const struct coding *keep(const struct row_shape *s, const char *codec, u
                                  .codec = codec,
                                  .format = format}};
     all_met = m;
+    if (m->is_untold) atomic_store(&any_untold, true);
     return &m->coding;
 }
 
@@ -229,34 +262,14 @@ enum row_kind marks_look(const struct row_shape *s, const char *row, const struc
 
 /* ---------------------------------------------------------------------- values */
 
-static void *new_tile(const quire_format *format)
-{
-    size_t bytes = quire_tile_bytes(format);
-    void *tile = aligned_alloc(64, bytes);
-    if (tile) memset(tile, 0, bytes);
-    return tile;
-}
-
-/* n rows through a tile, from one form to another. */
-static bool recode(quire_format *format, void *tile, uint32_t head, uint32_t n, quire_form from_form,
-                   const void *from, size_t from_stride, quire_form to_form, void *to, size_t to_stride)
-{
-    quire_rows in = {
-        .size = sizeof(quire_rows), .form = from_form, .data = from, .token_stride = from_stride};
-    quire_rows_out out = {
-        .size = sizeof(quire_rows_out), .form = to_form, .data = to, .token_stride = to_stride};
-    return !quire_tile_encode(format, head, tile, 0, n, &in, NULL) &&
-           !quire_tile_decode(format, head, tile, 0, n, &out);
-}
-
 bool marks_read(const struct row_shape *s, const struct coding *c, const char *rows, uint32_t n,
                 float *values)
 {
-    void *tile = new_tile(c->format);
+    void *tile = tile_create(c->format);
     bool ok = tile;
     for (uint32_t h = 0; ok && h < c->n_heads; h++)
-        ok = recode(c->format, tile, h, n, QUIRE_NATIVE, rows + MARK_BYTES + h * c->head_bytes, s->row_bytes,
-                    QUIRE_F32, values + (size_t)h * c->d, s->row * sizeof(float));
+        ok = tile_recode(c->format, tile, h, n, QUIRE_NATIVE, rows + MARK_BYTES + h * c->head_bytes,
+                         s->row_bytes, QUIRE_F32, values + (size_t)h * c->d, s->row * sizeof(float));
     free(tile);
     return ok;
 }
@@ -271,11 +284,11 @@ static bool recode_bare(const struct row_shape *s, uint32_t n, const char *rows,
         quire_format_options options = {.size = sizeof(quire_format_options), .side = QUIRE_K, .d = d};
         quire_format *format = NULL;
         if (quire_format_create(&format, host_codec(s->type), &options)) return false;
-        void *tile = new_tile(format);
-        ok = tile && (to ? recode(format, tile, 0, n, QUIRE_F32, values + at, s->row * sizeof(float),
-                                  QUIRE_NATIVE, to + offset, s->row_bytes)
-                         : recode(format, tile, 0, n, QUIRE_NATIVE, rows + offset, s->row_bytes, QUIRE_F32,
-                                  values + at, s->row * sizeof(float)));
+        void *tile = tile_create(format);
+        ok = tile && (to ? tile_recode(format, tile, 0, n, QUIRE_F32, values + at, s->row * sizeof(float),
+                                       QUIRE_NATIVE, to + offset, s->row_bytes)
+                         : tile_recode(format, tile, 0, n, QUIRE_NATIVE, rows + offset, s->row_bytes,
+                                       QUIRE_F32, values + at, s->row * sizeof(float)));
         free(tile);
         quire_format_destroy(format);
     }

@@ -24,8 +24,9 @@ extern const char lost_bytes[LOST_BYTES];
 
 struct row_shape { /* of a K or V tensor of the host */
     const char *name;
-    int type;     /* declared */
-    uint32_t row; /* values */
+    const char *rows; /* the first one, where the host thinks it is */
+    int type;         /* declared */
+    uint32_t row;     /* values */
     size_t row_bytes;
     quire_side side;
     uint32_t layer;
@@ -37,6 +38,10 @@ bool marks_shape(const struct host_tensor *, struct row_shape *);
 uint32_t mark_of(const quire_format *);
 void mark_put(char *row, uint32_t mark);
 bool mark_is(const char *row, uint32_t mark);
+/* What is saved of a row that cannot be read: it stays so wherever it is taken. */
+void mark_put_nobody(char *row, size_t row_bytes);
+
+bool all_zero(const char *bytes, size_t n);
 
 /* A codec in which rows of a state can be, bound to the shape of their heads. */
 struct coding {
@@ -53,6 +58,8 @@ struct coding {
  */
 enum row_kind { ROW_BARE, ROW_CODED, ROW_LOST };
 enum row_kind marks_look(const struct row_shape *, const char *row, const struct coding **out);
+/* Says which codecs were met for the first time. Not under a lock: the host may do anything when it is told something. */
+void marks_tell(void);
 
 /* Up to 64 rows of one coding, or of the declared type, as floats [n][row]. false: no memory, or a scale that is not finite. */
 bool marks_read(const struct row_shape *, const struct coding *, const char *rows, uint32_t n, float *values);

@@ -185,17 +185,11 @@ static bool give_format(struct kv *kv, const char *codec)
     return true;
 }
 
-static void drop_format(struct kv *kv)
-{
-    quire_format_destroy(kv->format);
-    kv->format = NULL;
-}
-
-/* What is left without a format is not attended by us; whoever reads it needs the bytes. */
-static void release_rest(struct kv_buffer *b)
+/* What is left without a format is not attended by us; whoever reads it needs the bytes. all: the others too. */
+static void release_rest(struct kv_buffer *b, bool all)
 {
     for (uint32_t i = 0; i < b->n_kv; i++)
-        if (!b->kv[i]->format && !b->kv[i]->plain) context_release(b->kv[i]);
+        if ((all || !b->kv[i]->format) && !b->kv[i]->plain) context_release(b->kv[i]);
 }
 
 /* Without address space for the tiles all of it is plain: the bytes that the host declared are there already. */
@@ -212,17 +206,17 @@ static void lay_out(struct kv_buffer *b)
         b->page_bytes += kv->n_heads * kv->tile_bytes;
     }
     b->pages_size = (size_t)b->stream_pages * streams * b->page_bytes;
-    if (b->pages_size && !(b->pages = kv_reserve(b->pages_size))) {
+    b->pages = kv_reserve(b->pages_size);
+    if (!b->pages) {
         say_trouble(
             "could not reserve address space for %zu bytes of cache, so it is stored as without Quire; use a smaller -c",
             b->pages_size);
-        for (uint32_t i = 0; i < b->n_kv; i++) drop_format(b->kv[i]);
-        b->page_bytes = 0;
+        release_rest(b, true);
+        return;
     }
     /* Conversations do not belong into core dumps. It also marks the memory in smaps (dd), where it can be counted. */
-    if (b->pages) madvise(b->pages, b->pages_size, MADV_DONTDUMP);
-    release_rest(b);
-    if (b->page_bytes) b->state = KV_SETTLED;
+    madvise(b->pages, b->pages_size, MADV_DONTDUMP);
+    b->state = KV_SETTLED;
 }
 
 /* --------------------------------------------------------------------- report */
@@ -338,6 +332,8 @@ bool plan_context(struct kv_context *c)
         if (!give_format(kv, plan ? codec_of(plan, kv) : host_codec(kv->type)))
             say_trouble("%s: Quire cannot store %u heads of %u values; the tensor keeps its declared type",
                         kv->name, kv->n_heads, kv->d);
+    for (uint32_t i = 0; i < c->n_buffers; i++)
+        if (c->buffer[i]->state == KV_OPEN) release_rest(c->buffer[i], false);
     if (plan)
         report_policy(c, plan, add_text, &report);
     else

@@ -54,8 +54,7 @@ struct recorder *recorder_create(const quire_geometry *g)
         return NULL;
     }
     r->n_layers = g->n_layers;
-    if (r->profile && config.profile_length)
-        quire_profile_set_length(r->profile, (uint32_t)strtoul(config.profile_length, NULL, 10));
+    if (r->profile) quire_profile_set_length(r->profile, config.profile_tokens);
     for (uint32_t i = 0; i < g->n_layers; i++) {
         const quire_layer *l = &g->layers[i];
         r->layer[i] = (struct recorded){

@@ -152,10 +152,7 @@ static bool make_coder(struct coder *c, int type, int64_t d)
 /* Through a tile of one row: the bytes that come out are the declared type's own. */
 static void code_values(const struct coder *c, void *tile, const void *values, quire_form form, char *to)
 {
-    quire_rows in = {.size = sizeof(quire_rows), .form = form, .data = values};
-    quire_rows_out out = {.size = sizeof(quire_rows_out), .form = QUIRE_NATIVE, .data = to};
-    quire_tile_encode(c->format, 0, tile, 0, 1, &in, NULL);
-    quire_tile_decode(c->format, 0, tile, 0, 1, &out);
+    tile_recode(c->format, tile, 0, 1, form, values, 0, QUIRE_NATIVE, to, 0);
 }
 
 static void code_row(const struct coder coder[2], void *tile, const struct host_tensor *rows,

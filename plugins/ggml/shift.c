@@ -208,19 +208,14 @@ static int run_rope(struct worker *w, struct host_tensor *op)
 
 /* ------------------------------------------------------------------------ ops */
 
-/* Of the cache, and not given back to the host. Without data yet (the host measures): by name alone. */
-static bool is_ours(const struct host_tensor *t)
-{
-    return kv_of(t) || (kv_is_cache(t) && !host_root(t)->buffer->context);
-}
-
 bool shift_can(const struct host_tensor *op)
 {
-    if (op->op == host.op.ROPE) return op->view_src && is_ours(op) && op->src[1]->type == host.type[TYPE_I32];
+    if (op->op == host.op.ROPE)
+        return op->view_src && kv_is_ours(op) && op->src[1]->type == host.type[TYPE_I32];
     const struct host_tensor *from = op->src[0];
     int f32 = host.type[TYPE_F32];
-    if (!same_shape(from, op) || is_ours(from) == is_ours(op)) return false;
-    const struct host_tensor *floats = is_ours(from) ? op : from, *view = is_ours(from) ? from : op;
+    if (!same_shape(from, op) || kv_is_ours(from) == kv_is_ours(op)) return false;
+    const struct host_tensor *floats = kv_is_ours(from) ? op : from, *view = kv_is_ours(from) ? from : op;
     return floats->type == f32 && floats->nb[0] == sizeof(float) &&
            view->nb[0] == host.ggml_type_size(view->type);
 }

@@ -16,28 +16,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool all_zero(const char *bytes, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (bytes[i]) return false;
-    return true;
-}
-
 static struct row_shape shape_of(const struct kv *kv)
 {
     return (struct row_shape){.name = kv->name,
+                              .rows = kv->declared,
                               .type = kv->type,
                               .row = kv->row,
                               .row_bytes = kv->row_bytes,
                               .side = kv->side,
                               .layer = kv->layer};
-}
-
-/* A row that was refused stays refused wherever it is taken: its mark is nobody's. */
-static void put_refused(const struct kv *kv, char *row)
-{
-    memset(row, 0, kv->row_bytes);
-    if (kv->row_bytes >= MARK_BYTES) mark_put(row, UINT32_MAX);
 }
 
 /* ------------------------------------------------------------------ whole rows */
@@ -54,7 +41,7 @@ static void get_rows(const struct kv *kv, uint64_t row, uint32_t n, char *bytes)
     for (uint32_t i = 0; i < n; i++) {
         char *one = bytes + i * kv->row_bytes;
         if (kv_is_refused(kv, row + i)) {
-            put_refused(kv, one);
+            mark_put_nobody(one, kv->row_bytes);
         } else if (kv->marked) {
             size_t used = MARK_BYTES + kv->n_heads * kv->head_bytes;
             mark_put(one, kv->mark);
@@ -300,22 +287,14 @@ static bool get_values(const struct kv *kv, uint64_t row, uint32_t n, char *byte
     }
     for (uint32_t h = 0; h < kv->n_heads; h++) {
         const char *from = kv_tile(kv, row) + h * kv->tile_bytes;
-        quire_rows_out out = {.size = sizeof(quire_rows_out),
-                              .form = QUIRE_NATIVE,
-                              .data = bytes + h * head_bytes,
-                              .token_stride = kv->row_bytes};
         float values[CELLS * 1024];
         quire_rows_out decoded = {.size = sizeof(quire_rows_out),
                                   .form = QUIRE_F32,
                                   .data = values,
                                   .token_stride = kv->d * sizeof(float)};
-        quire_rows rows = {.size = sizeof(quire_rows),
-                           .form = QUIRE_F32,
-                           .data = values,
-                           .token_stride = kv->d * sizeof(float)};
         if (quire_tile_decode(kv->format, h, from, kv_tile_row(kv, row), n, &decoded) ||
-            quire_tile_encode(declared, 0, tile, 0, n, &rows, NULL) ||
-            quire_tile_decode(declared, 0, tile, 0, n, &out))
+            !tile_recode(declared, tile, 0, n, QUIRE_F32, values, kv->d * sizeof(float), QUIRE_NATIVE,
+                         bytes + h * head_bytes, kv->row_bytes))
             return false;
     }
     return true;
@@ -334,9 +313,7 @@ void state_get_values(struct kv *kv, size_t offset, size_t size, char *bytes)
     }
     char *rows = malloc(kv->row_bytes * CELLS);
     if (rows && !quire_format_create(&declared, host_codec(kv->type), &options)) {
-        size_t tile_bytes = quire_tile_bytes(declared);
-        void *tile = aligned_alloc(64, tile_bytes);
-        if (tile) memset(tile, 0, tile_bytes);
+        void *tile = tile_create(declared);
         for (uint32_t n; tile && first < end; first += n) {
             n = kv_run(kv, first, end - first);
             if (kv_is_unwritten(kv, first) || !get_values(kv, first, n, rows, declared, tile)) continue;

@@ -36,7 +36,8 @@ def isa() -> str:
 
 def use_isa(name: Optional[str]) -> None:
     """Selects an instruction set, for tests and benchmarks; call it while nothing else computes. None: the default again."""
-    _native.check(_native.lib.quire_isa_use(None if name is None else name.encode()))
+    _native.check(_native.lib.quire_isa_use(None if name is None else _native.c_text(name, "name")),
+                  invalid=f"name: {name!r} is not an instruction set of this machine")
 
 
 __all__ = [

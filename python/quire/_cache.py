@@ -6,40 +6,25 @@ from __future__ import annotations
 
 import ctypes
 import io
-import weakref
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+import threading
 from types import TracebackType
-from typing import Any, BinaryIO, ContextManager, Iterable, Iterator, List, Optional, Sequence as Seq, Tuple, Type, Union
+from typing import Any, BinaryIO, Callable, Iterable, List, Optional, Sequence as Seq, Tuple, Type, Union
 
 import numpy as np
 
 from . import _native as n
-from ._handle import Handle, Shared
-from ._shapes import Layer, Ring
+from ._handle import EndsWithBlock, Family, Handle, Shared, drain, find, holding, members
+from ._shapes import Layer, PoolStats, Ring
 from ._stream import Reader, Writer
 from ._workspace import Workspace
 from .attend import AnyMask, job_of, mask_of, n_queries_of, per_sequence, place, settings
 from .errors import QuireError
-from .plan import Plan
-from .rows import AnyRows, Array, MlxRows, NativeRows, describe, empty_mlx, numpy_dtype, side_of, whole
+from .plan import Plan, check_plan
+from .rows import AnyRows, Array, MlxRows, NativeRows, describe, empty_mlx, numpy_dtype, per_layer, plain, side_of, whole
 from .threads import Threads
 
 _NEW = 1  # QUIRE_CONVERT_NEW
 _MASK = ctypes.sizeof(n.Mask)
-
-
-@dataclass(frozen=True)
-class PoolStats:
-    budget_bytes: int
-    used_bytes: int  #: pages in use, and pages reserved for a running conversion
-    resident_bytes: int  #: pages in use and free pages kept for reuse
-    peak_bytes: int  #: largest resident_bytes so far
-    n_pages: int
-    n_copies: int  #: pages copied because a fork wrote to them
-    nan: int  #: values that were NaN and became 0
-    saturated: int  #: values or scales that were too large
-    recoded: int  #: imported rows that were encoded again
 
 
 class Pool(Shared):
@@ -50,36 +35,43 @@ class Pool(Shared):
     """
 
     def __init__(self, plan: Plan, budget_bytes: int, threads: Union[int, Threads] = 1) -> None:
-        team = threads if isinstance(threads, Threads) else None if threads == 1 else Threads(threads)
+        check_plan(plan)
+        team = threads if isinstance(threads, Threads) else None if (count := n.number(threads, "threads")) == 1 else Threads(count)
         options = n.PoolOptions(budget_bytes=n.u64(budget_bytes, "budget_bytes"))
-        out = ctypes.c_void_p()
-        with ExitStack() as locks:
-            if team is not None:
-                locks.enter_context(team._lock)
-                options.executor = ctypes.pointer(team._executor())
-            locks.enter_context(plan._lock)
-            n.check(n.lib.quire_pool_create(ctypes.byref(out), plan._get(), options))
-            super().__init__(out.value, n.lib.quire_pool_destroy, *([] if team is None else [team]))
         self.plan = plan
         self._threads = team
         self._workspaces: List[Workspace] = []
-        self._sequences: weakref.WeakSet[Sequence] = weakref.WeakSet()
-        self._steps: weakref.WeakSet[Step] = weakref.WeakSet()
-        self._namespaces: weakref.WeakSet[Handle] = weakref.WeakSet()  # of stores, which may hold pages of the pool
+        self._sequences: Family = {}
+        self._steps: Family = {}
+        self._namespaces: Family = {}  # of stores, which may hold pages of the pool
+        with plan._lock if team is None else team._lock, plan._lock:
+            if team is not None:
+                options.executor = ctypes.pointer(team._executor())
+            super().__init__(n.lib.quire_pool_destroy)
+            self._open(n.lib.quire_pool_create, plan._get(), options, on=() if team is None else (team,),
+                       invalid=f"budget_bytes is {options.budget_bytes}, less than one page of each group of layers (Plan.page_bytes)")
+
+    def _is_used_here(self) -> bool:
+        here = threading.get_ident()
+        return super()._is_used_here() or any(sequence._caller == here for sequence in members(self._sequences))
 
     def _close_children(self) -> None:
-        for step in list(self._steps):
+        for step in members(self._steps):
             step.abort()
-        for namespace in list(self._namespaces):
+        for namespace in members(self._namespaces):
             namespace.close()
-        for other in (*self._sequences, *self._workspaces):
+        for other in (*members(self._sequences), *self._workspaces):
             Handle.close(other)  # a sequence whose step or load another thread is giving up is waited for
 
     def shape(self, layer: int) -> Layer:
+        return self._layer(layer)[1]
+
+    def _layer(self, layer: int) -> Tuple[int, Layer]:
         layers = self.plan.layers
-        if not 0 <= layer < len(layers):
-            raise ValueError(f"there is no layer {layer}; the plan has {len(layers)} layers")
-        return layers[layer]
+        number = n.number(layer, "layer")
+        if not 0 <= number < len(layers):
+            raise ValueError(f"there is no layer {number}; the plan has {len(layers)} layers")
+        return number, layers[number]
 
     def sequence(self, *, max_tokens: int = 0, sinks: int = 0, spare_tokens: int = 0) -> Sequence:
         """A new sequence. With max_tokens it is a ring that keeps the first `sinks` tokens (see Ring)."""
@@ -91,16 +83,16 @@ class Pool(Shared):
 
     def add_plan(self, plan: Plan) -> None:
         """Registers another plan, so that its snapshots can be loaded."""
+        check_plan(plan)
         with self._lock, plan._lock:
             n.check(n.lib.quire_pool_add_plan(self._get(), plan._get()))
 
     def load(self, source: Union[bytes, BinaryIO]) -> Sequence:
-        """Loads a sequence that Sequence.save() wrote, from bytes or a binary file. Raises QuireError if the data is damaged or of another plan."""
-        out = ctypes.c_void_p()
+        """Loads a sequence that Sequence.save() wrote, from bytes or a binary file. Raises QuireError if the data is damaged or of another
+        plan. A file whose read() closes the pool gets QuireError with status EBUSY."""
         reader = Reader(source)
-        with self._use() as pointer:
-            reader.check(n.lib.quire_seq_load(ctypes.byref(out), pointer, reader.callback, None))
-            return Sequence._of(self, out.value)
+        with self._use():
+            return Sequence._of(self, lambda *where: reader.call(n.lib.quire_seq_load, *where), self._get())
 
     @property
     def stats(self) -> PoolStats:
@@ -138,25 +130,37 @@ class Pool(Shared):
         mask_slopes, sink_logits (float32, one per query head), bidirectional. Raises QuireError with status ERANGE if a ring or window has
         evicted rows that a query would see; spare_tokens keeps more rows.
         """
-        shape = self.shape(layer)
+        layer, shape = self._layer(layer)
         chosen = settings(shape, partial, **options) if options or partial else None
-        count = len(sequences)
-        if len(q) != count:
-            raise ValueError(f"{len(q)} arrays of queries were given for {count} sequences")
-        mask_list, out_list = per_sequence(masks, count, "masks"), per_sequence(out, count, "outputs")
-        position_list = per_sequence(positions, count, "positions")
+        given = self._own(sequences)
+        count = len(given)
+        q_list, mask_list = per_sequence(q, count, "arrays of queries"), per_sequence(masks, count, "masks")
+        out_list, position_list = per_sequence(out, count, "outputs"), per_sequence(positions, count, "positions")
         jobs: List[bytes] = []
         results: List[Any] = []
         keep: List[Any] = []
-        with _locks(sequences):
-            for i, sequence in enumerate(sequences):
-                if sequence.pool is not self:
-                    raise ValueError("a sequence belongs to another pool")
-                job, result = sequence._job(shape, layer, q[i], out_list[i], mask_list[i], position_list[i], dtype, partial, keep)
+
+        def compute() -> None:
+            for i, sequence in enumerate(given):
+                job, result = sequence._job(shape, layer, q_list[i], out_list[i], mask_list[i], position_list[i], dtype, partial, keep)
                 jobs.append(job)
                 results.append(result)
+            for sequence in given:
+                sequence._get()  # what was asked for the other jobs may have closed it
             self._compute(chosen, b"".join(jobs), count)
+
+        holding(_locks(given), compute)
         return results
+
+    def _own(self, sequences: Seq[Sequence]) -> Tuple[Sequence, ...]:
+        """The sequences, which nobody changes any more. Raises if one is not a sequence of this pool."""
+        given = tuple(sequences)
+        for i, sequence in enumerate(given):
+            if not isinstance(sequence, Sequence):
+                raise TypeError(f"sequences[{i}] is a {type(sequence).__name__}, not a Sequence")
+            if sequence.pool is not self:
+                raise ValueError(f"sequences[{i}] belongs to another pool")
+        return given
 
     def __repr__(self) -> str:
         return "<quire.Pool, closed>" if self.closed else f"<quire.Pool {self.plan.policy}, {self.stats.used_bytes} bytes used>"
@@ -167,42 +171,54 @@ class Sequence(Handle):
 
     def __init__(self, pool: Pool, *, max_tokens: int = 0, sinks: int = 0, spare_tokens: int = 0) -> None:
         options = n.seq_options(max_tokens, sinks, spare_tokens)
-        out = ctypes.c_void_p()
         with pool._lock:
-            n.check(n.lib.quire_seq_create(ctypes.byref(out), pool._get(), options))
-            self._begin(pool, out.value)
+            self._begin(pool, n.lib.quire_seq_create, pool._get(), options)
 
     @classmethod
-    def _of(cls, pool: Pool, pointer: Optional[int]) -> Sequence:
-        """Wraps a sequence that the library created, while the pool cannot be closed."""
+    def _of(cls, pool: Pool, create: Callable[..., int], *arguments: Any) -> Sequence:
+        """A sequence that a function of the library creates, while the pool cannot be closed."""
         sequence = cls.__new__(cls)
-        sequence._begin(pool, pointer)
+        sequence._begin(pool, create, *arguments)
         return sequence
 
-    def _begin(self, pool: Pool, pointer: Optional[int]) -> None:
-        Handle.__init__(self, pointer, n.lib.quire_seq_destroy, pool)
+    def _begin(self, pool: Pool, create: Callable[..., int], *arguments: Any) -> None:
         self.pool = pool
         # The tokens of its last step and load; while they are in _tokens, these have not ended.
         self._step: Optional[object] = None
         self._load: Optional[object] = None
+        self._caller = 0  # the thread in a call on the sequence that runs code of the caller: what that calls must not change it
+        Handle.__init__(self, n.lib.quire_seq_destroy)
+        self._open(create, *arguments, on=(pool,), family=pool._sequences)
         ring = n.SeqOptions()
-        n.check(n.lib.quire_seq_ring(pointer, ring))
+        n.check(n.lib.quire_seq_ring(self._pointer, ring))
         self.ring = Ring(ring.max_tokens, ring.sinks, ring.spare_tokens)
-        pool._sequences.add(self)
 
     def _get(self) -> int:
         if self._load is not None and self._load in self._tokens:
             raise QuireError("EBUSY", "the sequence is being loaded")
+        if self._caller:
+            raise QuireError("EBUSY", "the sequence is being saved, by the call that uses it here")
         return self._pointer or super()._get()
 
+    def _disown(self) -> None:
+        super()._disown()
+        self._caller = 0
+
     def close(self) -> None:
-        """Destroys the sequence. Raises QuireError with status EBUSY while it is part of an open step or is being loaded."""
+        """Destroys the sequence. Raises QuireError with status EBUSY while it is part of an open step, is being loaded or saved."""
         with self._lock:
-            if self._step in self._tokens:
-                raise QuireError("EBUSY", "the sequence is part of an open step")
             if self._pointer:
-                self._get()  # raises while it is being loaded
+                self._get()  # raises while it is being loaded or saved
+            if self._step in self._tokens or find(*self._tokens):
+                raise QuireError("EBUSY", "the sequence is part of an open step")
             super().close()
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        if kind is not None:  # a step or a load that the exception has interrupted, and keeps alive, ends with the block
+            for other in find(self._step, self._load):
+                other.close()
+        self.close()
 
     @property
     def length(self) -> int:
@@ -225,9 +241,10 @@ class Sequence(Handle):
     def codec(self, side: str, layer: int = 0) -> str:
         """The codec of new rows of a layer; "" for V if V is part of K."""
         got = n.PlanLayer()
+        number, is_v = self.pool._layer(layer)[0], side_of(side)
         with self._lock:
-            n.check(n.lib.quire_plan_layer_info(n.lib.quire_seq_plan(self._get()), n.u32(layer, "layer"), got))
-            return n.text(got.v if side_of(side) else got.k)
+            n.check(n.lib.quire_plan_layer_info(n.lib.quire_seq_plan(self._get()), number, got))
+            return n.text(got.v if is_v else got.k)
 
     # ------------------------------------------------------------------ in
 
@@ -242,19 +259,25 @@ class Sequence(Handle):
         With one layer you can give the arrays without a list. float32 and float16 need no dtype; dtype="bf16" is for uint16 arrays.
         Leave v as None if V is part of K.
         """
-        k_layers, v_layers = _per_layer(k, self.pool.plan.n_layers, "k"), _per_layer(v, self.pool.plan.n_layers, "v")
+        k_layers, v_layers = per_layer(k, self.pool.plan.n_layers, "k"), per_layer(v, self.pool.plan.n_layers, "v")
         first = k_layers[0]
         data = first.words if isinstance(first, MlxRows) else first.codes if isinstance(first, NativeRows) else first
-        if not isinstance(data, np.ndarray) or not data.ndim:
+        if not isinstance(data, np.ndarray) or not np.ndim(data):
             raise TypeError("k must be a numpy array of rows")
-        with self._lock, self.step(data.shape[0]) as step:
-            for layer, (k_rows, v_rows) in enumerate(zip(k_layers, v_layers)):
-                step.append_rows(layer, 0, k_rows, v_rows, dtype=dtype)
+        with self._lock:
+            step = self.step(plain(data, "k").shape[0])
+            try:
+                for layer, (k_rows, v_rows) in enumerate(zip(k_layers, v_layers)):
+                    step.append_rows(layer, 0, k_rows, v_rows, dtype=dtype)
+                step.commit()
+            except BaseException:
+                step.abort()
+                raise
 
     def attend(self, q: Array, layer: int = 0, *, out: Optional[Array] = None, mask: AnyMask = None,
                position: Optional[int] = None, dtype: Optional[str] = None, partial: bool = False, **options: Any) -> Any:
         """Attention over the committed rows: Pool.attend() for one sequence."""
-        shape = self.pool.shape(layer)
+        layer, shape = self.pool._layer(layer)
         chosen = settings(shape, partial, **options) if options or partial else None
         keep: List[Any] = []
         with self._lock:
@@ -266,25 +289,28 @@ class Sequence(Handle):
              partial: bool, keep: List[Any]) -> Tuple[bytes, Any]:
         """A quire_attend_job over the committed rows, and the object that the call will fill. What the job points to is added to `keep`."""
         count = n_queries_of(q)
+        position = None if position is None else n.u32(position, "position")
         placed, result = place(shape, q, out, dtype, partial, count)
         masked = None if mask is None else mask_of(mask, count, shape, keep)
-        keep.append((q, masked))  # the queries may have been made when they were asked for
+        keep.append((q, masked, placed))
         return job_of(shape, placed, count, self._get(), layer, self.ring, position, masked, keep), result
 
     # -------------------------------------------------------------- changes
 
     def fork(self) -> Sequence:
         """Creates a second sequence with the same tokens. Both share pages until one of them writes."""
-        out = ctypes.c_void_p()
         with self._lock, self.pool._lock:
             self.pool._get()
-            n.check(n.lib.quire_seq_fork(ctypes.byref(out), self._get()))
-            return Sequence._of(self.pool, out.value)
+            return Sequence._of(self.pool, n.lib.quire_seq_fork, self._get())
 
     def trim(self, length: int) -> None:
         """Removes the rows from position length on. Raises QuireError with status ERANGE if rows that would become visible again are gone."""
+        to = n.u32(length, "length")
         with self._lock:
-            n.check(n.lib.quire_seq_trim(self._get(), n.u32(length, "length")))
+            pointer = self._get()
+            if to > (found := n.lib.quire_seq_length(pointer)):
+                raise QuireError("EINVAL", f"length is {to}, but the sequence has only {found} tokens")
+            n.check(n.lib.quire_seq_trim(pointer, to))
 
     @property
     def trim_floor(self) -> int:
@@ -297,53 +323,79 @@ class Sequence(Handle):
 
         Pages shared with forks stay unchanged for the forks, so the sequences no longer share them afterwards.
         """
+        check_plan(plan)
+        flags = _NEW if new_only else 0
         with self._lock, plan._lock:
-            n.check(n.lib.quire_seq_convert(self._get(), plan._get(), _NEW if new_only else 0))
+            n.check(n.lib.quire_seq_convert(self._get(), plan._get(), flags))
 
     # ------------------------------------------------------------------ out
 
     def _export(self, side: str, layer: int, first: int, count: int, rows: AnyRows, dtype: Optional[str]) -> None:
+        is_v, first, count = side_of(side), n.u32(first, "first"), n.u32(count, "count")
         heads, d = self._row_shape(side, layer)
-        described, _ = describe(rows, count, heads, d, dtype, "out", writes=True)
+        described, kept = describe(rows, count, heads, d, dtype, "out", writes=True)
+        number = self.pool._layer(layer)[0]
         with self._lock:
-            n.check(n.lib.quire_seq_export(self._get(), layer, side_of(side), n.u32(first, "first"), n.u32(count, "n"), described))
+            pointer = self._get()
+            if first + count > (found := n.lib.quire_seq_length(pointer)):
+                raise QuireError("EINVAL", f"first is {first} and count is {count}, but the sequence has only {found} tokens")
+            n.check(n.lib.quire_seq_export(pointer, number, is_v, first, count, described))
+        del kept
 
     def _row_shape(self, side: str, layer: int) -> Tuple[int, int]:
         shape = self.pool.shape(layer)
         return shape.n_kv_heads, shape.d_v if side_of(side) else shape.d_k
 
+    def _span(self, first: int, count: Optional[int]) -> Tuple[int, int]:
+        """The first row and the number of rows that were asked for, before there is memory for them."""
+        first, length = n.u32(first, "first"), self.length
+        if count is None:
+            count = length - first
+            if count < 0:
+                raise QuireError("EINVAL", f"first is {first}, but the sequence has only {length} tokens")
+        found = n.u32(count, "count")
+        if first + found > length:
+            raise QuireError("EINVAL", f"first is {first} and count is {found}, but the sequence has only {length} tokens")
+        return first, found
+
     def rows(self, side: str, layer: int = 0, first: int = 0, count: Optional[int] = None, *, dtype: str = "f32",
              out: Optional[Array] = None) -> Array:
         """Decoded rows [first, first + count) of side "k" or "v" as (token, KV head, channel); bf16 values are uint16."""
-        count = self.length - first if count is None else count
+        first, count = self._span(first, count)
         if out is None:
-            out = np.empty((n.u32(count, "count"), *self._row_shape(side, layer)), numpy_dtype(dtype))
+            out = np.empty((count, *self._row_shape(side, layer)), numpy_dtype(dtype))
         self._export(side, layer, first, count, out, dtype)
         return out
 
     def codes(self, side: str, layer: int = 0, first: int = 0, count: Optional[int] = None) -> NativeRows:
         """The same rows as the codec's own bytes, exactly as they are stored."""
-        count = self.length - first if count is None else count
+        first, count = self._span(first, count)
         heads, d = self._row_shape(side, layer)
         codec = self.codec(side, layer)
         width = n.lib.quire_codec_row_bytes(codec.encode(), d)
-        rows = NativeRows(codec, np.empty((n.u32(count, "count"), heads, width), np.uint8))
+        rows = NativeRows(codec, np.empty((count, heads, width), np.uint8))
         self._export(side, layer, first, count, rows, None)
         return rows
 
     def mlx(self, side: str, layer: int = 0, first: int = 0, count: Optional[int] = None, *, scale_dtype: str = "f16") -> MlxRows:
-        """The same rows as MLX's packed arrays, without encoding them again. Affine codecs only."""
-        count = self.length - first if count is None else count
+        """The same rows as MLX's packed arrays, without encoding them again. Affine and tv codecs only."""
+        first, count = self._span(first, count)
         heads, d = self._row_shape(side, layer)
-        rows = empty_mlx(self.codec(side, layer), n.u32(count, "count"), heads, d, scale_dtype)
+        rows = empty_mlx(self.codec(side, layer), count, heads, d, scale_dtype)
         self._export(side, layer, first, count, rows, None)
         return rows
 
     def save(self, file: BinaryIO) -> None:
-        """Writes the sequence to a binary file, which Pool.load() reads (docs/formats/snapshot.md)."""
+        """Writes the sequence to a binary file, which Pool.load() reads (docs/formats/snapshot.md). A file whose write() uses the
+        sequence or closes its pool gets QuireError with status EBUSY."""
         writer = Writer(file)
         with self._lock:
-            writer.check(n.lib.quire_seq_save(self._get(), writer.callback, None))
+            pointer = self._get()
+            self._caller = threading.get_ident()
+            try:
+                n.check(writer.call(n.lib.quire_seq_save, pointer))
+            finally:
+                self._caller = 0
 
     def to_bytes(self) -> bytes:
         """The bytes that save() writes."""
@@ -355,37 +407,38 @@ class Sequence(Handle):
         return "<quire.Sequence, closed>" if self.closed else f"<quire.Sequence {self.policy}, {self.length} tokens>"
 
 
-@contextmanager
-def _all_locks(sequences: Iterable[Sequence]) -> Iterator[None]:
-    with ExitStack() as locks:
-        for sequence in sorted(set(sequences), key=id):
-            locks.enter_context(sequence._lock)
-        yield
-
-
-def _locks(sequences: Seq[Sequence]) -> ContextManager[Any]:
-    """Locks all of the sequences, in the same order in every thread."""
-    return sequences[0]._lock if len(sequences) == 1 else _all_locks(sequences)
+def _locks(sequences: Iterable[Sequence]) -> List[Any]:
+    """The locks of the sequences, in the same order in every thread."""
+    return [sequence._lock for sequence in sorted(set(sequences), key=id)]
 
 
 class Step(Handle):
     """At the end of a with block the step is committed; an exception in the block aborts it. Dropping a step aborts it."""
 
     def __init__(self, pool: Pool, sequences: Seq[Sequence], n_tokens: Seq[int]) -> None:
-        count = len(sequences)
-        if len(n_tokens) != count:
-            raise ValueError(f"{len(n_tokens)} numbers of tokens were given for {count} sequences")
         self.pool = pool
-        self.sequences = tuple(sequences)
-        self.n_tokens = tuple(n.u32(t, "n_tokens") for t in n_tokens)
+        self.sequences = pool._own(sequences)
+        self.n_tokens = tuple([n.u32(t, "n_tokens") for t in n_tokens])
         self._total = sum(self.n_tokens)
-        out = ctypes.c_void_p()
-        with _locks(self.sequences), pool._lock:
+        count = len(self.sequences)
+        if len(self.n_tokens) != count:
+            raise ValueError(f"{len(self.n_tokens)} numbers of tokens were given for {count} sequences")
+        if len(set(self.sequences)) != count:
+            raise ValueError("sequences: a sequence is named twice")
+        numbers = (ctypes.c_uint32 * count)(*self.n_tokens)
+        super().__init__(n.lib.quire_step_abort)
+        self._locks = _locks(self.sequences)
+        try:
+            holding(self._locks, lambda: self._begin(numbers, count))
+        except BaseException:
+            self._end()
+            raise
+
+    def _begin(self, numbers: Any, count: int) -> None:
+        with self.pool._lock:
             pointers = (ctypes.c_void_p * count)(*[s._get() for s in self.sequences])
-            numbers = (ctypes.c_uint32 * count)(*self.n_tokens)
-            n.check(n.lib.quire_step_begin(ctypes.byref(out), pool._get(), pointers, numbers, count))
-            super().__init__(out.value, n.lib.quire_step_abort, *self.sequences)
-            pool._steps.add(self)
+            self._open(n.lib.quire_step_begin, self.pool._get(), pointers, numbers, count, on=self.sequences, family=self.pool._steps,
+                       invalid=f"n_tokens: a sequence can have at most {n.MAX_TOKENS} tokens")
             for sequence in self.sequences:
                 sequence._step = self._token
 
@@ -393,20 +446,29 @@ class Step(Handle):
 
     def commit(self) -> None:
         """Keeps the rows and ends the step. Raises QuireError with status EINVAL if a layer was not appended; the step then stays open."""
-        with _locks(self.sequences), self._lock:
-            n.check(n.lib.quire_step_commit(self._get()))
-            self._ended()
+        holding(self._locks, self._commit)
+
+    def _commit(self) -> None:
+        done: List[int] = []
+        with self._lock:
+            pointer = self._get()
+            try:
+                done.extend(map(n.lib.quire_step_commit, (pointer,)))  # the status is in the list even if an interrupt comes now
+            finally:
+                if done and not done[0]:
+                    self._pointer, self._slot.value = 0, None  # the library has destroyed the step
+                    drain(self._ends)  # not _end(): an interrupt may come when that is entered
+        if done[0]:
+            n.check(done[0], invalid="a layer of the step was not appended")
 
     def abort(self) -> None:
         """Discards the rows and ends the step. Does nothing if the step has already ended."""
-        with _locks(self.sequences):
-            super().close()
+        holding(self._locks, super().close)
 
     def close(self) -> None:
         self.abort()
 
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
-                 trace: Optional[TracebackType]) -> None:
+    def _leave_block(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
         if self.closed:
             return
         try:
@@ -416,28 +478,34 @@ class Step(Handle):
             if not self.closed:
                 self.abort()
 
+    __exit__ = EndsWithBlock(_leave_block)
+
     # --------------------------------------------------------------- append
 
     def append_rows(self, layer: int, index: int, k: AnyRows, v: Optional[AnyRows] = None, *,
                     dtype: Optional[str] = None) -> None:
         """Appends rows of one sequence of the step, in any form. Rows in the layer's own codec are stored without re-encoding."""
-        shape = self.pool.shape(layer)
+        layer, shape = self.pool._layer(layer)
+        index = n.number(index, "index")
+        if not 0 <= index < len(self.n_tokens):
+            raise ValueError(f"index is {index}, but the step has {len(self.n_tokens)} sequences")
         tokens = self.n_tokens[index]
-        k_rows, _ = describe(k, tokens, shape.n_kv_heads, shape.d_k, dtype, "k")
-        v_rows = None
+        k_rows, k_kept = describe(k, tokens, shape.n_kv_heads, shape.d_k, dtype, "k")
+        v_rows, v_kept = None, None
         if shape.v_in_k:
             if v is not None:
                 raise ValueError("v was given, but V is part of K in this layer")
         elif v is None:
             raise ValueError("v is missing")
         else:
-            v_rows, _ = describe(v, tokens, shape.n_kv_heads, shape.d_v, dtype, "v")
+            v_rows, v_kept = describe(v, tokens, shape.n_kv_heads, shape.d_v, dtype, "v")
         with self._lock:
-            n.check(n.lib.quire_step_append_rows(self._get(), layer, n.u32(index, "index"), k_rows, v_rows))
+            n.check(n.lib.quire_step_append_rows(self._get(), layer, index, k_rows, v_rows))
+        del k_kept, v_kept  # not before the library has read them
 
     def append(self, layer: int, k: Array, v: Optional[Array] = None, *, dtype: Optional[str] = None) -> None:
         """Appends rows of all sequences, one sequence after the other: (all tokens, KV head, channel)."""
-        shape = self.pool.shape(layer)
+        layer, shape = self.pool._layer(layer)
         if dtype is None and (v is None) == shape.v_in_k:  # floats without gaps are one call, however many sequences there are
             form, k_at = whole(k, (self._total, shape.n_kv_heads, shape.d_k), None)
             v_form, v_at = (form, k_at) if v is None else whole(v, (self._total, shape.n_kv_heads, shape.d_v), None)
@@ -445,9 +513,8 @@ class Step(Handle):
                 with self._lock:
                     n.check(n.lib.quire_step_append(self._get(), layer, k_at, None if v is None else v_at))
                 return
+        k, v = plain(k, "k"), None if v is None else plain(v, "v")
         for array, what in ((k, "k"), (v, "v")):
-            if array is not None and not isinstance(array, np.ndarray):
-                raise TypeError(f"{what} is a {type(array).__name__}, not a numpy array")
             if array is not None and array.shape[:1] != (self._total,):
                 raise ValueError(f"{what} has shape {array.shape}, but the step has {self._total} tokens")
         first = 0
@@ -464,7 +531,7 @@ class Step(Handle):
 
         q: (all tokens, query head, d_k), one sequence after the other. Strides, dtypes and options are those of Pool.attend().
         """
-        shape = self.pool.shape(layer)
+        layer, shape = self.pool._layer(layer)
         placed, result = place(shape, q, out, dtype, partial, self._total)
         # What the structure points to stays in local variables until the call has returned: options, keep, all_masks and the arrays.
         chosen = settings(shape, partial, **options) if options or partial else None
@@ -477,17 +544,7 @@ class Step(Handle):
             at, stride = ctypes.addressof(all_masks), _MASK
         asked = n.pack_queries(n.QUERIES, *placed, 0 if chosen is None else ctypes.addressof(chosen), at, stride)
         with self._lock:
-            n.check(n.lib.quire_step_attend_with(self._get(), layer, asked))
+            status = n.lib.quire_step_attend_with(self._get(), layer, asked)
+        if status:
+            n.check(status, invalid=f"layer {layer} of the step was not appended")
         return result
-
-
-def _per_layer(rows: Any, n_layers: int, what: str) -> List[Any]:
-    if rows is None:
-        return [None] * n_layers
-    if isinstance(rows, (list, tuple)):
-        if len(rows) != n_layers:
-            raise ValueError(f"{what} has {len(rows)} arrays for {n_layers} layers")
-        return list(rows)
-    if n_layers != 1:
-        raise ValueError(f"{what} is one array, but there are {n_layers} layers; give a list")
-    return [rows]

@@ -7,6 +7,7 @@ import ctypes
 import operator
 import os
 import struct
+import sys
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_size_t, c_uint32, c_uint64,
                     c_void_p)
 from pathlib import Path
@@ -15,13 +16,15 @@ from typing import Any, Dict, List, Optional, Tuple, Type
 from .errors import PoolFull, QuireError
 
 PAGE_TOKENS = 64
+MAX_TOKENS = 2**31 - 1  # of a sequence
 F32, F16, BF16, NATIVE, MLX = range(5)  # quire_form
 K, V = range(2)  # quire_side
 
 # ---------------------------------------------------------------- structures
 
-WRITE = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
-READ = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
+# Addresses are plain numbers in callbacks (_stream.py).
+WRITE = CFUNCTYPE(c_int, c_size_t, c_size_t, c_size_t)
+READ = CFUNCTYPE(c_int, c_size_t, c_size_t, c_size_t)
 
 
 class Sized(Structure):
@@ -249,37 +252,44 @@ def _places() -> List[Path]:
     return [here / "lib", here.parent.parent / "build" / "release" / "lib"]
 
 
+def file_name(library: str) -> str:
+    """What the file of a shared library of Quire is called on this system."""
+    return f"lib{library}.0.2.dylib" if sys.platform == "darwin" else f"lib{library}.so.0.2"
+
+
 def folder() -> Path:
-    """The folder of libquire.so."""
+    """The folder of libquire."""
     places = _places()
     for place in places:
-        if (place / "libquire.so.0.2").exists():
+        if (place / file_name("quire")).exists():
             return place
-    raise ImportError("libquire.so.0.2 was not found in: " + ", ".join(str(p) for p in places) +
+    raise ImportError(f"{file_name('quire')} was not found in: " + ", ".join(str(p) for p in places) +
                       "; set QUIRE_LIBRARY to the folder that contains it")
 
 
 def load(name: str, prototypes: Dict[str, Tuple[Any, List[Any]]]) -> ctypes.CDLL:
-    """Opens a library in the folder of libquire and declares its functions."""
-    library = ctypes.CDLL(str(folder() / name))
+    """Opens a library in the folder of libquire and declares its functions. name: without lib and what follows."""
+    library = ctypes.CDLL(str(folder() / file_name(name)))
     for function, (result, arguments) in prototypes.items():
         declared = getattr(library, function)
         declared.restype, declared.argtypes = result, arguments
     return library
 
 
-lib = load("libquire.so.0.2", _PROTOTYPES)
+lib = load("quire", _PROTOTYPES)
 
 
 def status_name(status: int) -> str:
     return text(lib.quire_status_name(status))
 
 
-def check(status: int, message: str = "") -> None:
-    """Raises the exception for a status; `message` is the sentence that the library gave, if any."""
+def check(status: int, message: str = "", invalid: str = "") -> None:
+    """Raises the exception for a status; `message` is the sentence that the library gave, if any, and `invalid` one for EINVAL."""
     if status == 0:
         return
     name = status_name(status)
+    if name == "EINVAL":
+        message = message or invalid
     kind: Type[QuireError] = PoolFull if name == "EFULL" else QuireError
     raise kind(name, message or text(lib.quire_status_text(status)))
 
@@ -288,17 +298,56 @@ def text(value: Optional[bytes]) -> str:
     return value.decode(errors="replace") if value is not None else ""  # a sentence may be cut in the middle of a letter
 
 
+def number(value: Any, what: str) -> int:
+    """A whole number. What it is made of is asked once, because an object of the caller may answer differently each time."""
+    if type(value) is int:
+        return value
+    try:
+        return int(operator.index(value))
+    except TypeError:
+        raise TypeError(f"{what} is a {type(value).__name__}, not a whole number") from None
+
+
 def u32(value: int, what: str, bits: int = 32) -> int:
     """Checks a number that goes to ctypes, which would silently cut one that does not fit."""
-    number = operator.index(value)
-    if not 0 <= number < 2**bits:
-        raise ValueError(f"{what} is {value}, which is not in the range 0 to 2^{bits} - 1")
-    return number
+    found = number(value, what)
+    if not 0 <= found < 2**bits:
+        raise ValueError(f"{what} is {found}, which is not in the range 0 to 2^{bits} - 1")
+    return found
 
 
 def u64(value: int, what: str) -> int:
     return u32(value, what, 64)
 
 
+def c_text(value: str, what: str) -> bytes:
+    """A string for C, where a zero character would end it."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is a {type(value).__name__}, not a string")
+    made = str.encode(value)
+    if b"\0" in made:
+        raise ValueError(f"{what} contains a zero character, which is not allowed")
+    return made
+
+
+def c_bytes(value: bytes, size: int, what: str) -> bytes:
+    """Bytes of which C reads `size`."""
+    try:
+        made = memoryview(value).tobytes()  # not bytes(value), which an object can answer as it likes
+    except TypeError:
+        raise TypeError(f"{what} is a {type(value).__name__}, not bytes") from None
+    if len(made) != size:
+        raise ValueError(f"{what} must have {size} bytes, not {len(made)}")
+    return made
+
+
 def seq_options(max_tokens: int, sinks: int, spare_tokens: int) -> SeqOptions:
-    return SeqOptions(u32(max_tokens, "max_tokens"), u32(sinks, "sinks"), u32(spare_tokens, "spare_tokens"))
+    ring = SeqOptions(u32(max_tokens, "max_tokens"), u32(sinks, "sinks"), u32(spare_tokens, "spare_tokens"))
+    if ring.max_tokens and ring.sinks >= ring.max_tokens:
+        raise ValueError(f"sinks is {ring.sinks}, which is not less than max_tokens, {ring.max_tokens}")
+    if ring.sinks and not ring.max_tokens:
+        raise ValueError(f"sinks is {ring.sinks}, but there is no max_tokens")
+    for name in ("max_tokens", "spare_tokens"):
+        if getattr(ring, name) > MAX_TOKENS:
+            raise ValueError(f"{name} is {getattr(ring, name)}, more than the longest sequence, {MAX_TOKENS}")
+    return ring

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Shapes that plans, profiles, attention and sequences share: of a layer, of a model, and of a ring."""
+"""Shapes that plans, profiles, attention and sequences share: of a layer, of a model, of a ring and of a pool."""
 
 from __future__ import annotations
 
@@ -31,7 +31,23 @@ class Ring:
     spare_tokens: int  #: number of rows kept in addition, so that a trim by that many tokens always works
 
 
+@dataclass(frozen=True)
+class PoolStats:
+    budget_bytes: int
+    used_bytes: int  #: pages in use, and pages reserved for a running conversion
+    resident_bytes: int  #: pages in use and free pages kept for reuse
+    peak_bytes: int  #: largest resident_bytes so far
+    n_pages: int
+    n_copies: int  #: pages copied because a fork wrote to them
+    nan: int  #: values that were NaN and became 0
+    saturated: int  #: values or scales that were too large
+    recoded: int  #: imported rows that were encoded again
+
+
 def geometry_of(layers: Seq[Layer]) -> n.Geometry:
+    for i, layer in enumerate(layers):
+        if not isinstance(layer, Layer):
+            raise TypeError(f"layers[{i}] is a {type(layer).__name__}, not a Layer")
     shapes = (n.Layer * len(layers))(*[
         n.Layer(*(n.u32(getattr(l, name), name) for name in ("n_q_heads", "n_kv_heads", "d_k", "d_v", "window")), int(l.v_in_k))
         for l in layers])

@@ -68,7 +68,7 @@ class Prompt(n.Sized):
 _OUT, _P, _U32, _S, _PROMPT = POINTER(c_void_p), c_void_p, c_uint32, c_int, POINTER(Prompt)
 POINTERS = POINTER(c_void_p)
 
-USAGE_FN = CFUNCTYPE(c_int, c_void_p, POINTER(Usage))
+USAGE_FN = CFUNCTYPE(c_int, c_size_t, c_size_t)
 
 _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_store_open": (_S, [_OUT, POINTER(Options)]),
@@ -111,6 +111,6 @@ _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
 def lib() -> ctypes.CDLL:
     """Opens the library when a store is first used, because everything else works without OpenSSL."""
     try:
-        return n.load("libquire_store.so.0.2", _PROTOTYPES)
+        return n.load("quire_store", _PROTOTYPES)
     except OSError as error:
         raise ImportError(f"the store is not part of this build, or a library that it needs is missing: {error}") from error

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Optional
 
 from . import _native as n
@@ -15,7 +14,6 @@ class Workspace(Handle):
     """Scratch memory; one attend call at a time can use it."""
 
     def __init__(self, threads: Optional[Threads]) -> None:
-        out = ctypes.c_void_p()
         executor = None if threads is None else threads._executor()
-        n.check(n.lib.quire_workspace_create(ctypes.byref(out), executor, None))
-        super().__init__(out.value, n.lib.quire_workspace_destroy, *([] if threads is None else [threads]))
+        super().__init__(n.lib.quire_workspace_destroy)
+        self._open(n.lib.quire_workspace_create, executor, None, on=() if threads is None else (threads,))

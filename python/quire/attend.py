@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, List, NamedTuple, Optional, Sequence as Seq, Tuple, Union
@@ -13,7 +14,7 @@ import numpy as np
 from . import _native as n
 from ._shapes import Layer, Ring
 from .errors import QuireError
-from .rows import WRITE, Array, address, dense, form_of, made, strides_of, whole
+from .rows import WRITE, Array, address, dense, form_of, made, plain, strides_of, whole
 
 _BIDIRECTIONAL, _PARTIAL = 1, 2
 _TILE = ctypes.sizeof(n.TileRef)
@@ -51,12 +52,27 @@ def _numbers(flags: int, scale: float, softcap: float) -> n.AttendOptions:
     return n.AttendOptions(flags=flags, scale=scale, softcap=softcap)
 
 
+def _finite(value: float, what: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} is a {type(value).__name__}, not a number") from None
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or abs(number) > 3.4e38:  # what a float of C can hold
+        raise ValueError(f"{what} is {number}, which is not a finite number")
+    return number
+
+
 def settings(shape: Layer, partial: bool, *, scale: float = 0.0, softcap: float = 0.0, alibi: Optional[Array] = None,
              mask_slopes: Optional[Array] = None, sink_logits: Optional[Array] = None, bidirectional: bool = False) -> n.AttendOptions:
     """The options of a call. They point into the arrays, which the caller keeps."""
     flags = (_BIDIRECTIONAL if bidirectional else 0) | (_PARTIAL if partial else 0)
+    scale, softcap = _finite(scale, "scale"), _finite(softcap, "softcap")
+    if softcap < 0:
+        raise ValueError(f"softcap is {softcap}, which is negative")
     if alibi is None and mask_slopes is None and sink_logits is None:
-        return _numbers(flags, float(scale), float(softcap))
+        return _numbers(flags, scale, softcap)
     per_head = (shape.n_q_heads,)
     return n.AttendOptions(flags=flags, scale=scale, softcap=softcap,
                            alibi=None if alibi is None else dense(alibi, per_head, "alibi"),
@@ -69,8 +85,8 @@ def mask_of(given: AnyMask, n_queries: int, shape: Layer, keep: List[Any]) -> n.
     if given is None:
         return n.Mask()
     mask = given if isinstance(given, Mask) else Mask(given)
-    values = mask.values
-    if isinstance(values, np.ndarray) and values.dtype == np.bool_:
+    values = plain(mask.values, "mask")
+    if values.dtype == np.bool_:
         values = np.where(values, np.float16(0), np.float16(-np.inf))
     form = form_of(values, mask.dtype, "mask")
     if values.ndim not in (2, 3) or values.shape[-2] != n_queries or (values.ndim == 3 and values.shape[0] not in (1, shape.n_q_heads)):
@@ -98,16 +114,17 @@ def place(shape: Layer, q: Array, out: Optional[Array], dtype: Optional[str], pa
             out_form, out_at = whole(out, (count, heads, d_v), dtype, WRITE)
             if out_at:
                 return (q_form, out_form, q_at, 0, 0, out_at, 0, 0, 0, 0), out
+    q = plain(q, "q")
     q_form = form_of(q, dtype, "q")
     q_token, q_head = strides_of(q, (count, heads, shape.d_k), "q")
     if out is None:
         out = np.empty((count, heads, d_v), np.float32 if partial else q.dtype)
-    is_bf16 = dtype == "bf16" and getattr(out, "dtype", None) == np.uint16
-    out_form = form_of(out, "bf16" if is_bf16 else None, "out")
+    to = plain(out, "out")
+    out_form = form_of(to, "bf16" if dtype == "bf16" and to.dtype == np.uint16 else None, "out")
     if partial and out_form != n.F32:
         raise TypeError("out must be an array of float32 for a partial result")
-    out_token, out_head = strides_of(out, (count, heads, d_v), "out")
-    placed = q_form, out_form, address(q), q_token, q_head, address(out, "out", True), out_token, out_head
+    out_token, out_head = strides_of(to, (count, heads, d_v), "out")
+    placed = q_form, out_form, address(q), q_token, q_head, address(to, "out", True), out_token, out_head
     if not partial:
         return (*placed, 0, 0), out
     result = Partial(out, np.empty((count, heads), np.float32), np.empty((count, heads), np.float32))
@@ -121,6 +138,8 @@ def job_of(shape: Layer, placed: Place, count: int, sequence: int, layer: int, r
     first = length - count if position is None else position
     if position is None and first < 0:
         raise ValueError(f"{count} queries were given, but the sequence has only {length} tokens")
+    if first + count > n.MAX_TOKENS:
+        raise ValueError(f"position is {first}, too large for {count} queries: the last position is {n.MAX_TOKENS - 1}")
     tiles, n_tiles = _tiles(sequence, layer, ring, shape, first, length)
     keep.append(tiles)
     return n.pack_job(0, 0, 0, ctypes.addressof(tiles), _TILE, n_tiles, shape.n_q_heads, shape.n_kv_heads, shape.d_k, shape.d_v, count,
@@ -146,37 +165,45 @@ def _tiles(sequence: int, layer: int, ring: Ring, shape: Layer, first_query: int
     return tiles, count
 
 
-def _partial_shape(part: Partial, what: str) -> Tuple[int, int, int]:
-    """(queries, query heads, d_v). Checks that all three arrays agree, because the library cannot see their sizes."""
-    shapes = tuple(np.shape(x) for x in part)
-    if len(shapes[0]) != 3 or shapes[1] != shapes[0][:2] or shapes[2] != shapes[0][:2]:
+def _parts(part: Partial, what: str) -> Tuple[Array, Array, Array]:
+    """The three arrays. Checks that they agree, because the library cannot see their sizes."""
+    try:
+        acc, largest, total = part
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} is not a Partial") from None
+    arrays = plain(acc, f"{what}.acc"), plain(largest, f"{what}.max"), plain(total, f"{what}.sum")
+    shape = arrays[0].shape
+    if len(shape) != 3 or arrays[1].shape != shape[:2] or arrays[2].shape != shape[:2]:
+        shapes = tuple(x.shape for x in arrays)
         raise ValueError(f"{what} has arrays of shapes {shapes}, not (queries, heads, d_v), (queries, heads) and (queries, heads)")
-    return shapes[0]
+    return arrays
 
 
 def merge(a: Partial, b: Partial) -> None:
     """Merges two partial results of the same queries into the first."""
-    n_queries, heads, d_v = _partial_shape(a, "a")
-    _partial_shape(b, "b")
-    to = [dense(x, x.shape, "a", writes=True) for x in a]
-    other = [dense(y, x.shape, "b") for x, y in zip(a, b)]
-    n.lib.quire_attend_merge(*to, *other, n.u32(n_queries * heads, "rows"), d_v)
+    ours, others = _parts(a, "a"), _parts(b, "b")
+    n_queries, heads, d_v = ours[0].shape
+    to = [dense(x, x.shape, "a", writes=True) for x in ours]
+    other = [dense(y, x.shape, "b") for x, y in zip(ours, others)]
+    n.lib.quire_attend_merge(*to, *other, n.u32(n_queries * heads, "rows"), n.u32(d_v, "d_v"))
 
 
 def finish(part: Partial, sink_logits: Optional[Array] = None) -> Array:
     """Turns a partial result into the final one by dividing in place, and returns its array."""
-    n_queries, heads, d_v = _partial_shape(part, "part")
-    acc, largest, total = (dense(x, x.shape, "part", writes=True) for x in part)
+    ours = _parts(part, "part")
+    n_queries, heads, d_v = ours[0].shape
+    acc, largest, total = (dense(x, x.shape, "part", writes=True) for x in ours)
     sinks = None if sink_logits is None else dense(sink_logits, (heads,), "sink_logits")
-    n.lib.quire_attend_finish(acc, largest, total, n.u32(n_queries * heads, "rows"), d_v, sinks, heads)
-    return part.acc
+    n.lib.quire_attend_finish(acc, largest, total, n.u32(n_queries * heads, "rows"), n.u32(d_v, "d_v"), sinks, n.u32(heads, "heads"))
+    return part.acc if isinstance(part, Partial) else ours[0]
 
 
 def n_queries_of(q: Array) -> int:
     """The number of queries in an array; what else it must be, place() checks."""
     if not isinstance(q, np.ndarray):
         raise TypeError(f"q is a {type(q).__name__}, not a numpy array")
-    return q.shape[0] if q.ndim else 0
+    found = (q if type(q) is np.ndarray else plain(q, "q")).shape
+    return found[0] if found else 0
 
 
 def per_sequence(values: Optional[Seq[Any]], count: int, what: str) -> List[Any]:
@@ -184,5 +211,5 @@ def per_sequence(values: Optional[Seq[Any]], count: int, what: str) -> List[Any]
     if values is None:
         return [None] * count
     if len(values) != count:
-        raise ValueError(f"{len(values)} {what} for {count} sequences")
-    return list(values)
+        raise ValueError(f"{len(values)} {what} were given for {count} sequences")
+    return [values[i] for i in range(count)]  # each is asked for once: it may be made then

@@ -12,7 +12,8 @@ import numpy as np
 from . import _native as n
 from ._handle import Handle
 from .profile import Profile
-from .rows import AnyRows, Array, MLX_FLAG, MlxRows, NativeRows, codec_info, describe, empty_mlx, form_of, numpy_dtype, side_of
+from .rows import (AnyRows, Array, MLX_FLAG, MLX_VLM_FLAG, MlxRows, NativeRows, codec_info, describe, empty_mlx, form_of, numpy_dtype, plain,
+                   side_of)
 
 _FLOAT, _ROTATED, _CALIBRATED, _GGML = 1, 2, 4, 16  # QUIRE_CODEC_...
 
@@ -28,6 +29,7 @@ class Codec:
     is_calibrated: bool  #: needs a profile; K only
     is_mlx: bool  #: rows convert to MLX's packed arrays without being encoded again
     is_ggml: bool  #: rows are ggml's blocks
+    is_mlx_vlm: bool = False  #: rows convert to mlx-vlm's TurboQuant state without being encoded again
 
 
 def codecs() -> List[Codec]:
@@ -35,13 +37,13 @@ def codecs() -> List[Codec]:
     found = (n.lib.quire_codec_at(i).contents for i in range(n.lib.quire_codec_count()))
     return [
         Codec(n.text(c.name), n.text(c.summary), c.bits, c.group, bool(c.flags & _FLOAT), bool(c.flags & _ROTATED),
-              bool(c.flags & _CALIBRATED), bool(c.flags & MLX_FLAG), bool(c.flags & _GGML)) for c in found
+              bool(c.flags & _CALIBRATED), bool(c.flags & MLX_FLAG), bool(c.flags & _GGML), bool(c.flags & MLX_VLM_FLAG)) for c in found
     ]
 
 
 def bits(codec: str, d: int) -> float:
     """Bits per value of a row of d values in a tile, including scales, biases and padding."""
-    value = float(n.lib.quire_codec_bits(codec.encode(), n.u32(d, "d")))
+    value = float(n.lib.quire_codec_bits(n.c_text(codec, "codec"), n.u32(d, "d")))
     if not value:
         raise ValueError(f"there is no codec {codec!r} for rows of {d} values")
     return value
@@ -53,22 +55,23 @@ class Format(Handle):
     def __init__(self, codec: str, d: int, side: str = "k", *, profile: Optional[Profile] = None, layer: int = 0,
                  head: int = 0) -> None:
         codec_info(codec)  # raises if it is unknown
-        out = ctypes.c_void_p()
-        options = n.FormatOptions(side=side_of(side), d=n.u32(d, "d"), layer=n.u32(layer, "layer"))
+        name, self.d = n.c_text(codec, "codec"), n.u32(d, "d")
+        options = n.FormatOptions(side=side_of(side), d=self.d, layer=n.u32(layer, "layer"))
+        self.codec, self.side, self.head = codec, side, n.u32(head, "head")
+        self.row_bytes = int(n.lib.quire_codec_row_bytes(name, self.d))
+        invalid = f"codec {codec} needs a profile" if profile is None else "layer: the profile has no such layer, or it is not finished"
+        super().__init__(n.lib.quire_format_destroy)
         if profile is None:
-            n.check(n.lib.quire_format_create(ctypes.byref(out), codec.encode(), options))
-        else:
-            with profile._lock:
-                options.profile = profile._get()
-                n.check(n.lib.quire_format_create(ctypes.byref(out), codec.encode(), options))
-        super().__init__(out.value, n.lib.quire_format_destroy)
-        self.codec, self.d, self.side, self.head = codec, d, side, n.u32(head, "head")
-        self.row_bytes = int(n.lib.quire_codec_row_bytes(codec.encode(), d))
+            self._open(n.lib.quire_format_create, name, options, invalid=invalid)
+            return
+        with profile._lock:
+            options.profile = profile._get()
+            self._open(n.lib.quire_format_create, name, options, invalid=invalid)
 
     def _through(self, source: AnyRows, target: AnyRows, count: int, dtype: Optional[str], out_dtype: Optional[str]) -> None:
         """Converts rows from one form to another through a tile, 64 rows at a time."""
-        rows, _ = describe(source, count, 1, self.d, dtype, "rows")
-        to, _ = describe(target, count, 1, self.d, out_dtype, "out", writes=True)
+        rows, kept = describe(source, count, 1, self.d, dtype, "rows")
+        to, to_kept = describe(target, count, 1, self.d, out_dtype, "out", writes=True)
         with self._lock:
             pointer = self._get()
             size = n.lib.quire_tile_bytes(pointer)
@@ -77,18 +80,19 @@ class Format(Handle):
             for first in range(0, count, n.PAGE_TOKENS):
                 ctypes.memset(tile, 0, size)
                 some = min(n.PAGE_TOKENS, count - first)
-                n.check(n.lib.quire_tile_encode(pointer, self.head, tile, 0, some, rows, None))
+                n.check(n.lib.quire_tile_encode(pointer, self.head, tile, 0, some, rows, None), invalid=f"head: there is no head {self.head}")
                 n.check(n.lib.quire_tile_decode(pointer, self.head, tile, 0, some, to))
                 for block in (rows, to):
                     block.data += some * block.token_stride
                     for part in ("scales", "biases"):
                         if getattr(block, part):
                             setattr(block, part, getattr(block, part) + some * block.scale_token_stride)
+        del kept, to_kept  # not before the library has used them
 
     def _flat(self, rows: Array) -> Array:
-        if not isinstance(rows, np.ndarray) or not rows.ndim or rows.shape[-1] != self.d:
+        if not isinstance(rows, np.ndarray) or not (values := plain(rows, "rows")).ndim or values.shape[-1] != self.d:
             raise ValueError(f"rows must be an array of shape (..., {self.d})")
-        return np.ascontiguousarray(rows).reshape(-1, 1, self.d)
+        return np.ascontiguousarray(values).reshape(-1, 1, self.d)
 
     def encode(self, rows: Array, *, dtype: Optional[str] = None) -> Array:
         """Encodes (..., d) values to (..., row_bytes) uint8 (docs/formats/rows.md, NATIVE)."""
@@ -100,7 +104,8 @@ class Format(Handle):
 
     def decode(self, codes: Array, *, dtype: str = "f32") -> Array:
         """Decodes (..., row_bytes) uint8 to (..., d) values; bf16 values are uint16."""
-        if not isinstance(codes, np.ndarray) or codes.dtype != np.uint8 or not codes.ndim or codes.shape[-1] != self.row_bytes:
+        codes = plain(codes, "codes")
+        if codes.dtype != np.uint8 or not codes.ndim or codes.shape[-1] != self.row_bytes:
             raise ValueError(f"codes must be a uint8 array of shape (..., {self.row_bytes})")
         flat = np.ascontiguousarray(codes).reshape(-1, 1, self.row_bytes)
         values: Array = np.empty((len(flat), 1, self.d), numpy_dtype(dtype))
@@ -116,7 +121,7 @@ class Format(Handle):
         return values.reshape(rows.shape)
 
     def encode_mlx(self, rows: Array, *, dtype: Optional[str] = None, scale_dtype: str = "f16") -> MlxRows:
-        """Encodes (..., d) values to the arrays that mx.quantize gives, (..., words) and (..., groups). Affine codecs only.
+        """Encodes (..., d) values to the arrays that mx.quantize gives, (..., words) and (..., groups). Affine and tv codecs only.
 
         Scales are stored as f16. With scale_dtype="f32" they are the same values, converted to f32.
         """
@@ -124,7 +129,8 @@ class Format(Handle):
         form_of(flat, dtype, "rows")
         made = empty_mlx(self.codec, len(flat), 1, self.d, scale_dtype)
         self._through(flat, made, len(flat), dtype, None)
-        words, scales, biases = (x.reshape(*rows.shape[:-1], x.shape[-1]) for x in (made.words, made.scales, made.biases))
+        words, scales = (x.reshape(*rows.shape[:-1], x.shape[-1]) for x in (made.words, made.scales))
+        biases = None if made.biases is None else made.biases.reshape(scales.shape)
         return MlxRows(self.codec, words, scales, biases, scale_dtype)
 
 

@@ -62,13 +62,13 @@ def _load_cpu(library: ctypes.CDLL) -> None:
 def _environment(values: Dict[str, str]) -> Iterator[None]:
     """The device copies its settings when it is loaded; children of this process shall not inherit them."""
     before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
     try:
+        os.environ.update(values)
         yield
     finally:
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value
 
@@ -126,6 +126,7 @@ def enable(kv: str = "safe", profile: Optional[_Path] = None, *, log: bool = Fal
     """
     global _enabled
     path = Path(device) if device is not None else n.folder() / "libggml-quire.so"
+    n.c_text(kv, "kv")  # raises if it cannot be a policy
     wanted = (kv, "" if profile is None else os.fspath(profile), str(path))
     with _lock:
         if _enabled is None:

@@ -15,6 +15,8 @@ from .profile import Profile
 
 __all__ = ["Layer", "Plan", "PlannedLayer", "Preset", "presets"]
 
+_MOST_LAYERS = 4096
+
 
 @dataclass(frozen=True)
 class PlannedLayer:
@@ -52,10 +54,14 @@ class Plan(Handle):
     one number per layer), or a list of layers. A plan never changes, and threads can share it.
     """
 
-    def __init__(self, policy: str = "k8v4", *, n_layers: int = 1, n_q_heads: int = 0, n_kv_heads: int = 0, d_k: int = 0,
+    def __init__(self, policy: str = "safe", *, n_layers: int = 1, n_q_heads: int = 0, n_kv_heads: int = 0, d_k: int = 0,
                  d_v: Optional[int] = None, windows: Optional[Seq[int]] = None, v_in_k: bool = False,
                  layers: Optional[Seq[Layer]] = None, profile: Optional[Profile] = None) -> None:
+        wanted = n.c_text(policy, "policy")
         if layers is None:
+            n_layers = n.u32(n_layers, "n_layers")
+            if not 1 <= n_layers <= _MOST_LAYERS:
+                raise ValueError(f"n_layers is {n_layers}, not a number from 1 to {_MOST_LAYERS}")
             if windows is not None and len(windows) != n_layers:
                 raise ValueError(f"{len(windows)} windows were given for {n_layers} layers")
             layers = [Layer(n_q_heads, n_kv_heads, d_k, d_k if d_v is None else d_v, 0 if windows is None else windows[i], v_in_k)
@@ -64,15 +70,15 @@ class Plan(Handle):
         geometry = geometry_of(self.layers)
         message = ctypes.create_string_buffer(512)
         options = n.PlanOptions(message=ctypes.cast(message, ctypes.c_char_p), message_size=len(message))
-        out = ctypes.c_void_p()
+        super().__init__(n.lib.quire_plan_destroy)
         if profile is None:
-            status = n.lib.quire_plan_create(ctypes.byref(out), geometry, policy.encode(), options)
-        else:
-            with profile._lock:
-                options.profile = profile._get()
-                status = n.lib.quire_plan_create(ctypes.byref(out), geometry, policy.encode(), options)
-        n.check(status, n.text(message.value))
-        super().__init__(out.value, n.lib.quire_plan_destroy)
+            self._open(n.lib.quire_plan_create, geometry, wanted, options, message=message)
+            return
+        if not isinstance(profile, Profile):
+            raise TypeError(f"profile is a {type(profile).__name__}, not a Profile")
+        with profile._lock:
+            options.profile = profile._get()
+            self._open(n.lib.quire_plan_create, geometry, wanted, options, message=message)
 
     @property
     def n_layers(self) -> int:
@@ -104,9 +110,11 @@ class Plan(Handle):
         return None if found is None else n.text(found)
 
     def layer(self, index: int) -> PlannedLayer:
-        got = n.PlanLayer()
+        got, number = n.PlanLayer(), n.u32(index, "index")
+        if number >= self.n_layers:
+            raise ValueError(f"index is {number}, but the plan has {self.n_layers} layers")
         with self._lock:
-            n.check(n.lib.quire_plan_layer_info(self._get(), n.u32(index, "index"), got))
+            n.check(n.lib.quire_plan_layer_info(self._get(), number, got))
             return PlannedLayer(n.text(got.k), n.text(got.v), n.text(got.sink_k), n.text(got.sink_v), got.sink_tokens,
                                 got.group, got.window, got.bytes_per_token, n.text(got.reason))
 
@@ -120,18 +128,25 @@ class Plan(Handle):
               spare_tokens: int = 0) -> int:
         """The most page memory that one sequence needs to reach n_tokens in steps of step_tokens (None: in one step)."""
         ring = n.seq_options(max_tokens, sinks, spare_tokens)
-        step = n.u32(n_tokens if step_tokens is None else step_tokens, "step_tokens")
+        n_tokens = n.u32(n_tokens, "n_tokens")
+        step = n_tokens if step_tokens is None else n.u32(step_tokens, "step_tokens")
         out = ctypes.c_size_t()
         with self._lock:
-            n.check(n.lib.quire_plan_bytes(self._get(), ring, n.u32(n_tokens, "n_tokens"), step, out))
+            n.check(n.lib.quire_plan_bytes(self._get(), ring, n_tokens, step, out),
+                    invalid=f"n_tokens is {n_tokens} and step_tokens is {step}: too many tokens")
         return int(out.value)
 
     def describe(self) -> str:
         """A description of the plan as text for users."""
         to = Writer()
         with self._lock:
-            to.check(n.lib.quire_plan_describe(self._get(), to.callback, None))
+            n.check(to.call(n.lib.quire_plan_describe, self._get()))
         return to.bytes().decode()
 
     def __repr__(self) -> str:
         return "<quire.Plan, closed>" if self.closed else f"<quire.Plan {self.policy}, {self.n_layers} layers>"
+
+
+def check_plan(plan: Plan) -> None:
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan is a {type(plan).__name__}, not a Plan")

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from ._cache import Pool, PoolStats
+from ._cache import Pool
+from ._shapes import PoolStats
 from ._workspace import Workspace
 
 __all__ = ["Pool", "PoolStats", "Workspace"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from . import _native as n
 from .errors import QuireError
 
 Array = npt.NDArray[Any]
-MLX_FLAG = 8  # QUIRE_CODEC_MLX
+MLX_FLAG, MLX_VLM_FLAG = 8, 32  # QUIRE_CODEC_MLX, QUIRE_CODEC_MLX_VLM
 
 _FORMS: Dict[str, Tuple[int, "np.dtype[Any]"]] = {
     "f32": (n.F32, np.dtype(np.float32)),
@@ -39,13 +39,14 @@ class NativeRows:
 class MlxRows:
     """Rows as mx.quantize gives them: uint32 words (token, head, word), scales and biases (token, head, group).
 
-    scale_dtype is "f32", "f16" or "bf16" (uint16 arrays).
+    scale_dtype is "f32", "f16" or "bf16" (uint16 arrays). Rows of a tv codec are a state of mlx-vlm's TurboQuant: words are its
+    indices, scales (token, head, 1) its norms, which are f16, and biases is None.
     """
 
     codec: str
     words: Array
     scales: Array
-    biases: Array
+    biases: Any = None  #: an array, or None for tv codecs
     scale_dtype: str = "f16"
 
 
@@ -90,6 +91,17 @@ def made(shape: Tuple[int, int, int], kind: "np.dtype[Any]") -> Tuple[Array, int
     """A new array, not empty, and its address."""
     array = _empty(shape, kind)
     return array, _addressof(_first_byte(array))
+
+
+def plain(array: Any, what: str) -> Array:
+    """The array as numpy's own type. A class derived from it can say whatever it likes about shape, strides and dtype."""
+    if type(array) is _ndarray:
+        return array
+    if not isinstance(array, _ndarray):
+        raise TypeError(f"{what} is a {type(array).__name__}, not a numpy array")
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{what} is a masked array; filled() makes an array of it")
+    return np.asarray(array)
 
 
 def form_of(array: Array, dtype: Optional[str], what: str) -> int:
@@ -141,48 +153,55 @@ def strides_of(array: Array, shape: Tuple[Optional[int], int, int], what: str) -
 
 
 def _native_shape(codec: str, d: int) -> int:
-    width = int(n.lib.quire_codec_row_bytes(codec.encode(), d))
+    width = int(n.lib.quire_codec_row_bytes(n.c_text(codec, "codec"), d))
     if not width:
         raise ValueError(f"there is no codec {codec!r} for rows of {d} values")
     return width
 
 
-def describe(rows: AnyRows, n_tokens: Optional[int], n_heads: int, d: int, dtype: Optional[str], what: str,
-             writes: bool = False) -> Tuple[n.Rows, int]:
-    """A quire_rows that points into the arrays, and the number of tokens. The caller must keep the arrays alive."""
-    if n_tokens is not None:
-        form, at = whole(rows, (n_tokens, n_heads, d), dtype, WRITE if writes else READ)
-        if at:
-            row = 4 * d if form == n.F32 else 2 * d
-            return n.Rows.from_buffer_copy(n.pack_rows(n.ROWS, form, 0, at, 0, 0, n_heads * row, row, 0, 0, 0, 0, 0)), n_tokens
+def describe(rows: AnyRows, n_tokens: int, n_heads: int, d: int, dtype: Optional[str], what: str,
+             writes: bool = False) -> Tuple[n.Rows, Any]:
+    """A quire_rows that points into the arrays, and what the caller must keep until the library has used it."""
+    form, at = whole(rows, (n_tokens, n_heads, d), dtype, WRITE if writes else READ)
+    if at:
+        row = 4 * d if form == n.F32 else 2 * d
+        return n.Rows.from_buffer_copy(n.pack_rows(n.ROWS, form, 0, at, 0, 0, n_heads * row, row, 0, 0, 0, 0, 0)), rows
     out = n.Rows()
+    kept: Tuple[Any, ...] = ()
     if isinstance(rows, MlxRows):
-        bits, group = mlx_shape(rows.codec)
-        _check_dtype(rows.words, np.uint32, f"{what}.words")
-        token, head = strides_of(rows.words, (n_tokens, n_heads, -(-d * bits // 32)), f"{what}.words")
-        tokens = rows.words.shape[0]
-        out.scale_form = form_of(rows.scales, rows.scale_dtype, f"{what}.scales")
-        form_of(rows.biases, rows.scale_dtype, f"{what}.biases")
-        n_groups = -(-d // group)
-        scale = strides_of(rows.scales, (tokens, n_heads, n_groups), f"{what}.scales")
-        if strides_of(rows.biases, (tokens, n_heads, n_groups), f"{what}.biases") != scale:
-            raise ValueError(f"{what}: scales and biases must have the same strides")
-        data = rows.words
-        out.form, out.codec = n.MLX, rows.codec.encode()
-        out.scales, out.biases = address(rows.scales, f"{what}.scales", writes), address(rows.biases, f"{what}.biases", writes)
+        codec, scale_dtype, biases = rows.codec, rows.scale_dtype, rows.biases
+        data, scales = plain(rows.words, f"{what}.words"), plain(rows.scales, f"{what}.scales")
+        bits, n_groups, has_biases = mlx_shape(codec, d)
+        _check_dtype(data, np.uint32, f"{what}.words")
+        token, head = strides_of(data, (n_tokens, n_heads, -(-d * bits // 32)), f"{what}.words")
+        out.scale_form = form_of(scales, scale_dtype, f"{what}.scales")
+        scale = strides_of(scales, (n_tokens, n_heads, n_groups), f"{what}.scales")
+        out.form, out.codec = n.MLX, n.c_text(codec, f"{what}.codec")
+        out.scales = address(scales, f"{what}.scales", writes)
+        if has_biases:
+            if biases is None:
+                raise ValueError(f"{what}.biases is None, but {codec} has biases")
+            biases = plain(biases, f"{what}.biases")
+            form_of(biases, scale_dtype, f"{what}.biases")
+            if strides_of(biases, (n_tokens, n_heads, n_groups), f"{what}.biases") != scale:
+                raise ValueError(f"{what}: scales and biases must have the same strides")
+            out.biases = address(biases, f"{what}.biases", writes)
+        elif biases is not None:
+            raise ValueError(f"{what}.biases must be None: {codec} has none")
         out.scale_token_stride, out.scale_head_stride = scale
+        kept = scales, biases
     elif isinstance(rows, NativeRows):
-        _check_dtype(rows.codes, np.uint8, f"{what}.codes")
-        token, head = strides_of(rows.codes, (n_tokens, n_heads, _native_shape(rows.codec, d)), f"{what}.codes")
-        data, tokens = rows.codes, rows.codes.shape[0]
-        out.form, out.codec = n.NATIVE, rows.codec.encode()
+        codec, data = rows.codec, plain(rows.codes, f"{what}.codes")
+        _check_dtype(data, np.uint8, f"{what}.codes")
+        token, head = strides_of(data, (n_tokens, n_heads, _native_shape(codec, d)), f"{what}.codes")
+        out.form, out.codec = n.NATIVE, n.c_text(codec, f"{what}.codec")
     else:
-        out.form = form_of(rows, dtype, what)
-        token, head = strides_of(rows, (n_tokens, n_heads, d), what)
-        data, tokens = rows, rows.shape[0]
+        data = plain(rows, what)
+        out.form = form_of(data, dtype, what)
+        token, head = strides_of(data, (n_tokens, n_heads, d), what)
     out.data = address(data, what, writes)
     out.token_stride, out.head_stride = token, head
-    return out, int(tokens)
+    return out, (data, kept)
 
 
 def _check_dtype(array: Array, dtype: Any, what: str) -> None:
@@ -206,23 +225,24 @@ def codec_group(codec: str) -> int:
     return int(codec_info(codec).group)
 
 
-def mlx_shape(codec: str) -> Tuple[int, int]:
-    """Bits per code and values per group of a codec that MLX also has."""
-    if not codec_info(codec).flags & MLX_FLAG:
+def mlx_shape(codec: str, d: int) -> Tuple[int, int, bool]:
+    """Of a codec that MLX or mlx-vlm also has: bits per code, groups per row, and whether there are biases."""
+    flags = codec_info(codec).flags
+    if not flags & (MLX_FLAG | MLX_VLM_FLAG):
         raise QuireError("EUNSUPPORTED", f"{codec} cannot be expressed in MLX's arrays; use an affine codec such as a8g64")
-    return codec_bits(codec), codec_group(codec)
+    return codec_bits(codec), -(-d // (codec_group(codec) or d)), bool(flags & MLX_FLAG)
 
 
 def empty_mlx(codec: str, tokens: int, heads: int, d: int, scale_dtype: str) -> MlxRows:
     """New arrays for such rows, to write to."""
-    bits, group = mlx_shape(codec)
-    kind, groups = numpy_dtype(scale_dtype), -(-d // group)
+    bits, groups, has_biases = mlx_shape(codec, d)
+    kind = numpy_dtype(scale_dtype)
     return MlxRows(codec, np.empty((tokens, heads, -(-d * bits // 32)), np.uint32), np.empty((tokens, heads, groups), kind),
-                   np.empty((tokens, heads, groups), kind), scale_dtype)
+                   np.empty((tokens, heads, groups), kind) if has_biases else None, scale_dtype)
 
 
 def codec_info(codec: str) -> n.CodecInfo:
-    found = n.lib.quire_codec_find(codec.encode())
+    found = n.lib.quire_codec_find(n.c_text(codec, "codec"))
     if not found:
         raise ValueError(f"there is no codec {codec!r}")
     info: n.CodecInfo = found.contents
@@ -230,10 +250,24 @@ def codec_info(codec: str) -> n.CodecInfo:
 
 
 def dense(array: Array, shape: Tuple[int, ...], what: str, writes: bool = False) -> int:
-    """Address of a C-contiguous float32 array of this shape."""
+    """Address of a C-contiguous float32 array of this shape. The caller keeps the array."""
+    array = plain(array, what)
     _check_dtype(array, np.float32, what)
     if array.shape != shape:
         raise ValueError(f"{what} has shape {array.shape}, not {shape}")
     if not (array.flags.c_contiguous and array.flags.aligned):
         raise ValueError(f"{what} is not contiguous; numpy.ascontiguousarray() makes a contiguous copy")
     return address(array, what, writes)
+
+
+def per_layer(rows: Any, n_layers: int, what: str) -> List[Any]:
+    """A list with the rows of each layer."""
+    if rows is None:
+        return [None] * n_layers
+    if isinstance(rows, (list, tuple)):
+        if len(rows) != n_layers:
+            raise ValueError(f"{what} has {len(rows)} arrays for {n_layers} layers")
+        return list(rows)
+    if n_layers != 1:
+        raise ValueError(f"{what} is one array, but there are {n_layers} layers; give a list")
+    return [rows]

@@ -26,5 +26,5 @@ def snapshot_info(source: Union[bytes, BinaryIO]) -> SnapshotInfo:
     """The header of a saved sequence. A file is read from its current position; seek back to that position before you load it."""
     got = n.SnapshotInfo()
     reader = Reader(source)
-    reader.check(n.lib.quire_snapshot_read_info(got, reader.callback, None))
+    n.check(reader.call(n.lib.quire_snapshot_read_info, got))
     return SnapshotInfo(n.text(got.policy), got.plan_fingerprint, got.length, Ring(got.max_tokens, got.sinks, got.spare_tokens))

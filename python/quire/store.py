@@ -4,21 +4,18 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
-from contextlib import ExitStack
-from ctypes import c_char_p, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import c_char_p, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
-from os import PathLike, fsencode
-from typing import Any, Dict, List, Optional, Sequence as Seq, Tuple, Union
-
-import numpy as np
-import numpy.typing as npt
+from os import PathLike
+from typing import Any, Dict, List, Optional, Sequence as Seq, Union
 
 from . import _native as n, _store as c
-from ._handle import Handle, Shared
-from ._stream import Writer
-from .plan import Plan
+from ._arguments import (INCOMPLETE, MEDIA, NO_FIT, PAGES, Buffer, Media, Pages, Prompt, Tokens, ms_of, path_of, seconds_of, text_of)
+from ._handle import Family, Handle, Shared, holding, members
+from ._stream import Callback, Writer
+from .plan import Plan, check_plan
 from .pool import Pool
 from .sequence import Ring, Sequence
 
@@ -77,32 +74,9 @@ class Usage:
     last_used: float
 
 
-#: An image or other input that takes the place of a token: its position and a digest of 32 bytes.
-Media = Tuple[int, bytes]
-Tokens = Union[Seq[int], npt.NDArray[Any]]
-#: A page of a raw namespace: anything with the buffer protocol whose bytes are contiguous.
-Buffer = Union[bytes, bytearray, memoryview, npt.NDArray[Any]]
-
-
-def _text(value: Optional[str]) -> Optional[bytes]:
-    if value is not None and "\0" in value:
-        raise ValueError("the string contains a zero character, which is not allowed")
-    return None if value is None else value.encode()
-
-
-class _PromptArgument:
-    """Tokens in the form that the library needs. Keeps the arrays alive."""
-
-    def __init__(self, tokens: Tokens, media: Seq[Media]) -> None:
-        given = np.asarray(tokens)
-        if given.ndim != 1 or (given.size and (given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= 2**32)):
-            raise ValueError("tokens must be whole numbers from 0 to 2^32 - 1")
-        self.tokens = np.ascontiguousarray(given, dtype=np.uint32)
-        if any(len(digest) != 32 for _, digest in media):
-            raise ValueError("a digest must have 32 bytes")
-        self.media = (c.Media * len(media))(*[
-            c.Media(n.u32(position, "position"), (c_uint8 * 32).from_buffer_copy(digest)) for position, digest in media])
-        self.value = c.Prompt(self.tokens.ctypes.data, self.media, ctypes.sizeof(c.Media), len(self.tokens), len(media))
+def _check_sequence(sequence: Sequence) -> None:
+    if not isinstance(sequence, Sequence):
+        raise TypeError(f"sequence is a {type(sequence).__name__}, not a Sequence")
 
 
 class Store(Shared):
@@ -119,7 +93,7 @@ class Store(Shared):
                  disk_threads: int = 0, promote: bool = True, queue_bytes: int = 0, remote: Optional[Remote] = None,
                  tenant_bytes: int = 0, seal_disk: bool = False, disk_cache_bytes: int = 0) -> None:
         message = ctypes.create_string_buffer(512)
-        options = c.Options(directory=None if directory is None else fsencode(directory),
+        options = c.Options(directory=path_of(directory, "directory"),
                            disk_bytes=n.u64(disk_bytes, "disk_bytes"),
                            disk_bytes_per_day=n.u64(disk_bytes_per_day, "disk_bytes_per_day"),
                            disk_threads=n.u32(disk_threads, "disk_threads"), no_promote=int(not promote),
@@ -129,25 +103,25 @@ class Store(Shared):
                            disk_cache_bytes=n.u64(disk_cache_bytes, "disk_cache_bytes"))
         if remote is not None:
             options.remote = ctypes.pointer(c.Remote(
-                _text(remote.host), _text(remote.user), _text(remote.password), n.u32(remote.port, "port"), int(remote.tls),
-                _text(remote.tls_ca), _text(remote.tls_cert), _text(remote.tls_key), _text(remote.tls_name),
+                text_of(remote.host, "host"), text_of(remote.user, "user"), text_of(remote.password, "password"), n.u32(remote.port, "port"), int(remote.tls),
+                text_of(remote.tls_ca, "tls_ca"), text_of(remote.tls_cert, "tls_cert"), text_of(remote.tls_key, "tls_key"), text_of(remote.tls_name, "tls_name"),
                 n.u32(remote.connections, "connections"), n.u32(remote.ttl_seconds, "ttl_seconds"), n.u32(remote.connect_ms, "connect_ms"),
                 n.u32(remote.stall_ms, "stall_ms"), n.u64(remote.in_flight_bytes, "in_flight_bytes"),
                 n.u32(remote.min_bytes_per_second, "min_bytes_per_second"), int(remote.read_replicas)))
-        out = c_void_p()
-        n.check(c.lib().quire_store_open(ctypes.byref(out), options), n.text(message.value))
-        super().__init__(out.value, c.lib().quire_store_close)
-        self._namespaces: "weakref.WeakSet[Namespace]" = weakref.WeakSet()
+        self._namespaces: Family = {}
+        super().__init__(c.lib().quire_store_close)
         self._close_at_exit()
+        self._open(c.lib().quire_store_open, options, message=message)
 
     def _close_children(self) -> None:
-        for namespace in list(self._namespaces):
+        for namespace in members(self._namespaces):
             namespace.close()
 
     def flush(self, timeout: float = 10.0) -> None:
         """Waits until everything in the queues is saved. Raises QuireError with status EIO if the time limit is reached first."""
-        with self._use() as store:
-            n.check(c.lib().quire_store_flush(store, _ms(timeout)))
+        limit = ms_of(timeout)
+        with self._use():
+            n.check(c.lib().quire_store_flush(self._get(), limit))
 
     def namespace(self, identity: Identity, plan: Plan, *, max_tokens: int = 0, sinks: int = 0,
                   spare_tokens: int = 0) -> "Namespace":
@@ -160,79 +134,80 @@ class Store(Shared):
 
     def lookup_many(self, chains: "Seq[Chain]", *, timeout: float = 0.0) -> List[int]:
         """Chain.lookup() of many chains, which can belong to different namespaces, with one question to each node of the remote."""
-        found = (c_uint32 * len(chains))()
-        with ExitStack() as held:
-            for chain in sorted(set(chains), key=id):  # in one order, so that two calls do not wait for each other
-                held.enter_context(chain._lock)
-                held.enter_context(chain.namespace._use())
-                if chain.namespace.store is not self:
-                    raise ValueError("the chain belongs to another store")
-            held.enter_context(self._use())
-            pointers = (c_void_p * len(chains))(*[chain._get() for chain in chains])
-            n.check(c.lib().quire_chain_lookup_many(pointers, len(chains), _ms(timeout), found))
+        given, limit = tuple(chains), ms_of(timeout)
+        for i, chain in enumerate(given):
+            if not isinstance(chain, Chain):
+                raise TypeError(f"chains[{i}] is a {type(chain).__name__}, not a Chain")
+            if chain.namespace.store is not self:
+                raise ValueError(f"chains[{i}] belongs to another store")
+        found = (c_uint32 * len(given))()
+        locks: List[Any] = []
+        for chain in sorted(set(given), key=id):  # in one order, so that two calls do not wait for each other
+            locks += [chain._lock, chain.namespace._use()]
+
+        def ask() -> None:
+            for chain in given:
+                chain.namespace._get()
+            self._get()
+            pointers = (c_void_p * len(given))(*[chain._get() for chain in given])
+            n.check(c.lib().quire_chain_lookup_many(pointers, len(given), limit, found))
+
+        holding([*locks, self._use()], ask)
         return list(found)
 
     def gc(self, *, max_age: float = 0.0, max_bytes: Optional[int] = None) -> int:
         """Removes damaged objects, objects not used for max_age seconds, and the least recently used ones beyond max_bytes. Returns their number."""
         removed = c_uint64()
-        with self._use() as store:
-            n.check(c.lib().quire_store_gc(store, n.u64(ceil(max_age), "max_age"),
-                                          2**64 - 1 if max_bytes is None else n.u64(max_bytes, "max_bytes"), removed))
+        age = n.u64(ceil(seconds_of(max_age, "max_age")), "max_age")
+        most = 2**64 - 1 if max_bytes is None else n.u64(max_bytes, "max_bytes")
+        with self._use():
+            n.check(c.lib().quire_store_gc(self._get(), age, most, removed))
         return int(removed.value)
 
     def usage(self) -> List[Usage]:
         """What every namespace has on disk. Fast: reads only the index."""
         found: List[Usage] = []
-        errors: List[BaseException] = []  # an exception cannot pass through C code
 
-        def add(_: Any, pointer: Any) -> int:
-            try:
-                u = pointer.contents
-                found.append(Usage(bytes(u.root), bytes(u.tenant), u.tenant_name.decode(errors="replace"),
-                                   u.model_name.decode(errors="replace"), u.objects, u.bytes, u.pinned, u.quota_bytes,
-                                   u.last_used_us / 1e6))
-                return 0
-            except BaseException as error:  # KeyboardInterrupt too
-                errors.append(error)
-                return 1
+        def add(address: int) -> None:
+            u = c.Usage.from_address(address)
+            found.append(Usage(bytes(u.root), bytes(u.tenant), u.tenant_name.decode(errors="replace"),
+                               u.model_name.decode(errors="replace"), u.objects, u.bytes, u.pinned, u.quota_bytes,
+                               u.last_used_us / 1e6))
 
-        with self._use() as store:
-            status = c.lib().quire_store_usage_each(store, c.USAGE_FN(add), None)
-        if errors:
-            raise errors[0]
-        n.check(status)
+        with self._use():
+            n.check(Callback(c.USAGE_FN, add).call(c.lib().quire_store_usage_each, self._get()))
         return found
 
     def remove(self, *, root: Optional[bytes] = None, tenant: Optional[bytes] = None, tenant_name: Optional[str] = None,
                model_name: Optional[str] = None) -> int:
         """Removes all pages of the namespaces that match everything given from the disk, also pinned ones. Returns their number."""
-        if (root is not None and len(root) != 32) or (tenant is not None and len(tenant) != 16):
-            raise ValueError("a root must have 32 bytes and a tenant 16")
         removed = c_uint64()
-        with self._use() as store:
-            n.check(c.lib().quire_store_remove(store, c.Selection(root, tenant, _text(tenant_name), _text(model_name)), removed))
+        chosen = c.Selection(None if root is None else n.c_bytes(root, 32, "root"),
+                             None if tenant is None else n.c_bytes(tenant, 16, "tenant"), text_of(tenant_name, "tenant_name"),
+                             text_of(model_name, "model_name"))
+        with self._use():
+            n.check(c.lib().quire_store_remove(self._get(), chosen, removed))
         return int(removed.value)
 
     def set_quota(self, tenant: bytes, quota_bytes: int) -> None:
         """Limits what a tenant has on disk, for all processes. 0: the limit of all tenants holds again; 2**64 - 1: none."""
-        if len(tenant) != 16:
-            raise ValueError("a tenant must have 16 bytes")
-        with self._use() as store:
-            n.check(c.lib().quire_store_set_quota(store, tenant, n.u64(quota_bytes, "quota_bytes")))
+        whose, quota = n.c_bytes(tenant, 16, "tenant"), n.u64(quota_bytes, "quota_bytes")
+        with self._use():
+            n.check(c.lib().quire_store_set_quota(self._get(), whose, quota))
 
     @property
     def stats(self) -> Dict[str, Any]:
         """The members of quire_store_stats. In pairs the first number is for the disk, the second for the remote. misses: a dict by reason."""
         got = c.Stats()
-        with self._use() as store:
-            n.check(c.lib().quire_store_stats_get(store, got))
+        with self._use():
+            n.check(c.lib().quire_store_stats_get(self._get(), got))
         return _members(got)
 
     def metrics(self, labels: Optional[str] = None) -> str:
         """All figures in the text format of Prometheus. labels are added to every sample: 'server="a"'."""
-        writer = Writer()
-        with self._use() as store:
-            writer.check(c.lib().quire_store_write_metrics(store, _text(labels), writer.callback, None))
+        writer, added = Writer(), text_of(labels, "labels")
+        with self._use():
+            n.check(writer.call(c.lib().quire_store_write_metrics, self._get(), added))
         return writer.bytes().decode()
 
 
@@ -245,96 +220,98 @@ def _members(got: Any) -> Dict[str, Any]:
     return stats
 
 
-def _ms(seconds: float) -> int:
-    return n.u32(round(seconds * 1000), "timeout")
-
-
 class Namespace(Shared):
     """Created by Store.namespace() or Store.raw_namespace(). Closing a pool whose sequences were saved or loaded here also closes the
     namespace."""
 
     def __init__(self, store: Store, identity: Identity, plan: Optional[Plan], ring: Ring, layout: str = "", page_bytes: int = 0) -> None:
-        if len(identity.secret) != 32:
-            raise ValueError("the secret must have 32 bytes")
-        c_identity = c.Identity(_text(identity.weights), _text(identity.tokenizer), _text(identity.adapter),
-                               identity.adapter_scale, _text(identity.rope), identity.secret, _text(identity.tenant_name),
-                               _text(identity.model_name))
+        if not isinstance(identity, Identity):
+            raise TypeError(f"identity is a {type(identity).__name__}, not an Identity")
+        texts = {name: text_of(getattr(identity, name), name)
+                 for name in ("weights", "tokenizer", "adapter", "rope", "tenant_name", "model_name")}
+        c_identity = c.Identity(adapter_scale=seconds_of(identity.adapter_scale, "adapter_scale"),
+                                secret=n.c_bytes(identity.secret, 32, "the secret"), **texts)
         options = n.seq_options(ring.max_tokens, ring.sinks, ring.spare_tokens)
-        out = c_void_p()
         self.store = store
         self.page_bytes = n.u64(page_bytes, "page_bytes")  # 0 if the pages are those of a plan
-        self._loads: "weakref.WeakSet[Handle]" = weakref.WeakSet()
-        self._chains: "weakref.WeakSet[Chain]" = weakref.WeakSet()
-        with ExitStack() as held:
-            held.enter_context(store._lock)
+        self._loads: Family = {}
+        self._chains: Family = {}
+        described = text_of(layout, "layout")
+        if plan is not None:
+            check_plan(plan)
+        with store._lock if plan is None else plan._lock, store._lock:
+            pointer = store._get()
+            super().__init__(c.lib().quire_namespace_destroy)
             if plan is not None:
-                held.enter_context(plan._lock)
-                n.check(c.lib().quire_namespace_create(ctypes.byref(out), store._get(), c_identity, plan._get(), options))
+                self._open(c.lib().quire_namespace_create, pointer, c_identity, plan._get(), options, on=(store,),
+                           family=store._namespaces, invalid=INCOMPLETE)
             else:
-                n.check(c.lib().quire_namespace_create_raw(ctypes.byref(out), store._get(), c_identity, _text(layout), self.page_bytes))
-            super().__init__(out.value, c.lib().quire_namespace_destroy, store)
-            store._namespaces.add(self)
+                self._open(c.lib().quire_namespace_create_raw, pointer, c_identity, described, self.page_bytes, on=(store,),
+                           family=store._namespaces, invalid=INCOMPLETE)
 
     def _close_children(self) -> None:
-        for load in list(self._loads):
+        for load in members(self._loads):
             load.close()
-        for chain in list(self._chains):
+        for chain in members(self._chains):
             chain.close()
 
     def _uses(self, pool: Pool) -> None:
         """Registers the pool: from now on its pages may wait in the store's queue, until this namespace is destroyed."""
         with pool._lock:
             pool._get()  # one that is being closed has looked for its namespaces already
-            if self not in pool._namespaces:
-                pool._namespaces.add(self)
+            if self._token not in pool._namespaces:
+                self._joins(pool._namespaces)
+            if self._token not in pool._tokens:
                 self._stands_on(pool)
 
     @property
     def root(self) -> bytes:
         """The hash of the identity, from which all keys are derived."""
         root = ctypes.create_string_buffer(32)
-        with self._use() as space:
-            c.lib().quire_namespace_root(space, root)
+        with self._use():
+            c.lib().quire_namespace_root(self._get(), root)
         return root.raw
 
     @property
     def stats(self) -> Dict[str, Any]:
         """The members of quire_namespace_stats: what was done through this namespace, and what the disk holds of it."""
         got = c.NamespaceStats()
-        with self._use() as space:
-            n.check(c.lib().quire_namespace_stats_get(space, got))
+        with self._use():
+            n.check(c.lib().quire_namespace_stats_get(self._get(), got))
         return _members(got)
 
     def remove(self) -> int:
         """Removes all pages of this namespace from the disk, also pinned ones. Returns their number."""
         removed = c_uint64()
-        with self._use() as space:
-            n.check(c.lib().quire_namespace_remove(space, removed))
+        with self._use():
+            n.check(c.lib().quire_namespace_remove(self._get(), removed))
         return int(removed.value)
 
     def save(self, tokens: Tokens, sequence: Sequence, *, media: Seq[Media] = ()) -> None:
         """Hands the finished pages of the sequence to the store and returns at once. tokens: the tokens of the sequence."""
-        prompt = _PromptArgument(tokens, media)
-        with sequence._lock, self._use() as space:
-            pointer = sequence._get()
+        prompt = Prompt(tokens, media)
+        _check_sequence(sequence)
+        with sequence._lock, self._use():
+            space, pointer = self._get(), sequence._get()
             self._uses(sequence.pool)
-            n.check(c.lib().quire_namespace_save(space, prompt.value, pointer))
+            n.check(c.lib().quire_namespace_save(space, prompt.value, pointer), invalid=NO_FIT)
 
     def lookup(self, tokens: Tokens, *, media: Seq[Media] = (), timeout: float = 0.0) -> int:
         """The number of tokens of the prompt, in whole pages, that can be loaded. Asks the remote only if timeout is not 0."""
-        prompt, found = _PromptArgument(tokens, media), c_uint32()
-        with self._use() as space:
-            n.check(c.lib().quire_namespace_lookup(space, prompt.value, _ms(timeout), found))
+        prompt, limit, found = Prompt(tokens, media), ms_of(timeout), c_uint32()
+        with self._use():
+            n.check(c.lib().quire_namespace_lookup(self._get(), prompt.value, limit, found), invalid=MEDIA)
         return int(found.value)
 
     def lookup_many(self, prompts: Seq[Tokens], *, media: Optional[Seq[Seq[Media]]] = None, timeout: float = 0.0) -> List[int]:
         """lookup() of many prompts with one question to the disk and one round trip to each node of the remote."""
         if media is not None and len(media) != len(prompts):
             raise ValueError("media must have one entry for each prompt")
-        arguments = [_PromptArgument(tokens, media[i] if media is not None else ()) for i, tokens in enumerate(prompts)]
+        arguments = [Prompt(tokens, media[i] if media is not None else ()) for i, tokens in enumerate(prompts)]
         values, found = (c.Prompt * len(arguments))(*[a.value for a in arguments]), (c_uint32 * len(arguments))()
-        with self._use() as space:
-            n.check(c.lib().quire_namespace_lookup_many(space, values, ctypes.sizeof(c.Prompt), len(arguments), _ms(timeout), found))
+        limit, size = ms_of(timeout), ctypes.sizeof(c.Prompt)
+        with self._use():
+            n.check(c.lib().quire_namespace_lookup_many(self._get(), values, size, len(arguments), limit, found), invalid=MEDIA)
         return list(found)
 
     def chain(self, tokens: Tokens = (), *, media: Seq[Media] = ()) -> "Chain":
@@ -345,7 +322,7 @@ class Namespace(Shared):
 
     def begin_load(self, tokens: Tokens, sequence: Sequence, *, media: Seq[Media] = (), timeout: float = 10.0) -> "Load":
         """Begins to load the longest stored prefix. Until Load.end() other calls on the sequence raise QuireError with status EBUSY."""
-        return Load(self, _PromptArgument(tokens, media), sequence, timeout)
+        return Load(self, Prompt(tokens, media), sequence, timeout)
 
     def load(self, tokens: Tokens, sequence: Sequence, *, media: Seq[Media] = (), timeout: float = 10.0) -> int:
         """Loads the longest stored prefix and returns the new length of the sequence. Pass one token less than the prompt has, so that one is
@@ -354,37 +331,50 @@ class Namespace(Shared):
 
     def pin(self, tokens: Tokens, pinned: bool = True, *, media: Seq[Media] = (), timeout: float = 10.0) -> int:
         """Pins the pages of the prompt that are on disk, so that they are not evicted until unpinned. Returns the number of tokens on disk."""
-        prompt, found = _PromptArgument(tokens, media), c_uint32()
-        with self._use() as space:
-            n.check(c.lib().quire_namespace_pin(space, prompt.value, int(pinned), _ms(timeout), found))
+        prompt, limit, found = Prompt(tokens, media), ms_of(timeout), c_uint32()
+        flag = int(bool(pinned))
+        with self._use():
+            n.check(c.lib().quire_namespace_pin(self._get(), prompt.value, flag, limit, found), invalid=MEDIA)
         return int(found.value)
 
 
-class _End:
-    """Ends a load, once: the finalizer calls it, for end() too. An interrupt that comes meanwhile is raised when the library has ended the
-    load, which must not be ended again then."""
+class _Running(Handle):
+    """A load that runs. What ends it keeps the status and the length, so that an interrupt does not lose them."""
 
     def __init__(self) -> None:
-        self.status, self.length = 0, c_uint32()
+        self._status: List[int] = []
+        self._length = c_uint32()
+        super().__init__(c.lib().quire_load_end)
 
-    def __call__(self, pointer: int) -> None:
-        self.status = c.lib().quire_load_end(pointer, ctypes.byref(self.length))
+    def _endings(self, destroy: Any) -> List[Any]:
+        return [partial(self._status.extend, map(destroy, [self._slot], [ctypes.byref(self._length)]))]
+
+    def _result(self) -> int:
+        """Waits for the load, ends it and returns its length."""
+        self._get()
+        self._end()
+        n.check(self._status[0], invalid=NO_FIT)
+        return int(self._length.value)
 
 
-class Load(Handle):
+class Load(_Running):
     """A running load. Closing or dropping it ends the load, which waits for it."""
 
-    def __init__(self, namespace: Namespace, prompt: _PromptArgument, sequence: Sequence, timeout: float) -> None:
-        out = c_void_p()
-        with sequence._lock, namespace._use() as space:
-            pointer = sequence._get()
-            namespace._uses(sequence.pool)
-            n.check(c.lib().quire_load_begin(ctypes.byref(out), space, prompt.value, pointer, _ms(timeout)))
-            self._end = _End()
-            super().__init__(out.value, self._end, namespace, sequence)
-            sequence._load = self._token
-            namespace._loads.add(self)
+    def __init__(self, namespace: Namespace, prompt: Prompt, sequence: Sequence, timeout: float) -> None:
+        limit = ms_of(timeout)
+        _check_sequence(sequence)
         self._prompt = prompt
+        super().__init__()
+        try:
+            with sequence._lock, namespace._use():
+                space, pointer = namespace._get(), sequence._get()
+                namespace._uses(sequence.pool)
+                sequence._load = self._token  # before it begins: a load that an interrupt lets run must not meet other calls
+                self._open(c.lib().quire_load_begin, space, prompt.value, pointer, limit, on=(namespace, sequence),
+                           family=namespace._loads, invalid=NO_FIT)
+        except BaseException:
+            self._end()
+            raise
 
     @property
     def done(self) -> bool:
@@ -395,31 +385,7 @@ class Load(Handle):
     def end(self) -> int:
         """Waits for the load and returns the new length of the sequence."""
         with self._lock:
-            self._get()
-            self._finalize()
-            n.check(self._end.status)
-        return int(self._end.length.value)
-
-
-class _Pages:
-    """Pointers to buffers. Holds the buffers exported, so that they can be neither resized nor released."""
-
-    def __init__(self, buffers: Seq[Buffer], page_bytes: int, writable: bool) -> None:
-        if isinstance(buffers, (bytes, bytearray, memoryview, str)):
-            raise TypeError("pages must be a sequence of buffers, one for each page")
-        given: Seq[Any] = buffers  # numpy's type says nothing about its buffer
-        self.views = [memoryview(buffer) for buffer in given]
-        for view in self.views:
-            if not view.c_contiguous:
-                raise ValueError("the bytes of a page must be contiguous")
-            if view.nbytes != page_bytes:
-                raise ValueError(f"a page has {page_bytes} bytes, not {view.nbytes}")
-            if writable and view.readonly:
-                raise ValueError("a page cannot be loaded into a buffer that is read-only")
-        starts = [int(np.frombuffer(view, dtype=np.uint8).ctypes.data) for view in self.views]
-        if writable and any(b - a < page_bytes for a, b in zip(sorted(starts), sorted(starts)[1:])):
-            raise ValueError("two pages cannot be loaded into the same bytes")
-        self.pointers = (c_void_p * len(starts))(*starts)
+            return self._result()
 
 
 class Chain(Handle):
@@ -427,12 +393,11 @@ class Chain(Handle):
     costs only what is new. One thread at a time uses it; others wait."""
 
     def __init__(self, namespace: Namespace) -> None:
-        out = c_void_p()
         self.namespace = namespace
-        with namespace._use() as space:
-            n.check(c.lib().quire_chain_create(ctypes.byref(out), space))
-            super().__init__(out.value, c.lib().quire_chain_destroy, namespace)
-            namespace._chains.add(self)
+        with namespace._use():
+            pointer = namespace._get()
+            super().__init__(c.lib().quire_chain_destroy)
+            self._open(c.lib().quire_chain_create, pointer, on=(namespace,), family=namespace._chains)
 
     @property
     def length(self) -> int:
@@ -442,74 +407,62 @@ class Chain(Handle):
 
     def append(self, tokens: Tokens, *, media: Seq[Media] = ()) -> None:
         """Appends tokens. Positions of media count from the beginning of the whole prompt."""
-        part = _PromptArgument(tokens, media)
+        part = Prompt(tokens, media)
         with self._lock, self.namespace._use():
             n.check(c.lib().quire_chain_append(self._get(), part.tokens.ctypes.data, len(part.tokens), part.media,
-                                              ctypes.sizeof(c.Media), len(media)))
+                                              ctypes.sizeof(c.Media), len(part.media)), invalid=MEDIA)
 
     def truncate(self, n_tokens: int) -> None:
         """Shortens the prompt to its first n_tokens tokens."""
+        count = n.u32(n_tokens, "n_tokens")
         with self._lock, self.namespace._use():
-            n.check(c.lib().quire_chain_truncate(self._get(), n.u32(n_tokens, "n_tokens")))
+            n.check(c.lib().quire_chain_truncate(self._get(), count), invalid=f"n_tokens is {count}, more than the prompt has")
 
     def save(self, sequence: Sequence) -> int:
         """Hands the finished pages of the sequence to the store and returns at once. Returns the number of pages that were dropped because
         the queue is full; the next call tries them again."""
         dropped = c_uint32()
+        _check_sequence(sequence)
         with sequence._lock, self._lock, self.namespace._use():
             pointer = sequence._get()
             self.namespace._uses(sequence.pool)
-            n.check(c.lib().quire_chain_save(self._get(), pointer, dropped))
+            n.check(c.lib().quire_chain_save(self._get(), pointer, dropped), invalid=NO_FIT)
         return int(dropped.value)
 
     def save_raw(self, pages: Seq[Buffer], first_page: int = 0) -> int:
         """Copies pages of a raw namespace, from first_page on, and returns at once. Returns how many of the last ones were dropped because
         the queue is full."""
-        given, dropped = _Pages(pages, self.namespace.page_bytes, False), c_uint32()
+        given, dropped, first = Pages(pages, self.namespace.page_bytes, False), c_uint32(), n.u32(first_page, "first_page")
         with self._lock, self.namespace._use():
-            n.check(c.lib().quire_chain_save_raw(self._get(), n.u32(first_page, "first_page"), len(given.views), given.pointers, dropped))
+            n.check(c.lib().quire_chain_save_raw(self._get(), first, len(given.views), given.pointers, dropped), invalid=PAGES)
         return int(dropped.value)
 
     def load_raw(self, buffers: Seq[Buffer], first_page: int = 0, *, timeout: float = 10.0) -> "RawLoad":
         """Begins to load pages of a raw namespace, from first_page on, each into its own buffer. The buffers cannot be resized or released
         until the load has ended."""
-        return RawLoad(self, _Pages(buffers, self.namespace.page_bytes, True), first_page, timeout)
+        return RawLoad(self, Pages(buffers, self.namespace.page_bytes, True), first_page, timeout)
 
     def lookup(self, *, timeout: float = 0.0) -> int:
         """The number of tokens, in whole pages, that can be loaded. Asks the remote only if timeout is not 0."""
         return self.namespace.store.lookup_many([self], timeout=timeout)[0]
 
 
-class _RawEnd(_End):
-    """Ends a raw load. The finalizer keeps it, and with it the buffers, until nothing is written to them any more."""
-
-    def __init__(self, pages: _Pages) -> None:
-        super().__init__()
-        self.pages: Optional[_Pages] = pages
-        self.waits = False
-
-    def __call__(self, pointer: int) -> None:
-        try:
-            if not self.waits:
-                c.lib().quire_load_cancel(pointer)
-        finally:
-            try:
-                super().__call__(pointer)
-            finally:
-                self.pages = None
-
-
-class RawLoad(Handle):
+class RawLoad(_Running):
     """Created by Chain.load_raw(). A load that runs. Closing or dropping it cancels it; after that nothing is written to the buffers."""
 
-    def __init__(self, chain: Chain, pages: _Pages, first_page: int, timeout: float) -> None:
-        out, namespace = c_void_p(), chain.namespace
+    def __init__(self, chain: Chain, pages: Pages, first_page: int, timeout: float) -> None:
+        first, limit, namespace = n.u32(first_page, "first_page"), ms_of(timeout), chain.namespace
+        self._kept = [pages]  # until nothing is written to them any more
+        self._cancelled: List[Any] = []  # what its end cancels first
         with chain._lock, namespace._use():
-            n.check(c.lib().quire_load_begin_raw(ctypes.byref(out), chain._get(), n.u32(first_page, "first_page"), len(pages.views),
-                                                pages.pointers, _ms(timeout)))
-            self._end = _RawEnd(pages)
-            super().__init__(out.value, self._end, namespace)
-            namespace._loads.add(self)
+            pointer = chain._get()
+            super().__init__()
+            self._open(c.lib().quire_load_begin_raw, pointer, first, len(pages.views), pages.pointers, limit, on=(namespace,),
+                       family=namespace._loads, invalid=PAGES)
+
+    def _endings(self, destroy: Any) -> List[Any]:
+        self._cancelled.append(self._slot)
+        return [partial(list, map(c.lib().quire_load_cancel, iter(self._cancelled))), *super()._endings(destroy), self._kept.clear]
 
     @property
     def done(self) -> bool:
@@ -526,11 +479,12 @@ class RawLoad(Handle):
         """Waits for the load and ends it. Returns the number of tokens of the prompt up to the first page that did not arrive, those before
         first_page included. The contents of the buffers of this page and of those behind it are undefined."""
         with self._lock:
-            self._get()
-            self._end.waits = True
-            self._finalize()
-            n.check(self._end.status)
-        return int(self._end.length.value)
+            self._cancelled.clear()
+            return self._result()
+
+    def close(self) -> None:
+        self._cancelled[:] = [self._slot]  # also if wait() was interrupted
+        super().close()
 
 
 __all__ = ["Buffer", "Chain", "Identity", "Load", "Media", "Namespace", "RawLoad", "Remote", "Store", "Usage"]

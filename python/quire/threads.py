@@ -3,23 +3,22 @@
 
 from __future__ import annotations
 
-import ctypes
-
 from . import _native as n
 from ._handle import Handle
 from .errors import QuireError
+
+_MOST = 1024
 
 
 class Threads(Handle):
     """n_threads - 1 threads that work alongside the calling thread. Several pools can share one Threads object."""
 
     def __init__(self, n_threads: int) -> None:
-        if n_threads < 1:
-            raise ValueError(f"the number of threads must be at least 1, not {n_threads}")
-        out = ctypes.c_void_p()
-        n.check(n.lib.quire_threads_create(ctypes.byref(out), n.u32(n_threads, "n_threads")))
-        super().__init__(out.value, n.lib.quire_threads_destroy)
-        self.n_threads = n_threads
+        self.n_threads = n.number(n_threads, "n_threads")
+        if not 1 <= self.n_threads <= _MOST:
+            raise ValueError(f"the number of threads must be at least 1 and at most {_MOST}, not {self.n_threads}")
+        super().__init__(n.lib.quire_threads_destroy)
+        self._open(n.lib.quire_threads_create, self.n_threads)
 
     def _executor(self) -> n.Executor:
         executor = n.Executor()

@@ -12,7 +12,7 @@ from support import BOUND, error, one_layer, reference, rows
 
 import quire
 
-POLICIES = ["f32", "f16", "bf16", "a8g64/a4g64", "a4g64", "a3g32/a6g32", "q8_0/q4_0", "r5/r4", "r8/r3", "tq4/tq3", "h:a4g32/a2g32"]
+POLICIES = ["f32", "f16", "bf16", "a8g64/a4g64", "a4g64", "a3g32/a6g32", "q8_0/q4_0", "r5/r4", "r8/r3", "tq4/tq3", "tv4/tv3", "h:a4g32/a2g32"]
 
 
 def filled(pool: quire.Pool, length: int = 300, seed: int = 1, **ring: int) -> quire.Sequence:
@@ -121,6 +121,14 @@ class Attend(unittest.TestCase):
             q = rows(2, 3, 4, 96)
             self.check(s.attend(q), reference(q, s.rows("k"), s.rows("v")))
             self.assertTrue((s.rows("v") == s.rows("k")[:, :, :64]).all())
+        plan = quire.Plan("tv4", n_q_heads=4, n_kv_heads=1, d_k=64, d_v=64, v_in_k=True)  # the whole head, as tv rotates it
+        with quire.Pool(plan, 1 << 24) as pool:
+            s = pool.sequence()
+            s.append(rows(1, 100, 1, 64))
+            q = rows(2, 3, 4, 64)
+            self.check(s.attend(q), reference(q, s.rows("k"), s.rows("k")))
+        with self.assertRaisesRegex(quire.QuireError, "because V is a part of K"):
+            quire.Plan("tv4", n_q_heads=4, n_kv_heads=1, d_k=64, d_v=32, v_in_k=True)
 
     def test_batch_gives_the_bits_of_each_alone(self) -> None:
         for threads in (1, 3):

@@ -253,9 +253,9 @@ class Raw(StoreTest):
 
         with self.open() as store:
             chain, room = saved(store), bytearray(PAGE)
-            loads = [chain.load_raw([room])]
             library.quire_load_end = slow
             try:
+                loads = [chain.load_raw([room])]
                 worker = threading.Thread(target=loads.clear)
                 worker.start()
                 begun.wait()

@@ -16,9 +16,11 @@ class Registry(unittest.TestCase):
     def test_list(self) -> None:
         names = [c.name for c in quire.codecs()]
         self.assertEqual(len(set(names)), len(names))
-        self.assertLessEqual({"f32", "a4g64", "q8_0", "r4", "tq3", "c:r4", "h:a4g64"}, set(names))
+        self.assertLessEqual({"f32", "a4g64", "q8_0", "r4", "tq3", "c:r4", "h:a4g64", "tv4"}, set(names))
         a4 = next(c for c in quire.codecs() if c.name == "a4g64")
-        self.assertEqual((a4.bits, a4.group, a4.is_mlx, a4.is_float), (4, 64, True, False))
+        self.assertEqual((a4.bits, a4.group, a4.is_mlx, a4.is_mlx_vlm, a4.is_float), (4, 64, True, False, False))
+        tv4 = next(c for c in quire.codecs() if c.name == "tv4")
+        self.assertEqual((tv4.bits, tv4.group, tv4.is_mlx, tv4.is_mlx_vlm, tv4.is_rotated), (4, 0, False, True, True))
 
     def test_bits(self) -> None:
         self.assertEqual(quire.bits("a4g64", 128), 4.5)
@@ -63,6 +65,61 @@ class Golden(unittest.TestCase):
                 self.assertTrue((quire.encode(codec, x[use]) == file[f"{codec}_rows"][use]).all())
                 self.assertTrue((quire.decode(codec, file[f"{codec}_rows"][use], 256) == file[f"{codec}_dequant"][use]).all())
 
+    def test_codes_and_norms_are_those_of_mlx_vlm(self) -> None:
+        file = gold("tv.gold")
+        for d in (64, 128, 256):
+            for dt in ("f16", "bf16", "f32"):
+                for side in "kv":
+                    for bits in (2, 3, 4):
+                        with self.subTest(bits=bits, d=d, dt=dt, side=side), quire.Format(f"tv{bits}", d, side) as form:
+                            got = form.encode_mlx(file[f"x_{dt}_d{d}"], dtype="bf16" if dt == "bf16" else None)
+                            self.assertIsNone(got.biases)
+                            self.assertTrue((got.words == file[f"{dt}_d{d}_{side.upper()}_b{bits}_words"]).all())
+                            norms = file[f"{dt}_d{d}_{side.upper()}_norms"]
+                            self.assertTrue((got.scales[:, 0].view(np.uint16) == norms.view(np.uint16)).all())
+
+    def test_a_state_of_mlx_vlm_goes_in_and_out(self) -> None:
+        file = gold("tv.gold")
+        # As mlx-vlm has them: (head, token, word) and (head, token).
+        parts = {s: (file[f"state_{s.upper()}_words"][None], file[f"state_{s.upper()}_norms"][None]) for s in "kv"}
+        rows_of = {s: quire.MlxRows(codec, parts[s][0].transpose(1, 0, 2), parts[s][1].transpose(1, 0)[..., None])
+                   for s, codec in (("k", "tv3"), ("v", "tv4"))}
+        plan = quire.Plan("tv3/tv4", n_q_heads=1, n_kv_heads=1, d_k=128)
+        with quire.Pool(plan, 16 << 20) as pool, pool.sequence() as seq:
+            seq.append(rows_of["k"], rows_of["v"])
+            for side, given in rows_of.items():
+                back = seq.mlx(side)
+                self.assertTrue((back.words == given.words).all())
+                self.assertTrue((back.scales.view(np.uint16) == given.scales.view(np.uint16)).all())
+                self.assertIsNone(back.biases)
+                values = file[f"state_{side.upper()}_values"]
+                wrong = np.linalg.norm(seq.rows(side)[:, 0] - values, axis=1) / np.linalg.norm(values, axis=1)
+                self.assertLess(wrong.max(), 5e-3)  # the tables are rounded to bytes: docs/formats/codecs.md
+
+    def test_norms_that_are_not_finite(self) -> None:
+        words = gold("tv.gold")["state_K_words"][:5, None]
+        norms = np.array([3, np.inf, -np.inf, np.nan, 65504], np.float16).reshape(5, 1, 1)
+        given = quire.MlxRows("tv3", words, norms)
+        plan = quire.Plan("tv3", n_q_heads=1, n_kv_heads=1, d_k=128)
+        with quire.Pool(plan, 16 << 20) as pool, pool.sequence() as seq:
+            seq.append(given, given)
+            self.assertEqual(pool.stats.recoded, 2 * 3)
+            back, values = seq.mlx("k"), seq.rows("k")
+            self.assertTrue(np.isfinite(values).all() and (values[3] == 0).all())
+            self.assertTrue((back.words[[0, 4]] == words[[0, 4]]).all())
+            self.assertTrue((np.abs(back.scales[[1, 2], 0, 0].astype(np.float32)) > 6e4).all())
+
+    def test_rows_that_tv_does_not_have(self) -> None:
+        x = rows(1, 2, 64)
+        with quire.Format("tv4", 64) as form, quire.Format("a4g64", 64) as affine:
+            for form_, wrong in ((form, affine.encode_mlx(x)), (affine, form.encode_mlx(x))):
+                wrong = quire.MlxRows(form_.codec, *(a if a is None else a[:, None] for a in (wrong.words, wrong.scales, wrong.biases)))
+                out = np.empty((2, 1, 64), np.float32)
+                with self.assertRaisesRegex(ValueError, "biases"):
+                    form_._through(wrong, out, 2, None, "f32")
+        with self.assertRaises(quire.QuireError):
+            quire.Format("tv4", 80)
+
     def test_mlx_itself(self) -> None:
         try:
             import mlx.core as mx  # type: ignore
@@ -91,7 +148,8 @@ class RoundTrip(unittest.TestCase):
                     self.assertTrue((back == quire.round_trip(codec.name, x, side=side)).all())
                     # The error falls by about half for every bit; 2 bits leave a third of the norm.
                     wrong = np.linalg.norm(back - x) / np.linalg.norm(x)
-                    self.assertLess(wrong, 2.0 * 2.0**-min(codec.bits, 8))
+                    # mlx-vlm's codebook of 6 bits is not converged
+                    self.assertLess(wrong, (2.1 if codec.name == "tv6" else 2.0) * 2.0**-min(codec.bits, 8))
                     self.assertTrue((quire.encode(codec.name, x[1], side=side) == codes[1]).all())  # rows are independent
 
     def test_no_rows(self) -> None:

@@ -234,9 +234,9 @@ class Store(StoreTest):
 
         with self.open() as store, one_layer() as pool:
             space, s = store.namespace(IDENTITY, pool.plan), pool.sequence()
-            loads = [space.begin_load(TOKENS, s)]
             library.quire_load_end = slow
             try:
+                loads = [space.begin_load(TOKENS, s)]
                 worker = threading.Thread(target=loads.clear)
                 worker.start()
                 begun.wait()
@@ -264,7 +264,7 @@ class Store(StoreTest):
         """A build without the store, or a system without OpenSSL: everything else works."""
         from quire import _native
 
-        shutil.copy(_native.folder() / "libquire.so.0.2", self.folder.name)
+        shutil.copy(_native.folder() / _native.file_name("quire"), self.folder.name)
         code = ("import quire\nassert quire.codecs()\n"
                 "try: quire.Store('x')\nexcept ImportError as error: print(error)\n")
         environment = {**os.environ, "QUIRE_LIBRARY": self.folder.name}

@@ -6,7 +6,7 @@ import sys
 
 import goldfile
 
-FILES = ("affine", "ggml", "attend", "ring", "batch", "row")
+FILES = ("affine", "ggml", "attend", "ring", "batch", "row", "tv")
 
 
 def main(out):

@@ -48,6 +48,12 @@ static quire_status init_format(const quire_plan_draft *d, const quire_plan *pla
         return quire_plan_complain(d, QUIRE_EMISMATCH, "the profile was made for another model (layer %u)",
                                    (unsigned)i);
     quire_status status = quire_format_init(out, codec, side, size, d_v, profile, i);
+    if (status == QUIRE_EUNSUPPORTED && codec->sized)
+        return quire_plan_complain(
+            d, status, "codec %s cannot keep the %c rows of layer %u, whose head size is %u%s",
+            codec->info.name, side == QUIRE_K ? 'K' : 'V', (unsigned)i, (unsigned)size,
+            d_v && d_v != size ? ", because V is a part of K"
+                               : "; tv codecs take head sizes of 16, 32, 64, 128, 256 and 512");
     if (status)
         return quire_plan_complain(
             d, status, "codec %s cannot keep the %c rows of layer %u, whose head size is %u",

@@ -80,6 +80,7 @@ void quire_prepare_query(const quire_coder *coder, const quire_calibration *cal,
     memset(mean_score, 0, QUIRE_MEAN_SLOTS * sizeof *mean_score);
     if (!quire_is_calibrated(coder, cal)) {
         if (quire_rotated(coder, q, out) == q && q != out) memcpy(out, q, d * sizeof *out);
+        quire_apply_unit(coder, out);
         return;
     }
     for (uint32_t i = 1; i <= cal->n_means; i++)
@@ -92,6 +93,7 @@ void quire_finish_value(const quire_coder *coder, const quire_calibration *cal, 
                         const float *mean_sum)
 {
     quire_unrotate(coder, acc);
+    quire_apply_unit(coder, acc);
     if (!quire_is_calibrated(coder, cal)) return;
     quire_uncalibrate(coder, cal, 0, acc);
     for (uint32_t i = 1; i <= cal->n_means; i++)

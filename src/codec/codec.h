@@ -16,11 +16,13 @@ typedef enum quire_values {
 
 typedef enum quire_rotation {
     QUIRE_ROTATION_NONE,
-    QUIRE_ROTATION_PLAIN, /* "h:": Walsh-Hadamard in blocks, no signs */
-    QUIRE_ROTATION_SIGNED /* r, tq: fixed signs, then Walsh-Hadamard of the whole head */
+    QUIRE_ROTATION_PLAIN,  /* "h:": Walsh-Hadamard in blocks, no signs */
+    QUIRE_ROTATION_SIGNED, /* r, tq: fixed signs, then Walsh-Hadamard of the whole head */
+    QUIRE_ROTATION_TV      /* tv: the same with mlx-vlm's signs, which differ by side and head size */
 } quire_rotation;
 
 typedef struct quire_coder quire_coder;
+typedef struct quire_tv quire_tv; /* tv.h */
 
 /*
  * One row between floats and bytes. Codes are unsigned, as they lie in tiles. scale and bias are f16 bits,
@@ -43,7 +45,10 @@ typedef struct quire_codec {
     const int8_t *table; /* TABLE: 2^bits entries, ascending */
     quire_rotation rotation;
     uint32_t revision; /* raised if the same input would give other bytes; part of every fingerprint */
-    /* x: d finite values, calibrated and rotated already. */
+    const struct quire_codec
+        *sized;         /* tv: the same codec by head size, with tables; NULL: tables do not depend on it */
+    const quire_tv *tv; /* tv, bound to a head size */
+    /* x: d finite values, calibrated and, except for tv, rotated already. */
     void (*encode)(const quire_coder *coder, const float *x, quire_coded_row *row, quire_counts *counts);
     /* Native row bytes. NULL, or d is not a whole number of groups: the common form (codes as one bit stream,
      * scales, biases). */
@@ -53,6 +58,12 @@ typedef struct quire_codec {
 } quire_codec;
 
 const quire_codec *quire_codec_get(const char *name); /* NULL if unknown */
+
+/* Whether rows have the form QUIRE_MLX. */
+static inline bool quire_codec_has_mlx(const quire_codec *codec)
+{
+    return codec->info.flags & (QUIRE_CODEC_MLX | QUIRE_CODEC_MLX_VLM);
+}
 
 #define QUIRE_MAX_MEANS 15u
 #define QUIRE_MEAN_SLOTS (QUIRE_MAX_MEANS + 1) /* of tables by the number of a mean; slot 0 is for none */
@@ -74,7 +85,7 @@ static inline const float *quire_mean_at(const quire_calibration *cal, uint32_t 
 
 /* A codec bound to a side and a head size. */
 struct quire_coder {
-    const quire_codec *codec;
+    const quire_codec *codec; /* that of the head size, where tables depend on it */
     quire_side side;
     uint32_t d;        /* values of a row */
     uint32_t d_v;      /* side K: V is its first d_v values; 0: it is not */
@@ -106,7 +117,7 @@ void quire_store_row(const quire_coder *coder, quire_form form, const float *x, 
 void quire_decode_row(const quire_coder *coder, const quire_calibration *cal, const quire_coded_row *row,
                       float *x);
 
-/* Codes to values, still rotated and calibrated: what score and mix work on. y has d values. */
+/* Codes to values, still rotated and calibrated, and without tv's unit: what score and mix work on. y has d values. */
 void quire_expand_row(const quire_coder *coder, const quire_coded_row *row, float *y);
 /* The number of the mean that was taken out of this row; 0: none, as always without calibration. */
 uint32_t quire_row_mean(const quire_coder *coder, const quire_coded_row *row);
@@ -138,7 +149,8 @@ void quire_row_pack(const quire_coder *coder, const quire_coded_row *row, uint8_
 quire_status quire_row_unpack(const quire_coder *coder, const uint8_t *bytes, quire_coded_row *row);
 /*
  * MLX: words = ceil(d * bits / 32) little-endian u32; scales and biases n_groups values of scale_form, at any address.
- * EUNSUPPORTED: not an affine codec, or its rows are rotated. Writing scales as bf16 rounds them to 8 bits.
+ * The norms of tv are scales, and there are no biases: NULL will do. EUNSUPPORTED: neither an affine codec nor tv, or an
+ * affine one whose rows are rotated. Writing scales as bf16 rounds them to 8 bits.
  */
 quire_status quire_row_to_mlx(const quire_coder *coder, const quire_coded_row *row, void *words, void *scales,
                               void *biases, quire_form scale_form);

@@ -52,7 +52,7 @@ void quire_encode_values(const quire_coder *coder, const quire_calibration *cal,
     if (quire_is_calibrated(coder, cal)) {
         quire_encode_calibrated(coder, cal, x, row, counts);
     } else {
-        coder->codec->encode(coder, quire_rotated(coder, x, y), row, counts);
+        coder->codec->encode(coder, coder->codec->tv ? x : quire_rotated(coder, x, y), row, counts);
     }
     quire_row_pad(coder, row);
 }
@@ -114,5 +114,6 @@ void quire_decode_row(const quire_coder *coder, const quire_calibration *cal, co
 {
     quire_expand_row(coder, row, x);
     quire_unrotate(coder, x);
+    quire_apply_unit(coder, x);
     if (quire_is_calibrated(coder, cal)) quire_uncalibrate(coder, cal, quire_row_mean(coder, row), x);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fit_rows_tmpl: the steps of r and tq that fit a row: nearest entries for a scale, and sums. Included by
+ * fit_rows_tmpl: the steps of r, tq and tv that fit a row: nearest entries, and sums. Included by
  * the files of row kernels after the header of their lanes. d is a multiple of 16.
  */
 
@@ -139,6 +139,32 @@ SIMD_STATIC void refit(const quire_row_work *w, float *s, float *error)
     }
 }
 
+/* middle: see quire_tv; up to 8 of a level lie in one vector. A value at a middle takes the lower code. */
+SIMD_FN void count_bits(const float *x, uint32_t d, const float *middle, uint8_t *code, uint32_t bits)
+{
+    for (uint32_t i = 0; i < d; i += 16) {
+        vf v = vf_load(x + i);
+        vi k = vi_set1(0), one = vi_set1(1);
+        for (uint32_t l = 0; l < bits; l++) {
+            const float *level = middle + ((1u << l) - 1);
+            vf m = l < 4 ? vf_entry8(level, k) : l == 4 ? vf_entry16(level, k) : vf_entry32(level, k);
+            k = vi_xor_where(vf_le(v, m), vi_add(vi_add(k, k), one), one);
+        }
+        vi_store_u8(code + i, k);
+    }
+}
+
+SIMD_STATIC void count_middles(const float *x, uint32_t d, const float *middle, uint32_t bits, uint8_t *code)
+{
+    switch (bits) {
+    case 2: count_bits(x, d, middle, code, 2); break;
+    case 3: count_bits(x, d, middle, code, 3); break;
+    case 4: count_bits(x, d, middle, code, 4); break;
+    case 5: count_bits(x, d, middle, code, 5); break;
+    default: count_bits(x, d, middle, code, 6);
+    }
+}
+
 SIMD_STATIC float dot(const float *a, const float *b, uint32_t n)
 {
     vf sum = vf_set1(0);
@@ -147,9 +173,9 @@ SIMD_STATIC float dot(const float *a, const float *b, uint32_t n)
 }
 
 /* What this file and the two templates before it have for a table; refit() is left to the file, which may have a better one. */
-#define ROW_KERNELS                                                                             \
-    .load = load, .store = store, .hadamard = hadamard, .encode_float = encode_float,           \
-    .encode_affine = encode_affine, .encode_q8_0 = encode_q8_0, .encode_q5_1 = encode_q5_1,     \
-    .encode_q5_0 = encode_q5_0, .encode_q4_1 = encode_q4_1, .encode_q4_0 = encode_q4_0,         \
-    .encode_r8 = encode_r8, .assign = assign, .dot = dot, .weigh = weigh, .distance = distance, \
-    .unweigh = unweigh, .add_mean = add_mean, .expand = expand
+#define ROW_KERNELS                                                                                       \
+    .load = load, .store = store, .hadamard = hadamard, .encode_float = encode_float,                     \
+    .encode_affine = encode_affine, .encode_q8_0 = encode_q8_0, .encode_q5_1 = encode_q5_1,               \
+    .encode_q5_0 = encode_q5_0, .encode_q4_1 = encode_q4_1, .encode_q4_0 = encode_q4_0,                   \
+    .encode_r8 = encode_r8, .assign = assign, .count_middles = count_middles, .dot = dot, .weigh = weigh, \
+    .distance = distance, .unweigh = unweigh, .add_mean = add_mean, .expand = expand

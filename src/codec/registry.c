@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* registry: every codec by name, and codecs bound to a head size. */
 #include "codec/registry.h"
+#include "codec/tv.h"
 
 #define FLOAT(NAME, BITS, FORM)                             \
     {                                                       \
@@ -84,11 +85,41 @@
 #define H_AFFINE(...) AFFINE_FORM("h:", "rotated, ", QUIRE_CODEC_ROTATED, QUIRE_ROTATION_PLAIN, __VA_ARGS__)
 #define H_GGML(...) GGML_FORM("h:", "rotated, ", QUIRE_CODEC_ROTATED, QUIRE_ROTATION_PLAIN, __VA_ARGS__)
 
+/* mlx-vlm's TurboQuant. What depends on the head size is in entries of their own, which coders are bound to. */
+#define TV_FORM(BITS, TABLE, TV)                                                                 \
+    {                                                                                            \
+        .info = {.size = sizeof(quire_codec_info),                                               \
+                 .name = "tv" #BITS,                                                             \
+                 .summary = "TurboQuant as in mlx-vlm 0.7.10, " #BITS " bits, one norm per row", \
+                 .bits = BITS,                                                                   \
+                 .flags = QUIRE_CODEC_ROTATED | QUIRE_CODEC_MLX_VLM},                            \
+        .values = QUIRE_VALUES_TABLE,                                                            \
+        .table = TABLE,                                                                          \
+        .rotation = QUIRE_ROTATION_TV,                                                           \
+        .revision = 1,                                                                           \
+        .sized = tv_sized[BITS - QUIRE_TV_LEAST_BITS],                                           \
+        .tv = TV,                                                                                \
+        .encode = quire_encode_tv,                                                               \
+    },
+#define TV(BITS) TV_FORM(BITS, NULL, NULL)
+#define TV_AT(BITS, I)                                                  \
+    TV_FORM(BITS, quire_tv_tables[BITS - QUIRE_TV_LEAST_BITS][I].table, \
+            &quire_tv_tables[BITS - QUIRE_TV_LEAST_BITS][I])
+#define TV_SIZES(BITS) \
+    {TV_AT(BITS, 0) TV_AT(BITS, 1) TV_AT(BITS, 2) TV_AT(BITS, 3) TV_AT(BITS, 4) TV_AT(BITS, 5)},
+
+static const quire_codec tv_sized[QUIRE_TV_WIDTHS][QUIRE_TV_SIZES];
+
 /* clang-format off */
+static const quire_codec tv_sized[QUIRE_TV_WIDTHS][QUIRE_TV_SIZES] = {
+    TV_SIZES(2) TV_SIZES(3) TV_SIZES(4) TV_SIZES(5) TV_SIZES(6)
+};
+
 static const quire_codec codecs[] = {
     QUIRE_CODEC_LIST(FLOAT, AFFINE, GGML, ROW, TURBO)
     QUIRE_CODEC_LIST(NONE, NONE, NONE, C_ROW, NONE)
     QUIRE_CODEC_LIST(NONE, H_AFFINE, H_GGML, NONE, NONE)
+    TV(2) TV(3) TV(4) TV(5) TV(6)
 };
 /* clang-format on */
 
@@ -146,12 +177,21 @@ static uint32_t rotation_block(const quire_codec *codec, quire_side side, uint32
     return power_in(d | d_v);
 }
 
+/* mlx-vlm rotates whole heads, and other head sizes by a matrix of LAPACK's, whose last bits nobody can promise. */
+static const quire_codec *of_size(const quire_codec *codec, uint32_t d, uint32_t d_v)
+{
+    uint32_t i = quire_tv_size(d);
+    return i < QUIRE_TV_SIZES && (!d_v || d_v == d) ? &codec->sized[i] : NULL;
+}
+
 quire_status quire_coder_init(quire_coder *coder, const quire_codec *codec, quire_side side, uint32_t d,
                               uint32_t d_v)
 {
     if (!codec || d < 1 || d > QUIRE_MAX_D || d_v > d) return QUIRE_EINVAL;
     if (side != QUIRE_K && (side != QUIRE_V || d_v)) return QUIRE_EINVAL;
     if (side == QUIRE_V && (codec->info.flags & QUIRE_CODEC_CALIBRATED)) return QUIRE_EUNSUPPORTED;
+    if (codec->sized) codec = of_size(codec, d, d_v);
+    if (!codec) return QUIRE_EUNSUPPORTED;
 
     uint32_t d_pad = (d + 15) / 16 * 16;
     uint32_t group = codec->info.group ? codec->info.group : d_pad;

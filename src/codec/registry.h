@@ -12,6 +12,7 @@
  *   GGML(name, bits, values, zero, has_bias, table)   encoder: quire_encode_<name>
  *   ROW(bits, values, zero, table, encoder)
  *   TURBO(bits, table)
+ * The tv codecs, whose tables depend on the head size, are in registry.c.
  */
 #define QUIRE_CODEC_LIST(FLOAT, AFFINE, GGML, ROW, TURBO) \
     FLOAT(f32, 32, QUIRE_F32)                             \
@@ -59,6 +60,7 @@ quire_encode_fn quire_encode_float, quire_encode_affine, quire_encode_q8_0, quir
     quire_encode_q5_0, quire_encode_q4_1, quire_encode_q4_0, quire_encode_r8;
 quire_encode_fn quire_encode_iq4_nl;             /* ggml.c */
 quire_encode_fn quire_encode_r, quire_encode_tq; /* row_scaled.c */
+quire_encode_fn quire_encode_tv;                 /* tv.c: of rows that are not rotated yet */
 
 extern const int8_t quire_table_iq4_nl[16];
 extern const int8_t quire_table_r2[4], quire_table_r3[8], quire_table_r4[16], quire_table_r5[32],
@@ -77,6 +79,8 @@ bool quire_unpack_float(const quire_coder *coder, const uint8_t *bytes, quire_co
 
 /* rotate.c: x rotated into y, or x itself if the codec does not rotate. */
 const float *quire_rotated(const quire_coder *coder, const float *x, float *y);
+/* rotate.c, in place: the unit of tv, which belongs to all rows and so to queries and outputs; other codecs have none. */
+void quire_apply_unit(const quire_coder *coder, float *x);
 
 /* calibrate.c: the encoding of "c:" codecs; cal has all its vectors. */
 void quire_encode_calibrated(const quire_coder *coder, const quire_calibration *cal, const float *x,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* rotate: Walsh-Hadamard rotations, which spread outliers over a whole row. */
 #include "codec/row_kernels.h"
+#include "codec/tv.h"
 
 #include <math.h>
 
@@ -41,6 +42,8 @@ void quire_hadamard_c(const float *x, float *y, uint32_t d, uint32_t n, const ui
 
 static const uint64_t *signs_of(const quire_coder *coder)
 {
+    if (coder->codec->rotation == QUIRE_ROTATION_TV)
+        return quire_tv_minus[coder->side][quire_tv_size(coder->d)];
     return coder->codec->rotation == QUIRE_ROTATION_SIGNED ? minus : NULL;
 }
 
@@ -60,4 +63,10 @@ void quire_unrotate(const quire_coder *coder, float *x)
 {
     if (coder->codec->rotation == QUIRE_ROTATION_NONE) return;
     quire_row_kernels_for(coder->d)->hadamard(x, x, coder->d, coder->block, NULL, signs_of(coder));
+}
+
+void quire_apply_unit(const quire_coder *coder, float *x)
+{
+    if (!coder->codec->tv) return;
+    for (uint32_t i = 0; i < coder->d; i++) x[i] *= coder->codec->tv->unit;
 }

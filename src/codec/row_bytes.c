@@ -104,7 +104,7 @@ quire_status quire_row_unpack(const quire_coder *coder, const uint8_t *bytes, qu
 
 static quire_status check_mlx(const quire_coder *coder, quire_form scale_form)
 {
-    if (!(coder->codec->info.flags & QUIRE_CODEC_MLX)) return QUIRE_EUNSUPPORTED;
+    if (!quire_codec_has_mlx(coder->codec)) return QUIRE_EUNSUPPORTED;
     return quire_form_is_float(scale_form) ? QUIRE_OK : QUIRE_EINVAL;
 }
 
@@ -116,7 +116,7 @@ quire_status quire_row_to_mlx(const quire_coder *coder, const quire_coded_row *r
     write_codes(row->code, coder->d, coder->codec->info.bits, (uint8_t *)words);
     for (uint32_t g = 0; g < coder->n_groups; g++) {
         quire_store_value(scale_form, scales, g, quire_f16_to_f32(row->scale[g]));
-        quire_store_value(scale_form, biases, g, quire_f16_to_f32(row->bias[g]));
+        if (coder->codec->has_bias) quire_store_value(scale_form, biases, g, quire_f16_to_f32(row->bias[g]));
     }
     return QUIRE_OK;
 }
@@ -140,11 +140,23 @@ quire_status quire_row_from_mlx(const quire_coder *coder, const void *words, con
     if (status != QUIRE_OK) return status;
     for (uint32_t g = 0; g < coder->n_groups; g++) {
         if (!import_scale(scale_form, scales, g, &row->scale[g])) return QUIRE_EMISMATCH;
-        if (!import_scale(scale_form, biases, g, &row->bias[g])) return QUIRE_EMISMATCH;
+        if (coder->codec->has_bias && !import_scale(scale_form, biases, g, &row->bias[g]))
+            return QUIRE_EMISMATCH;
     }
     read_codes((const uint8_t *)words, coder->d, coder->codec->info.bits, row->code);
     quire_row_pad(coder, row);
     return QUIRE_OK;
+}
+
+/* A norm that is infinite in f16 is as large as f16 can say; decoding it as it is would give rows of NaN. */
+static void norm_row_values(const quire_coder *coder, const uint8_t *code, float norm, float *x)
+{
+    if (norm != norm) norm = 0;
+    if (norm > QUIRE_F16_MAX) norm = QUIRE_F16_MAX;
+    if (norm < -QUIRE_F16_MAX) norm = -QUIRE_F16_MAX;
+    for (uint32_t i = 0; i < coder->d; i++) x[i] = norm * (float)coder->codec->table[code[i]];
+    quire_unrotate(coder, x);
+    quire_apply_unit(coder, x);
 }
 
 void quire_mlx_row_values(const quire_coder *coder, const void *words, const void *scales, const void *biases,
@@ -152,6 +164,10 @@ void quire_mlx_row_values(const quire_coder *coder, const void *words, const voi
 {
     uint8_t code[QUIRE_MAX_D];
     read_codes((const uint8_t *)words, coder->d, coder->codec->info.bits, code);
+    if (coder->codec->tv) {
+        norm_row_values(coder, code, quire_load_value(scale_form, scales, 0), x);
+        return;
+    }
     for (uint32_t i = 0; i < coder->d; i++) {
         uint32_t g = i / coder->group;
         float s = quire_load_value(scale_form, scales, g), b = quire_load_value(scale_form, biases, g);

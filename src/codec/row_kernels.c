@@ -16,6 +16,7 @@ static const quire_row_kernels kernels_c = {
     .encode_r8 = quire_encode_r8_c,
     .assign = quire_assign_c,
     .refit = quire_refit_c,
+    .count_middles = quire_count_middles_c,
     .dot = quire_dot_c,
     .weigh = quire_weigh_c,
     .distance = quire_distance_c,

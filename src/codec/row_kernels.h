@@ -45,6 +45,9 @@ typedef struct quire_row_dots {
 typedef quire_row_dots quire_row_assign_fn(const quire_row_work *w, float s, uint8_t *code);
 /* Each scale becomes the one that fits its c best: s' = x.c(s) / c(s).c(s). error, unless NULL, gets |x - s' c(s)|^2. */
 typedef void quire_row_refit_fn(const quire_row_work *w, float s[QUIRE_N_STARTS], float *error);
+/* Codes of a tv row of unit length, rotated: how many of 2^bits - 1 middles lie below each value. */
+typedef void quire_row_count_middles_fn(const float *x, uint32_t d, const float *middle, uint32_t bits,
+                                        uint8_t *code);
 /* quire_lane_dot() */
 typedef float quire_row_dot_fn(const float *a, const float *b, uint32_t n);
 
@@ -68,6 +71,7 @@ typedef struct quire_row_kernels {
         *encode_q4_0, *encode_r8;
     quire_row_assign_fn *assign;
     quire_row_refit_fn *refit;
+    quire_row_count_middles_fn *count_middles;
     quire_row_dot_fn *dot;
     quire_row_weigh_fn *weigh;
     quire_row_distance_fn *distance;
@@ -82,15 +86,16 @@ quire_row_expand_fn quire_expand_c;                          /* encode.c */
 quire_row_hadamard_fn quire_hadamard_c;                      /* rotate.c */
 quire_encode_fn quire_encode_float_c, quire_encode_affine_c; /* float.c, affine.c */
 quire_encode_fn quire_encode_q8_0_c, quire_encode_q5_1_c, quire_encode_q5_0_c, quire_encode_q4_1_c,
-    quire_encode_q4_0_c;                /* ggml.c */
-quire_encode_fn quire_encode_r8_c;      /* row_scaled.c */
-quire_row_assign_fn quire_assign_c;     /* row_scaled.c */
-quire_row_refit_fn quire_refit_c;       /* row_scaled.c */
-quire_row_dot_fn quire_dot_c;           /* row_scaled.c */
-quire_row_weigh_fn quire_weigh_c;       /* calibrate.c */
-quire_row_distance_fn quire_distance_c; /* calibrate.c */
-quire_row_unweigh_fn quire_unweigh_c;   /* calibrate.c */
-quire_row_add_mean_fn quire_add_mean_c; /* calibrate.c */
+    quire_encode_q4_0_c;                          /* ggml.c */
+quire_encode_fn quire_encode_r8_c;                /* row_scaled.c */
+quire_row_assign_fn quire_assign_c;               /* row_scaled.c */
+quire_row_refit_fn quire_refit_c;                 /* row_scaled.c */
+quire_row_count_middles_fn quire_count_middles_c; /* tv.c */
+quire_row_dot_fn quire_dot_c;                     /* row_scaled.c */
+quire_row_weigh_fn quire_weigh_c;                 /* calibrate.c */
+quire_row_distance_fn quire_distance_c;           /* calibrate.c */
+quire_row_unweigh_fn quire_unweigh_c;             /* calibrate.c */
+quire_row_add_mean_fn quire_add_mean_c;           /* calibrate.c */
 
 #if defined(QUIRE_X86)
 extern const quire_row_kernels quire_row_kernels_avx2, quire_row_kernels_avx512;

@@ -2,6 +2,7 @@
 /* core: memory. */
 #define _GNU_SOURCE
 #include "core/reserve.h"
+#include "core/system.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -80,7 +81,7 @@ static void default_release(void *ctx, void *ptr, size_t bytes)
 static void default_discard(void *ctx, void *ptr, size_t bytes)
 {
     (void)ctx;
-    (void)madvise(ptr, bytes, MADV_DONTNEED);
+    quire_system_discard(ptr, bytes);
 }
 
 bool quire_memory_is_default(const quire_allocator *a)
@@ -94,6 +95,7 @@ bool quire_memory_open(const quire_allocator *a, void *ptr, size_t bytes)
 }
 
 #if defined(MADV_COLLAPSE) && defined(MADV_HUGEPAGE) && defined(MADV_NOHUGEPAGE)
+#define CAN_COLLAPSE true
 int quire_memory_collapse(void *region, size_t os_page)
 {
     /* MADV_NOHUGEPAGE would forbid it. */
@@ -119,6 +121,7 @@ void quire_memory_split(void *part, size_t bytes)
     (void)madvise(part, bytes, MADV_COLD);
 }
 #else
+#define CAN_COLLAPSE false
 int quire_memory_collapse(void *region, size_t os_page)
 {
     (void)region;
@@ -153,6 +156,7 @@ static bool read_setting(const char *folder, const char *name, char *word, size_
 bool quire_huge_is_allowed(const char *settings)
 {
     char word[32];
+    if (!CAN_COLLAPSE) return false;
     /* Since Linux 6.8 there is one for each size, which may leave it to the one for all. */
     if (read_setting(settings, "hugepages-2048kB/enabled", word, sizeof word) && strcmp(word, "inherit") != 0)
         return strcmp(word, "never") != 0;

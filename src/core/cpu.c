@@ -109,7 +109,9 @@ static bool has_feature(const char *name)
 
 static uint32_t find_isas(void)
 {
-    return arm_isas(has_feature("hw.optional.arm.FEAT_DotProd"), has_feature("hw.optional.arm.FEAT_I8MM"));
+    /* macOS 11 has no name for the dot product. Apple's processors got it together with FHM (A13, M1), which has one. */
+    return arm_isas(has_feature("hw.optional.arm.FEAT_DotProd") || has_feature("hw.optional.armv8_2_fhm"),
+                    has_feature("hw.optional.arm.FEAT_I8MM"));
 }
 
 #else

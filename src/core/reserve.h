@@ -13,8 +13,13 @@ bool quire_memory_open(const quire_allocator *a, void *ptr, size_t bytes);
 
 /* Huge OS pages, in the library's own address space only, which begins at a multiple of their size if it is that large. */
 #define QUIRE_HUGE_PAGE ((size_t)2 << 20)
+#if defined(__linux__)
 #define QUIRE_HUGE_SETTINGS "/sys/kernel/mm/transparent_hugepage"
-/* Whether the system's settings in this folder allow them; yes, if they cannot be read. MADV_COLLAPSE does not ask. */
+#else
+#define QUIRE_HUGE_SETTINGS ""
+#endif
+/* Whether the system's settings in this folder allow them; yes, if they cannot be read. MADV_COLLAPSE does not ask. On systems other
+ * than Linux: no. */
 bool quire_huge_is_allowed(const char *settings);
 /* Makes one huge page of 2 MiB at a multiple of 2 MiB. All of it becomes resident; what is there is copied. 0, or an error of errno:
  * EINVAL if the system (before Linux 6.1) or the process does not have huge pages. */

@@ -4,6 +4,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "core/core.h"
 #include "core/cpu.h"
+#include "core/system.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -127,6 +128,7 @@ static void *worker_main(void *arg)
     quire_threads *t = (quire_threads *)arg;
     patience own = {0};
     unsigned seen = 0;
+    quire_system_prefer_fast_core();
     for (;;) {
         await_call(t, &own, seen);
         seen = atomic_load_explicit(&t->generation, memory_order_acquire);

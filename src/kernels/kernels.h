@@ -66,7 +66,7 @@ static inline uint32_t quire_z_stride(uint32_t d)
 }
 
 /*
- * Query rows for one K format. row: f32, already rotated and calibrated. The rest is what load_queries() makes of it. Integer
+ * Query rows for one K format. row: f32, already rotated and calibrated, times the unit of tv. The rest is what load_queries() makes of it. Integer
  * kernels write q as unit * (z + r / 256), z of 16 bits, as bytes z = 256 * high + low, and r of 8. K has channels that are large and nearly constant, and softmax notices
  * differences of scores, not their size: with z alone errors reach 1e-3. Where a tile's values are so small that r cannot move
  * a score by more than QUIRE_SKIP_R_ERROR allows, r is left out.

@@ -44,10 +44,11 @@ quire_status quire_rows_check(const quire_format *f, uint32_t n_heads, uint32_t 
 {
     if (!rows->data) return QUIRE_EINVAL;
     if (!quire_form_is_float(rows->form) && rows->form != QUIRE_NATIVE) {
-        if (rows->form != QUIRE_MLX || !quire_form_is_float(rows->scale_form) || !rows->scales ||
-            !rows->biases)
+        const quire_codec *codec = f->coder.codec;
+        if (rows->form != QUIRE_MLX || !quire_form_is_float(rows->scale_form) || !rows->scales)
             return QUIRE_EINVAL;
-        if (!(f->coder.codec->info.flags & QUIRE_CODEC_MLX)) return QUIRE_EUNSUPPORTED;
+        if (!rows->biases && !(codec->info.flags & QUIRE_CODEC_MLX_VLM)) return QUIRE_EINVAL;
+        if (!quire_codec_has_mlx(codec)) return QUIRE_EUNSUPPORTED;
     }
     if (!form_fits(f, rows)) return QUIRE_EMISMATCH;
     quire_row_address one = quire_rows_one(f, rows->form, rows->scale_form);
@@ -137,7 +138,7 @@ static quire_status read_row(const quire_format *f, const quire_calibration *cal
     }
     if (form == QUIRE_NATIVE) return quire_row_unpack(&f->coder, data, row);
     const uint8_t *scales = (const uint8_t *)rows->scales + at.scales;
-    const uint8_t *biases = (const uint8_t *)rows->biases + at.scales;
+    const uint8_t *biases = rows->biases ? (const uint8_t *)rows->biases + at.scales : NULL;
     quire_status status = quire_row_from_mlx(&f->coder, data, scales, biases, rows->scale_form, row);
     if (status != QUIRE_EMISMATCH) return status;
     float x[QUIRE_MAX_D];
@@ -266,8 +267,9 @@ static quire_status write_row(const quire_format *f, const quire_calibration *ca
         quire_row_pack(&f->coder, row, data);
         return QUIRE_OK;
     }
-    return quire_row_to_mlx(&f->coder, row, data, (uint8_t *)rows->scales + at.scales,
-                            (uint8_t *)rows->biases + at.scales, rows->scale_form);
+    uint8_t *biases = rows->biases ? (uint8_t *)rows->biases + at.scales : NULL;
+    return quire_row_to_mlx(&f->coder, row, data, (uint8_t *)rows->scales + at.scales, biases,
+                            rows->scale_form);
 }
 
 QUIRE_APART static quire_status decode_rows(const quire_format *f, uint32_t head, const void *tile,

@@ -25,7 +25,8 @@ static const char head[] =
     "transform, which spreads outliers over all channels), each value becomes one of 16 fixed levels,\n"
     "and the row has a single scale, chosen for the least error. `r8` has evenly spaced levels, and its scale follows\n"
     "from the largest value of the row. `tq4` is TurboQuant: the rotation and levels of `r4`,\n"
-    "with the scale taken from the norm of the row. Two prefixes change what is quantized: `h:` as in `h:a4g64` rotates\n"
+    "with the scale taken from the norm of the row. `tv4` is TurboQuant as mlx-vlm keeps it, with the signs, tables and norms\n"
+    "of that program, for head sizes 16, 32, 64, 128, 256 and 512. Two prefixes change what is quantized: `h:` as in `h:a4g64` rotates\n"
     "the row first, and `c:` as in `c:r4` (K only) first removes a mean and weights the channels, both taken from a\n"
     "[profile](formats/profile.md) that is recorded once per model. In a pair such as `r6/r4` the first codec is for K\n"
     "and the second for V; one name alone stands for both. `safe`, `balanced`, `small`, `k8v4` and `k4v4` are not\n"
@@ -50,7 +51,10 @@ static size_t write_table(char *text, size_t size)
     size_t used = add(text, size, 0, "%s", head);
     for (uint32_t i = 0; i < quire_codec_count(); i++) {
         const quire_codec_info *c = quire_codec_at(i);
-        const char *with = c->flags & QUIRE_CODEC_MLX ? "MLX" : c->flags & QUIRE_CODEC_GGML ? "ggml" : "";
+        const char *with = c->flags & QUIRE_CODEC_MLX       ? "MLX"
+                           : c->flags & QUIRE_CODEC_MLX_VLM ? "mlx-vlm"
+                           : c->flags & QUIRE_CODEC_GGML    ? "ggml"
+                                                            : "";
         used =
             add(text, size, used, "| `%s` | %.5g | %.5g | %.5g | %s | %s | %s |\n", c->name,
                 quire_codec_bits(c->name, 64), quire_codec_bits(c->name, 128), quire_codec_bits(c->name, 256),

@@ -68,6 +68,16 @@ def config_folder():
            done.stderr[-1500:])
 
 
+def profile_length():
+    """A length that is no number is not taken for none."""
+    for value in ("abc", "8k", "-1", "4294967296"):
+        done = complete("-c", 512, env={"QUIRE_PROFILE_LENGTH": value})
+        expect(answers(done) and said(done, f"not loaded: QUIRE_PROFILE_LENGTH={value}: it is not a number of tokens") == 1,
+               f"QUIRE_PROFILE_LENGTH={value} is refused in one line", done.stderr[-1500:])
+    done = complete("-c", 512, env={"QUIRE_PROFILE_LENGTH": "8192"})
+    expect(answers(done) and "bytes/token" in done.stderr, "QUIRE_PROFILE_LENGTH=8192 is taken", done.stderr[-1500:])
+
+
 def long_settings():
     """However long a value is and whatever is in it, the reason is in the one line."""
     for value, reason in (("r" * 100000, "more than 511 characters"), ("r8\nr4", "is not a "), ("r8\x1b[31m", "is not a ")):
@@ -82,7 +92,7 @@ def long_settings():
 
 
 def run():
-    for one in (address_space, row_split, tensor_split, config_folder, long_settings):
+    for one in (address_space, row_split, tensor_split, config_folder, profile_length, long_settings):
         part(one)
 
 

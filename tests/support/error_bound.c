@@ -2,6 +2,7 @@
 /* error_bound: exact attention and the bound on its error. */
 #include "error_bound.h"
 
+#include "codec/tv.h"
 #include "kernels/kernels.h"
 
 #include <assert.h>
@@ -127,6 +128,8 @@ void bound_attend(const bound_job *job, bound_answer *a)
     bool codes = job->k_format->coder.codec->values != QUIRE_VALUES_FLOAT;
     double roundings = score_roundings(job->k_format->coder.d) * ROUNDING;
     double without_r = (double)QUIRE_SKIP_R_ERROR * sqrt(job->k_format->coder.d);
+    const quire_tv *tv = job->v_format->coder.codec->tv;
+    double unit = tv ? (double)tv->unit : 1; /* prepared queries have that of K */
     double every = weight_error(job) + (codes && !job->portable ? without_r : 0);
     assert(job->n <= MOST);
     for (uint32_t t = 0; t < job->n; t++) {
@@ -151,9 +154,10 @@ void bound_attend(const bound_job *job, bound_answer *a)
     for (uint32_t t = 0; t < job->n; t++) {
         if (score[t] == -INFINITY) continue;
         double weight = exp(score[t] - total), most = exp(score[t] - total + error[t] + shift);
-        a->range += weight * job->v_range[t];
-        a->allowed += (most - weight + value_error(job) * most) * job->v_range[t];
-        most_range = fmax(most_range, job->v_range[t]);
+        double v_range = unit * job->v_range[t];
+        a->range += weight * v_range;
+        a->allowed += (most - weight + value_error(job) * most) * v_range;
+        most_range = fmax(most_range, v_range);
         most_key = fmax(most_key, job->k_range[t]);
         for (uint32_t c = 0; c < job->d_v; c++)
             a->out[c] += weight * (double)job->v[(size_t)t * job->d_v + c];

@@ -65,7 +65,10 @@ static void test_line(void **state)
            "\"tokens\":4096,\"sequences\":2,\"f16_bytes\":188743680,\"bytes\":73728000,");
     expect("run --kv r4 -- true -m %M/model.gguf 2>&1", 0, "quire run: warning: K in r4");
     expect("run -- true -m %M/model.gguf -fa off 2>&1", 0, "nothing is saved, because -fa off");
+    expect("run -- true -m %M/model.gguf --flash_attn off 2>&1", 0, "nothing is saved, because -fa off");
+    expect("run -- true --no_kv_offload 2>&1", 0, "because -nkvo");
     expect("run -- true -ngl 0 2>&1", 0, "-ngl 0");
+    expect("run -- true --n_gpu_layers 0 2>&1", 0, "-ngl 0");
     static const char *const no_obstacle[] = {"true -ngl 0 --n-gpu-layers 5", "true -ngl 0 --gpu-layers 5",
                                               "true --gpu-layers 0 -ngl 5", "%M/llama-bench -nkvo 0",
                                               "%M/llama-bench -nkvo 1,0 -ngl 0,99"};
@@ -86,16 +89,24 @@ static void test_line(void **state)
            "the KV cache of 4096 tokens takes 52.2 MiB"); /* three of 1536 */
 }
 
+/* What quire run --env prints if it takes what quire plan recommends for 4096 tokens. */
+static const char *recommended(const char *ram)
+{
+    static char text[64];
+    char line[256];
+    snprintf(line, sizeof line, "plan --json --ctx 4096 --ram %s %%M/model.gguf", ram);
+    const char *at = value_of(run_in(line)->text, "recommended");
+    snprintf(text, sizeof text, "QUIRE_KV=%.*s\n", (int)strcspn(at + 1, "\""), at + 1);
+    return text;
+}
+
 /* Without --kv it is what quire plan recommends, unless the user has to be asked. */
 static void test_default(void **state)
 {
-    char line[256];
+    static const char line[] = "QUIRE_KV=safe\n";
     (void)state;
     need_command();
-    const char *const at =
-        value_of(run_in("plan --json --ctx 4096 --ram 1G %M/model.gguf")->text, "recommended");
-    snprintf(line, sizeof line, "QUIRE_KV=%.*s\n", (int)strcspn(at + 1, "\""), at + 1);
-    assert_string_equal(line, "QUIRE_KV=safe\n");
+    assert_string_equal(recommended("1G"), line);
     expect("run --env true -m %M/model.gguf -c 4096 2>/dev/null", 0, line);
     expect("run --env true 2>/dev/null", 0, line);
     /* 4096 tokens: safe needs 46.4 MiB, balanced 29.5, small 23.9 */
@@ -139,13 +150,11 @@ static void test_architectures(void **state)
 static void test_fit(void **state)
 {
     static const char *const ram[] = {"100M", "47M", "40M", "25M", "10M", "1M"};
-    char line[256], word[64];
+    char line[256];
     (void)state;
     need_command();
     for (size_t i = 0; i < sizeof ram / sizeof ram[0]; i++) {
-        snprintf(line, sizeof line, "plan --json --ctx 4096 --ram %s %%M/model.gguf", ram[i]);
-        const char *at = value_of(run_in(line)->text, "recommended");
-        snprintf(word, sizeof word, "QUIRE_KV=%.*s\n", (int)strcspn(at + 1, "\""), at + 1);
+        const char *word = recommended(ram[i]);
         snprintf(line, sizeof line, "run --kv fit --env --ram %s true -m %%M/model.gguf -c 4096 2>/dev/null",
                  ram[i]);
         expect(line, 0, word);
@@ -220,6 +229,32 @@ static void test_environment(void **state)
     expect("--version >/dev/null; GGML_BACKEND_PATH=/x/other.so %B/quire run --env sh 2>/dev/null", 0,
            "QUIRE_CHAIN=/x/other.so\n");
     expect("--version >/dev/null; QUIRE_KV=r6/r3 %B/quire run --env sh 2>/dev/null", 0, "QUIRE_KV=r6/r3\n");
+}
+
+/* Settings that the device would find in a file are not overruled by defaults. */
+static void test_config(void **state)
+{
+    (void)state;
+    need_command();
+#define WITH_FILE "--version >/dev/null; export QUIRE_CONFIG=%M/quire.conf; "
+    expect(
+        "--version >/dev/null; printf '# kv = r2\\nkv = r4\\n kv =  r6/r3 \\nprofile =\\nchain = /x/other.so\\n' "
+        ">%M/quire.conf",
+        0, "");
+    expect(WITH_FILE "%B/quire run --env sh 2>/dev/null", 0, "QUIRE_KV=r6/r3\n");
+    expect(WITH_FILE "%B/quire run true -m %M/model.gguf -c 4096 2>&1", 0, "quire run: r6/r3: the KV cache");
+    expect(WITH_FILE "QUIRE_KV=r5/r4 %B/quire run --env sh 2>/dev/null", 0, "QUIRE_KV=r5/r4\n");
+    expect(WITH_FILE "QUIRE_KV= %B/quire run --env sh 2>/dev/null", 0, "QUIRE_KV=safe\n");
+    expect(WITH_FILE "%B/quire run --kv r8/r8 --env sh 2>/dev/null", 0, "QUIRE_KV=r8/r8\n");
+    /* An empty variable is no policy, and the file's is not looked at. */
+    expect(WITH_FILE "%B/quire run --kv declared --env sh 2>/dev/null", 0, "QUIRE_KV=\n");
+    expect(WITH_FILE "%B/quire run --kv declared -- sh -c 'echo \"<${QUIRE_KV-unset}>\"' 2>/dev/null", 0,
+           "<>\n");
+    expect(WITH_FILE "GGML_BACKEND_PATH=/x/y.so %B/quire run --env sh 2>/dev/null", 0,
+           "QUIRE_CHAIN=/x/other.so\n");
+    expect("--version >/dev/null; QUIRE_CONFIG=%M/none.conf %B/quire run --env sh 2>/dev/null", 0,
+           "QUIRE_KV=safe\n");
+#undef WITH_FILE
 }
 
 /* The layers that -ngl leaves on the CPU. llama_gpu does this with a real host. */
@@ -301,17 +336,12 @@ static void test_profile_beside(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_line),
-        cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_hosts),
-        cmocka_unit_test(test_profile_beside),
-        cmocka_unit_test(test_default),
-        cmocka_unit_test(test_architectures),
-        cmocka_unit_test(test_fit),
-        cmocka_unit_test(test_window_layers),
-        cmocka_unit_test(test_declared),
-        cmocka_unit_test(test_gpu),
+        cmocka_unit_test(test_line),     cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_config),   cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_hosts),    cmocka_unit_test(test_profile_beside),
+        cmocka_unit_test(test_default),  cmocka_unit_test(test_architectures),
+        cmocka_unit_test(test_fit),      cmocka_unit_test(test_window_layers),
+        cmocka_unit_test(test_declared), cmocka_unit_test(test_gpu),
     };
     return cmocka_run_group_tests(tests, set_up, remove_folder);
 }

@@ -33,7 +33,7 @@ static void native_round_trip(void **state)
     for (uint32_t c = 0; c < quire_codec_count(); c++) {
         for (size_t s = 0; s < COUNT(head_sizes); s++) {
             quire_coder coder;
-            make_coder(&coder, c, QUIRE_K, head_sizes[s]);
+            if (!make_coder(&coder, c, QUIRE_K, head_sizes[s])) continue;
             const char *name = coder.codec->info.name;
             size_t n = quire_row_bytes(&coder);
             assert_int_equal(n, quire_codec_row_bytes(name, coder.d));
@@ -95,7 +95,7 @@ static void damaged_scales_are_refused(void **state)
         for (uint32_t d = 64; d <= 80; d += 16) {
             quire_coder coder;
             uint8_t bytes[4 * QUIRE_MAX_D];
-            make_coder(&coder, c, QUIRE_K, d);
+            if (!make_coder(&coder, c, QUIRE_K, d)) continue;
             fill_row(&coder, 0, &row);
             if (!coder.n_groups) {
                 const float odd[] = {NAN, INFINITY, -INFINITY};
@@ -137,7 +137,7 @@ static void random_bytes_are_rows(void **state)
         for (size_t s = 0; s < COUNT(head_sizes); s++) {
             quire_coder coder;
             float y[QUIRE_MAX_D];
-            make_coder(&coder, c, QUIRE_K, head_sizes[s]);
+            if (!make_coder(&coder, c, QUIRE_K, head_sizes[s])) continue;
             size_t n = quire_row_bytes(&coder);
             exact e = exact_bytes(n, 0);
             for (size_t i = 0; i < n; i++) e.bytes[i] = (uint8_t)random_bits(&seed);
@@ -160,9 +160,9 @@ static void mlx_round_trip(void **state)
     for (uint32_t c = 0; c < quire_codec_count(); c++) {
         for (size_t s = 0; s < COUNT(head_sizes); s++) {
             quire_coder coder;
-            make_coder(&coder, c, QUIRE_K, head_sizes[s]);
+            if (!make_coder(&coder, c, QUIRE_K, head_sizes[s])) continue;
             const char *name = coder.codec->info.name;
-            bool is_mlx = coder.codec->info.flags & QUIRE_CODEC_MLX;
+            bool is_mlx = quire_codec_has_mlx(coder.codec);
             fill_row(&coder, 0, &a);
             for (size_t f = 0; f < 2; f++) { /* bf16 rounds: below */
                 quire_form form = scale_forms[f];

@@ -5,7 +5,7 @@
 static void names_are_found(void **state)
 {
     (void)state;
-    assert_int_equal(quire_codec_count(), 66);
+    assert_int_equal(quire_codec_count(), 71);
     for (uint32_t i = 0; i < quire_codec_count(); i++) {
         const quire_codec_info *info = quire_codec_at(i);
         assert_ptr_equal(quire_codec_find(info->name), info); /* also: no name twice */
@@ -43,6 +43,8 @@ static void names_say_what_they_are(void **state)
         {"r2", 2, 0, QUIRE_CODEC_ROTATED},
         {"r8", 8, 0, QUIRE_CODEC_ROTATED},
         {"tq3", 3, 0, QUIRE_CODEC_ROTATED},
+        {"tv2", 2, 0, QUIRE_CODEC_ROTATED | QUIRE_CODEC_MLX_VLM},
+        {"tv6", 6, 0, QUIRE_CODEC_ROTATED | QUIRE_CODEC_MLX_VLM},
         {"c:r6", 6, 0, QUIRE_CODEC_ROTATED | QUIRE_CODEC_CALIBRATED},
         {"c:r8", 8, 0, QUIRE_CODEC_ROTATED | QUIRE_CODEC_CALIBRATED},
         {"h:a4g64", 4, 64, QUIRE_CODEC_ROTATED},
@@ -102,7 +104,7 @@ static void coders_check_their_arguments(void **state)
     (void)state;
     quire_coder coder;
     const quire_codec *r4 = quire_codec_get("r4"), *c = quire_codec_get("c:r4"),
-                      *h = quire_codec_get("h:q4_0");
+                      *h = quire_codec_get("h:q4_0"), *tv = quire_codec_get("tv4");
     assert_int_equal(quire_coder_init(&coder, NULL, QUIRE_K, 64, 0), QUIRE_EINVAL);
     assert_int_equal(quire_coder_init(&coder, r4, QUIRE_K, 0, 0), QUIRE_EINVAL);
     assert_int_equal(quire_coder_init(&coder, r4, QUIRE_K, 1025, 0), QUIRE_EINVAL);
@@ -110,25 +112,32 @@ static void coders_check_their_arguments(void **state)
     assert_int_equal(quire_coder_init(&coder, r4, QUIRE_V, 64, 64), QUIRE_EINVAL);
     assert_int_equal(quire_coder_init(&coder, r4, (quire_side)2, 64, 0), QUIRE_EINVAL);
     assert_int_equal(quire_coder_init(&coder, c, QUIRE_V, 64, 0), QUIRE_EUNSUPPORTED);
+    static const uint32_t no_tv[] = {1, 8, 15, 17, 80, 96, 511, 513, 576, 1024};
+    for (size_t i = 0; i < COUNT(no_tv); i++) {
+        assert_int_equal(quire_coder_init(&coder, tv, QUIRE_K, no_tv[i], 0), QUIRE_EUNSUPPORTED);
+        assert_int_equal(quire_codec_row_bytes("tv4", no_tv[i]), 0);
+    }
+    assert_int_equal(quire_coder_init(&coder, tv, QUIRE_K, 64, 32), QUIRE_EUNSUPPORTED);
+    /* The codec that a coder is bound to finds that of another head size. */
+    assert_int_equal(quire_coder_init(&coder, tv, QUIRE_K, 64, 0), QUIRE_OK);
+    const quire_codec *of_64 = coder.codec;
+    assert_int_equal(quire_coder_init(&coder, of_64, QUIRE_K, 128, 0), QUIRE_OK);
+    assert_ptr_not_equal(coder.codec, of_64);
+    assert_string_equal(coder.codec->info.name, "tv4");
 
     const struct {
         const quire_codec *codec;
         quire_side side;
         uint32_t d, d_v, block;
     } blocks[] = {
-        {r4, QUIRE_K, 128, 0, 128},
-        {r4, QUIRE_V, 80, 0, 16},
-        {r4, QUIRE_K, 576, 512, 64},
-        {r4, QUIRE_K, 1024, 0, 1024},
-        {r4, QUIRE_K, 33, 0, 1},
-        {c, QUIRE_K, 128, 32, 32},
-        {h, QUIRE_K, 256, 0, 256},
-        {h, QUIRE_V, 256, 0, 64},
-        {h, QUIRE_V, 96, 0, 32},
-        {h, QUIRE_K, 576, 512, 64},
-        {h, QUIRE_K, 192, 0, 64},
-        {h, QUIRE_K, 96, 48, 16},
-        {quire_codec_get("q4_0"), QUIRE_K, 128, 0, 1},
+        {r4, QUIRE_K, 128, 0, 128},  {r4, QUIRE_V, 80, 0, 16},
+        {r4, QUIRE_K, 576, 512, 64}, {r4, QUIRE_K, 1024, 0, 1024},
+        {r4, QUIRE_K, 33, 0, 1},     {c, QUIRE_K, 128, 32, 32},
+        {tv, QUIRE_K, 128, 0, 128},  {tv, QUIRE_V, 512, 0, 512},
+        {tv, QUIRE_K, 64, 64, 64},   {h, QUIRE_K, 256, 0, 256},
+        {h, QUIRE_V, 256, 0, 64},    {h, QUIRE_V, 96, 0, 32},
+        {h, QUIRE_K, 576, 512, 64},  {h, QUIRE_K, 192, 0, 64},
+        {h, QUIRE_K, 96, 48, 16},    {quire_codec_get("q4_0"), QUIRE_K, 128, 0, 1},
     };
     for (size_t i = 0; i < COUNT(blocks); i++) {
         assert_int_equal(
@@ -156,6 +165,7 @@ static void hashes_tell_coders_apart(void **state)
     assert_true(r4 == hash_of("r4", QUIRE_K, 128, 0));
     assert_true(r4 != hash_of("r5", QUIRE_K, 128, 0));
     assert_true(r4 != hash_of("tq4", QUIRE_K, 128, 0));
+    assert_true(r4 != hash_of("tv4", QUIRE_K, 128, 0));
     assert_true(r4 != hash_of("r4", QUIRE_V, 128, 0));
     assert_true(r4 != hash_of("r4", QUIRE_K, 64, 0));
     assert_true(r4 != hash_of("r4", QUIRE_K, 128, 32));

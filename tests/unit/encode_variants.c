@@ -223,6 +223,7 @@ static void run_case(uint32_t codec, quire_side side, uint32_t at, quire_form fo
     const quire_codec_info *info = quire_codec_at(codec);
     shape s = shapes[at];
     if (side == QUIRE_V && (s.d_v || (info->flags & QUIRE_CODEC_CALIBRATED))) return;
+    if (!codec_takes(info, s.d, s.d_v)) return;
     if (has_search(info) && s.d >= 512 && form != forms[seed / 6 % 3]) return; /* one of the forms */
     quire_format_options options = {sizeof(quire_format_options), .side = side, .d = s.d, .d_v = s.d_v};
     if (info->flags & QUIRE_CODEC_CALIBRATED) {

@@ -285,6 +285,16 @@ static void refusals(void **state)
     check_refused(NULL, "r4", NULL, QUIRE_EINVAL, "its size is not set");
     bad.n_q_heads = 3;
     check_refused(&bad, "r4", NULL, QUIRE_EINVAL, "multiple of the number of KV heads");
+    check_refused(
+        &other, "r4/tv4", NULL, QUIRE_EUNSUPPORTED,
+        "codec tv4 cannot keep the V rows of layer 0, whose head size is 80; tv codecs take head sizes of 16, 32, "
+        "64, 128, 256 and 512");
+    bad = uniform(1, 4, 1, 64);
+    bad.d_v = 32;
+    bad.v_in_k = 1;
+    check_refused(
+        &bad, "tv4", NULL, QUIRE_EUNSUPPORTED,
+        "codec tv4 cannot keep the K rows of layer 0, whose head size is 64, because V is a part of K");
 
     check_refused(&g, "c:r4/r4", NULL, QUIRE_EINVAL, "codec c:r4 needs a profile");
     check_refused(&g, "r4,edge=1:c:r8/r4", NULL, QUIRE_EINVAL, "codec c:r8 needs a profile");

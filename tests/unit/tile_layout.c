@@ -23,6 +23,7 @@
 
 #include "codec/codec.h"
 #include "support/cache_kit.h"
+#include "support/codec_sizes.h"
 #include "support/random.h"
 
 #include <string.h>
@@ -125,6 +126,7 @@ static bool subject_create(subject *s, uint32_t codec, quire_side side, uint32_t
     const quire_codec_info *info = quire_codec_at(codec);
     quire_profile *profile = info->flags & QUIRE_CODEC_CALIBRATED ? profiles[size] : NULL;
     if (profile && side == QUIRE_V) return false;
+    if (!codec_takes(info, sizes[size], 0)) return false;
     *s = (subject){.codec = info->name, .side = side, .d = sizes[size]};
     quire_format_options options = {sizeof(quire_format_options), .side = side, .d = s->d, .profile = profile,
                                     .layer = profile ? 1 : 0};

@@ -3,6 +3,8 @@
 #define _POSIX_C_SOURCE 200809L /* setenv */
 #include "bench/ggml.h"
 
+#include "common/system.h"
+
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,12 +31,12 @@ static bool resolve(bench_ggml *g, char *message, size_t size)
     /* dlsym looks into what the library depends on too, so one handle is enough. A pointer to a function is as wide as
      * one to data on every system that has dlsym. */
     void *address;
-#define GGML_RESOLVE(RESULT, NAME, ARGS)                                                \
-    address = dlsym(g->library, #NAME);                                                 \
-    if (!address) {                                                                     \
-        snprintf(message, size, "libggml-cpu.so does not have the function %s", #NAME); \
-        return false;                                                                   \
-    }                                                                                   \
+#define GGML_RESOLVE(RESULT, NAME, ARGS)                                                                   \
+    address = dlsym(g->library, #NAME);                                                                    \
+    if (!address) {                                                                                        \
+        snprintf(message, size, "libggml-cpu" SYSTEM_LIBRARY_END " does not have the function %s", #NAME); \
+        return false;                                                                                      \
+    }                                                                                                      \
     memcpy(&g->NAME, &address, sizeof address);
     GGML_FUNCTIONS(GGML_RESOLVE)
     return true;
@@ -63,7 +65,8 @@ bench_ggml *bench_ggml_open(const char *directory, uint32_t n_threads, char *mes
     char path[4096];
     bench_ggml *g = (bench_ggml *)calloc(1, sizeof *g);
     snprintf(message, size, "out of memory");
-    if (!g || snprintf(path, sizeof path, "%s/libggml-cpu.so", directory) >= (int)sizeof path) goto fail;
+    if (!g || snprintf(path, sizeof path, "%s/libggml-cpu" SYSTEM_LIBRARY_END, directory) >= (int)sizeof path)
+        goto fail;
     g->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!g->library) {
         snprintf(message, size, "%s", dlerror());

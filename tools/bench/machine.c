@@ -3,6 +3,8 @@
 #define _GNU_SOURCE /* madvise, MAP_ANONYMOUS */
 #include "bench/bench.h"
 
+#include "common/system.h"
+
 #include <math.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -76,14 +78,8 @@ void bench_unmap(void *memory, size_t bytes)
 
 size_t bench_free_memory(void)
 {
-    char line[128];
-    unsigned long long kib = 0;
-    FILE *file = fopen("/proc/meminfo", "r");
-    if (!file) return SIZE_MAX;
-    while (!kib && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) != 1) kib = 0;
-    fclose(file);
-    return kib ? (size_t)kib * 1024 : SIZE_MAX;
+    uint64_t bytes = system_free_bytes();
+    return bytes ? (size_t)bytes : SIZE_MAX;
 }
 
 /* ------------------------------------------------------------------ random */

@@ -3,6 +3,7 @@
 #include "bench/options.h"
 
 #include "bench/ggml.h"
+#include "common/system.h"
 
 #include <string.h>
 
@@ -185,7 +186,8 @@ static const tool_option options[] = {
     {"--seed", "N", "seed of the random rows (default: 1)", TOOL_NUMBER(bench_options, seed, 0, UINT64_MAX),
      .wish = "a whole number"},
     {"--vs-ggml", "DIR",
-     "also measure ggml's FLASH_ATTN_EXT, from libggml-cpu.so in DIR\n(scripts/get-llama --ggml prints such a directory)",
+     "also measure ggml's FLASH_ATTN_EXT, from libggml-cpu" SYSTEM_LIBRARY_END
+     " in DIR\n(scripts/get-llama --ggml prints such a directory)",
      TOOL_WORD(bench_options, ggml), .wish = "a directory"},
     {"--ggml-codecs", "LIST", "ggml types (default: f16,q8_0,q8_0/q4_0,q4_0)", .set = set_ggml_codecs},
     {"--json", NULL, "print one JSON object per line instead of tables", TOOL_FLAG(bench_options, json)},

@@ -8,6 +8,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#if defined(__linux__)
+
 /* ------------------------------------------------------------------ memory */
 
 static double share_between(FILE *file, uintptr_t first, uintptr_t last)
@@ -43,8 +45,6 @@ double bench_huge_share(const uint8_t *const *pieces, size_t n, size_t piece_byt
 }
 
 /* ----------------------------------------------------------------- threads */
-
-#if defined(__linux__)
 
 #define MAX_THREADS 512u
 #define ALL_SECONDS 0.05 /* that all threads of a team have to come together */
@@ -88,6 +88,14 @@ const char *bench_team_text(bench_team *team)
 }
 
 #else
+
+double bench_huge_share(const uint8_t *const *pieces, size_t n, size_t piece_bytes)
+{
+    (void)pieces;
+    (void)n;
+    (void)piece_bytes;
+    return (double)NAN;
+}
 
 const char *bench_team_text(bench_team *team)
 {

@@ -2,6 +2,8 @@
 #define _XOPEN_SOURCE 700 /* realpath */
 #include "common/place.h"
 
+#include "common/system.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +19,7 @@ static bool is_there(char *path, const char *dir, const char *name, int mode)
 /* Directory of this program. */
 static bool own_directory(char *dir)
 {
-    ssize_t n = readlink("/proc/self/exe", dir, PLACE_SIZE - 1);
-    if (n <= 0) return false;
-    dir[n] = 0;
+    if (!system_program_path(dir, PLACE_SIZE)) return false;
     char *slash = strrchr(dir, '/');
     if (!slash) return false;
     *slash = 0;

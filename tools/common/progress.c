@@ -25,7 +25,7 @@ void progress_show(progress *p, double done)
     if (used < 2 || done <= 0 || p->total <= 0 || !isatty(2)) return;
     if (done > p->total) done = p->total;
     char bar[WIDTH + 1];
-    for (int i = 0; i < WIDTH; i++) bar[i] = i < (int)(WIDTH * done / p->total) ? '#' : '.';
+    for (int i = 0; i < WIDTH; i++) bar[i] = i < (int)(done / p->total * (int)WIDTH) ? '#' : '.';
     bar[WIDTH] = 0;
     double left = used / done * (p->total - done);
     fprintf(stderr, "\r%s [%s] %.0f of %.0f %s, %.3g/s, %d:%02d left\033[K", p->what, bar, done, p->total,

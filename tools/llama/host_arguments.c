@@ -2,6 +2,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include "llama/host_arguments.h"
 
+#include "llama/host_line.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,10 +19,8 @@ typedef struct line {
 /* The value of an option of the host under either name, the last one given; or of its variable. */
 static const char *argument(const line *l, const char *brief, const char *full, const char *variable)
 {
-    const char *value = variable ? getenv(variable) : NULL;
-    for (int i = 1; i + 1 < l->argc; i++)
-        if (!strcmp(l->argv[i], brief) || !strcmp(l->argv[i], full)) value = l->argv[i + 1];
-    return value && *value ? value : NULL;
+    const char *const names[HOST_LINE_NAMES] = {brief, full};
+    return host_line_value(l->argc, l->argv, names, variable);
 }
 
 static bool is_any(const char *value, const char *a, const char *b)
@@ -38,23 +38,20 @@ static bool is_false(const char *value)
     return is_any(value, "0", "off") || is_any(value, "false", "disabled");
 }
 
-/* The option of three names. */
 static const char *gpu_layers(const line *l)
 {
-    const char *value = getenv("LLAMA_ARG_N_GPU_LAYERS");
-    for (int i = 1; i + 1 < l->argc; i++)
-        if (is_any(l->argv[i], "-ngl", "--gpu-layers") || !strcmp(l->argv[i], "--n-gpu-layers"))
-            value = l->argv[i + 1];
-    return value;
+    static const char *const names[HOST_LINE_NAMES] = {"-ngl", "--gpu-layers", "--n-gpu-layers"};
+    return host_line_value(l->argc, l->argv, names, "LLAMA_ARG_N_GPU_LAYERS");
 }
 
 /* A switch with an opposite: the last one counts. */
-static bool has_switch(const line *l, const char *const on[2], const char *const off[2], const char *variable)
+static bool has_switch(const line *l, const char *const on[HOST_LINE_NAMES],
+                       const char *const off[HOST_LINE_NAMES], const char *variable)
 {
     bool value = variable && is_true(getenv(variable));
     for (int i = 1; i < l->argc; i++) {
-        if (is_any(l->argv[i], on[0], on[1])) value = true;
-        if (off && is_any(l->argv[i], off[0], off[1])) value = false;
+        if (host_line_is(l->argv[i], on)) value = true;
+        if (off && host_line_is(l->argv[i], off)) value = false;
     }
     return value;
 }
@@ -68,32 +65,21 @@ static uint64_t number(const char *value, uint64_t most, uint64_t otherwise)
 }
 
 /* LLAMA_ARG_KV_OFFLOAD=0, or LLAMA_ARG_NO_KV_OFFLOAD with any value, unless the line says otherwise. */
-static bool is_kept_by_variable(const line *l, const char *const offload[2])
+static bool is_kept_by_variable(const line *l, const char *const offload[HOST_LINE_NAMES])
 {
     return (is_false(getenv("LLAMA_ARG_KV_OFFLOAD")) || getenv("LLAMA_ARG_NO_KV_OFFLOAD")) &&
            !has_switch(l, offload, NULL, NULL);
 }
 
-static const char *program_name(const line *l)
-{
-    const char *slash = strrchr(l->argv[0], '/');
-    return slash ? slash + 1 : l->argv[0];
-}
-
-/* It takes lists, and -nkvo has a value. */
-static bool is_bench(const line *l)
-{
-    return !strncmp(program_name(l), "llama-bench", 11);
-}
-
 /* Arguments with which llama.cpp keeps the cache away from every device, or in plain memory (docs/llama.cpp.md). */
 static const char *find_obstacle(const line *l)
 {
-    static const char *const no_offload[] = {"-nkvo", "--no-kv-offload"}, *const offload[] = {"-kvo",
-                                                                                              "--kv-offload"};
+    static const char *const no_offload[HOST_LINE_NAMES] = {"-nkvo", "--no-kv-offload"},
+                             *const offload[HOST_LINE_NAMES] = {"-kvo", "--kv-offload"};
     if (is_false(argument(l, "-fa", "--flash-attn", "LLAMA_ARG_FLASH_ATTN"))) return "-fa off";
-    if (is_bench(l) ? is_any(argument(l, "-nkvo", "--no-kv-offload", NULL), "1", "1")
-                    : has_switch(l, no_offload, offload, NULL) || is_kept_by_variable(l, offload))
+    if (host_line_is_bench(l->argv[0])
+            ? is_any(argument(l, "-nkvo", "--no-kv-offload", NULL), "1", "1")
+            : has_switch(l, no_offload, offload, NULL) || is_kept_by_variable(l, offload))
         return "-nkvo";
     if (is_any(gpu_layers(l), "0", "0")) return "-ngl 0";
     if (is_any(argument(l, "-dev", "--device", "LLAMA_ARG_DEVICE"), "none", "none")) return "-dev none";
@@ -112,16 +98,16 @@ static const char *quantized(const char *type)
 /* llama-server, or llama with the command serve. */
 static bool is_server(const line *l)
 {
-    const char *name = program_name(l);
+    const char *name = host_line_program(l->argv[0]);
     return !strncmp(name, "llama-server", 12) ||
            (!strcmp(name, "llama") && l->argc > 1 && is_any(l->argv[1], "serve", "server"));
 }
 
 static model_use read_use(const line *l)
 {
-    static const char *const shared[] = {"-kvu", "--kv-unified"}, *const apart[] = {"-no-kvu",
-                                                                                    "--no-kv-unified"};
-    static const char *const full[] = {"--swa-full", "--swa-full"};
+    static const char *const shared[HOST_LINE_NAMES] = {"-kvu", "--kv-unified"},
+                             *const apart[HOST_LINE_NAMES] = {"-no-kvu", "--no-kv-unified"};
+    static const char *const full[HOST_LINE_NAMES] = {"--swa-full"};
     uint64_t slots = number(argument(l, "-np", "--parallel", "LLAMA_ARG_N_PARALLEL"), MAX_SEQUENCES, 0);
     uint64_t batch = number(argument(l, "-b", "--batch-size", "LLAMA_ARG_BATCH"), UINT32_MAX, BATCH);
     uint64_t micro = number(argument(l, "-ub", "--ubatch-size", "LLAMA_ARG_UBATCH"), UINT32_MAX, MICRO_BATCH);
@@ -159,7 +145,8 @@ void host_arguments_read(host_arguments *out, int argc, char **argv)
         .obstacle = find_obstacle(&l),
         .use = read_use(&l),
         .ctx = number(argument(&l, "-c", "--ctx-size", "LLAMA_ARG_CTX_SIZE"), INT32_MAX, 0)};
-    out->has_models = is_bench(&l) && out->model && strchr(out->model, ',') && access(out->model, F_OK);
+    out->has_models =
+        host_line_is_bench(argv[0]) && out->model && strchr(out->model, ',') && access(out->model, F_OK);
     if (out->has_models || (out->model && is_to_be_fetched(&l, out->model))) out->model = NULL;
     host_arguments_complete(out, 0);
 }

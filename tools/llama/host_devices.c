@@ -2,9 +2,10 @@
 #include "llama/host_devices.h"
 
 #include "common/child.h"
+#include "llama/host_line.h"
+#include "llama/host_settings.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Starting a GPU's driver for the first time can take a while. */
@@ -43,7 +44,7 @@ static void listen(void *ctx, const char *text, size_t n)
 
 static bool is_llama(const char *path)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *name = host_line_program(path);
     return !strncmp(name, "llama-", 6) || !strcmp(name, "llama");
 }
 
@@ -53,10 +54,8 @@ void host_devices_find(host_devices *out, const char *path, const char *plugin, 
     const char *first = argc > 1 && argv[1][0] != '-' ? argv[1] : NULL;
     const char *arguments[] = {path, first ? first : "--list-devices", first ? "--list-devices" : NULL, NULL};
     /* A backend of the user's is loaded too, as it will be. No other setting matters, or can be wrong here. */
-    const char *chain = getenv("QUIRE_CHAIN"), *other = getenv("GGML_BACKEND_PATH");
-    if (!chain && other && *other && !strstr(other, "libggml-quire")) chain = other;
     const child_variable variables[] = {{"GGML_BACKEND_PATH", plugin},
-                                        {"QUIRE_CHAIN", chain},
+                                        {"QUIRE_CHAIN", host_setting_chain()},
                                         {"QUIRE_DEVICES", "1"},
                                         {"QUIRE_STAT", "0"},
                                         {"QUIRE_KV", NULL},

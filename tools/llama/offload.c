@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "llama/offload.h"
 
+#include "llama/host_line.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +18,7 @@
 enum { DEVICES, LAYERS, SPLIT, MODE, MAIN, FIT = OFFLOAD_OPTIONS, TARGET, RPC, N_OPTIONS };
 
 static const struct option {
-    const char *names[3], *variable;
+    const char *names[HOST_LINE_NAMES], *variable;
 } options[N_OPTIONS] = {
     [DEVICES] = {{"-dev", "--device"}, "LLAMA_ARG_DEVICE"},
     [LAYERS] = {{"-ngl", "--gpu-layers", "--n-gpu-layers"}, "LLAMA_ARG_N_GPU_LAYERS"},
@@ -28,29 +30,9 @@ static const struct option {
     [RPC] = {{"--rpc"}, "LLAMA_ARG_RPC"},
 };
 
-/* llama.cpp reads --n_gpu_layers too. */
-static bool is_name(const char *argument, const char *name)
-{
-    bool is_long = !strncmp(argument, "--", 2);
-    if (!name) return false;
-    for (; *argument && *name; argument++, name++)
-        if (*argument != *name && !(is_long && *argument == '_' && *name == '-')) return false;
-    return *argument == *name;
-}
-
-static bool is_option(const char *argument, int option)
-{
-    for (int i = 0; i < 3; i++)
-        if (is_name(argument, options[option].names[i])) return true;
-    return false;
-}
-
 static const char *value_of(int option, int argc, char **argv)
 {
-    const char *value = getenv(options[option].variable);
-    for (int i = 1; i + 1 < argc; i++)
-        if (is_option(argv[i], option)) value = argv[i + 1];
-    return value && *value ? value : NULL;
+    return host_line_value(argc, argv, options[option].names, options[option].variable);
 }
 
 static bool is_any(const char *value, const char *const *words)
@@ -63,7 +45,6 @@ static bool is_any(const char *value, const char *const *words)
 void offload_read(offload_arguments *out, int argc, char **argv)
 {
     static const char *const off[] = {"off", "0", "false", "disabled", NULL};
-    const char *slash = strrchr(argv[0], '/'), *name = slash ? slash + 1 : argv[0];
     *out = (offload_arguments){.layers = value_of(LAYERS, argc, argv),
                                .devices = value_of(DEVICES, argc, argv),
                                .split = value_of(SPLIT, argc, argv),
@@ -71,7 +52,7 @@ void offload_read(offload_arguments *out, int argc, char **argv)
                                .main_gpu = value_of(MAIN, argc, argv),
                                .has_target = value_of(TARGET, argc, argv),
                                .has_rpc = value_of(RPC, argc, argv),
-                               .is_bench = !strncmp(name, "llama-bench", 11)};
+                               .is_bench = host_line_is_bench(argv[0])};
     out->fits = !out->is_bench && !is_any(value_of(FIT, argc, argv), off);
 }
 
@@ -85,7 +66,7 @@ void offload_options(const offload *o, offload_option list[OFFLOAD_OPTIONS])
 static bool places(const char *argument)
 {
     for (int i = 0; i < OFFLOAD_OPTIONS; i++)
-        if (is_option(argument, i)) return true;
+        if (host_line_is(argument, options[i].names)) return true;
     return false;
 }
 

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-#define _POSIX_C_SOURCE 200809L
 #include "llama/recommend.h"
 
-#include <stdio.h>
-#include <unistd.h>
+#include "common/system.h"
 
 const char *const recommend_presets[RECOMMEND_PRESETS] = {"safe", "balanced", "small"};
 
@@ -42,14 +40,8 @@ bool recommend(recommendation *out, const model *m, const model_use *use, const 
 
 static double available_bytes(void)
 {
-    char line[128];
-    unsigned long long kib = 0;
-    FILE *f = fopen("/proc/meminfo", "r");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %llu", &kib) == 1) break;
-    if (f) fclose(f);
-    if (kib) return (double)kib * 1024;
-    return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    uint64_t bytes = system_free_bytes();
+    return (double)(bytes ? bytes : system_memory_bytes());
 }
 
 double recommend_room(const model *m, uint64_t ram)

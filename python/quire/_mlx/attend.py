@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any, List, Optional
+from functools import lru_cache
+from typing import Any, List, Optional, Tuple
 
 from .. import _native as n
 from ..rows import Array
@@ -14,6 +15,7 @@ from .arrays import Masks
 from .pools import Pools
 
 _BIDIRECTIONAL = 1
+_TILE = ctypes.sizeof(n.TileRef)
 
 
 @dataclass
@@ -28,43 +30,50 @@ class Part:
     padding: int  # columns of the mask before the sequence's first token
 
 
+@lru_cache(maxsize=64)
+def _options(bidirectional: bool, scale: float, sinks: Optional[int] = None) -> n.AttendOptions:
+    return n.AttendOptions(flags=_BIDIRECTIONAL if bidirectional else 0, scale=scale, sink_logits=sinks)
+
+
 def attend(pools: Pools, parts: List[Part], q: Array, out: Array, form: int, scale: float, sinks: Optional[Array], masks: Optional[Masks],
            bidirectional: bool) -> None:
     """q: (sequence, head, query, channel), channels contiguous. out: the same axes, contiguous. form: of both."""
     if not parts:
         return
-    options = n.AttendOptions(flags=_BIDIRECTIONAL if bidirectional else 0, scale=scale,
-                              sink_logits=None if sinks is None else sinks.ctypes.data)
-    jobs = (n.AttendJob * len(parts))()
-    keep: List[Any] = []
-    for job, part in zip(jobs, parts):
-        keep.append(_fill(job, part, q, out, form, masks))
+    options = _options(bidirectional, scale) if sinks is None else _options.__wrapped__(bidirectional, scale, sinks.ctypes.data)
+    keep: List[Any] = []  # what the jobs point to
+    at = q.ctypes.data, out.ctypes.data
+    jobs = b"".join([_job(part, q, out, at, form, masks, keep) for part in parts])
     with pools.lock:
-        n.check(n.lib.quire_attend(pools.workspace._get(), options, jobs, len(parts), ctypes.sizeof(n.AttendJob)))
+        n.check(n.lib.quire_attend(pools.workspace._get(), options, jobs, len(parts), n.JOB))
 
 
-def _fill(job: n.AttendJob, part: Part, q: Array, out: Array, form: int, masks: Optional[Masks]) -> Any:
+def _job(part: Part, q: Array, out: Array, at: Tuple[int, int], form: int, masks: Optional[Masks], keep: List[Any]) -> bytes:
     sequence = part.sequence
     pointer, shape, ring = sequence._get(), sequence.pool.plan.layers[0], sequence.ring
     length = n.lib.quire_seq_length(pointer)
     room = -(-length // n.PAGE_TOKENS)
     tiles = (n.TileRef * room)()
-    job.tiles, job.tile_stride = tiles, ctypes.sizeof(n.TileRef)
-    job.n_tiles = n.lib.quire_seq_tiles(pointer, 0, tiles, room, job.tile_stride)
-    job.n_q_heads, job.n_kv_heads, job.d_k, job.d_v = q.shape[1], shape.n_kv_heads, shape.d_k, shape.d_v
-    job.n_queries, job.first_query = part.count, part.position
-    job.ring_tokens, job.ring_sinks = ring.max_tokens, ring.sinks
-    job.q_form = job.out_form = form
-    s, h, t, _ = q.strides
+    n_tiles = n.lib.quire_seq_tiles(pointer, 0, tiles, room, _TILE)
+    if n_tiles != room:
+        _check_held(tiles, n_tiles, room, part.position - (ring.max_tokens - ring.sinks) + 1)
+    to_sequence, to_head, to_token, _ = q.strides
     row = q.shape[3] * q.itemsize
-    job.q = q.ctypes.data + part.index * s + part.first * t
     # 0 means dense to the library, so an axis of length 1 gets a stride too.
-    job.q_token_stride, job.q_head_stride = (t if q.shape[2] > 1 else q.shape[1] * row), (h if q.shape[1] > 1 else row)
-    s, h, t, _ = out.strides
-    job.out = out.ctypes.data + part.index * s + part.first * t
-    job.out_token_stride, job.out_head_stride = t, h
-    if masks is None:
-        return tiles
-    mask = masks.of(part.index, part.first, part.padding, length)
-    job.mask = ctypes.pointer(mask)
-    return tiles, mask
+    q_strides = (to_token if q.shape[2] > 1 else q.shape[1] * row), (to_head if q.shape[1] > 1 else row)
+    q_at = at[0] + part.index * to_sequence + part.first * to_token
+    to_sequence, to_head, to_token, _ = out.strides
+    out_at = at[1] + part.index * to_sequence + part.first * to_token
+    mask = None if masks is None else masks.of(part.index, part.first, part.padding, length)
+    keep.append((tiles, mask))
+    return n.pack_job(0, 0, 0, ctypes.addressof(tiles), _TILE, n_tiles, q.shape[1], shape.n_kv_heads, shape.d_k, shape.d_v, part.count,
+                      part.position, 0, ring.max_tokens, ring.sinks, form, form, q_at, *q_strides, out_at, to_token, to_head, 0, 0,
+                      0 if mask is None else ctypes.addressof(mask))
+
+
+def _check_held(tiles: Any, n_tiles: int, n_pages: int, lowest: int) -> None:
+    """Raises if the first query sees position `lowest`, and its page was dropped. After the pages of the sinks, the held ones are the last."""
+    page = max(lowest, 0) // n.PAGE_TOKENS
+    behind = n_pages - page  # the page itself and those after it
+    if behind > n_tiles or tiles[n_tiles - behind].first != page * n.PAGE_TOKENS:
+        raise ValueError("the queries need keys that max_tokens has already dropped")

@@ -4,195 +4,265 @@ caches.py.
 
 Each row of a batch is a sequence of the library. Padding is never stored: a sequence contains only its tokens, and only the
 bookkeeping counts columns, as mlx-lm and mlx-vlm do.
+
+An interrupt may come between any two steps of a call. Nothing is undone then; the next call repairs. `_now` says what the cache contains, and a
+sequence that is longer than that is trimmed before anything else is done. Rows are therefore appended before `_now` says so, and
+removed after it says so.
 """
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence as Seq, Tuple
+import operator
+from typing import Any, List, Optional, Sequence as Seq, Tuple
 
 import mlx.core as mx
 import numpy as np
 
 from .. import _native as n
 from ..pool import Pool
+from ..rows import Array
 from ..sequence import Sequence
-from .arrays import FORMS, NAMES, Masks, bits, causal_mask, floats, look, new, rows
+from .arrays import FORMS, MOST, NAMES, Masks, bits, causal_mask, check_floats, check_rows, floats, look, new, rows
 from .attend import Part, attend
-from .pools import Pools, default_pools, layer_policy
+from .contents import PIECE, Contents, Settings, contents, next_version
+from .guard import Guard
+from .pools import Pools, default_pools, layer_policy, pool_of
 from .rows import Keys, Values
-from .steps import append_rows, held
+from .steps import OpenStep, held
 
-# Rows that a ring keeps beyond its bound: a prompt goes through in pieces of that many tokens, and each piece's first query still
-# sees all that it should.
-_PIECE = 128
-
-
-@dataclass(frozen=True)
-class Settings:
-    """policy: the policy of the whole model, of which this is layer `index` of `n_layers`. max_tokens 0: no bound. spare: the number of
-    tokens that can still be trimmed after the bound has dropped others."""
-
-    policy: str = "k8v4"
-    index: int = 0
-    n_layers: int = 1
-    max_tokens: int = 0
-    sinks: int = 0
-    spare: int = 0
-
-    @property
-    def ring(self) -> Dict[str, int]:
-        if not self.max_tokens:
-            return {}
-        return {"max_tokens": self.max_tokens, "sinks": self.sinks, "spare_tokens": max(self.spare, _PIECE)}
+__all__ = ["Cache", "Settings"]
 
 
 class Cache:
     def __init__(self, settings: Settings, pools: Optional[Pools] = None, padding: Optional[Seq[int]] = None) -> None:
+        if not isinstance(settings, Settings):
+            raise TypeError(f"settings is a {type(settings).__name__}, not a Settings")
+        if pools is not None and not isinstance(pools, Pools):
+            raise TypeError(f"pools is a {type(pools).__name__}, not a Pools")
         self.settings = settings
-        self.pools = pools or default_pools()
-        self._sequences: List[Optional[Sequence]] = [None] * len(padding or ())
-        self._padding: List[int] = list(padding or ())  # columns before the first token
-        self._columns = 0  # what the engines call offset, or _idx in batches
-        self._end: Optional[List[int]] = None  # columns from here on are padding at the right
-        self._shape: Optional[Tuple[int, int, int]] = None  # KV heads, d_k, d_v
-        self._dtype: Any = mx.float32
-        self._pending: Optional[Tuple[mx.array, mx.array]] = None  # of the last columns; coded when attention needs them
-        self._version = 0
+        self.pools = default_pools() if pools is None else pools
+        count = len(padding or ())
+        self._now = Contents((None,) * count, tuple(padding or ()), floors=(0,) * count, version=next_version())
+        self._guard = Guard("cache")
+        self._open = OpenStep()
+        self._unsure = False  # sequences may be longer than _now says, or in an open step
 
     # ------------------------------------------------------- what models call
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Tuple[Keys, Values]:
-        self._settle()
+        check_rows(keys, values)
         n_sequences, heads, count, d_k = keys.shape
-        if not self._sequences:
-            self._sequences, self._padding = [None] * n_sequences, [0] * n_sequences
-        if n_sequences != len(self._sequences):
-            raise ValueError(f"keys of {n_sequences} sequences were given for a cache of {len(self._sequences)} sequences")
         shape = heads, d_k, values.shape[3]
-        if self._shape not in (None, shape):
-            raise ValueError(f"keys and values of shape {shape} (heads, d_k, d_v) were given for a cache of shape {self._shape}")
-        self._shape, self._dtype = shape, keys.dtype
-        self._pending = floats(keys), floats(values)
-        self._columns += count
-        self._version += 1
-        return Keys(self, self._version), Values(self, self._version)
+        with self._guard():
+            now = self._settled()
+            if now.shape != shape:
+                if now.shape is not None:
+                    raise ValueError(f"keys and values of shape {shape} (heads, d_k, d_v) were given for a cache of shape {now.shape}")
+                layer_policy(self.settings, shape)  # raises if the policy is not for such a shape
+            sequences, padding, floors = now.sequences, now.padding, now.floors
+            if not sequences:
+                sequences, padding, floors = (None,) * n_sequences, (0,) * n_sequences, (0,) * n_sequences
+            if n_sequences != len(sequences):
+                raise ValueError(f"keys of {n_sequences} sequences were given for a cache of {len(sequences)} sequences")
+            if now.columns + count > MOST:
+                raise ValueError(f"{count} tokens were given for a cache of {now.columns} tokens, but it can hold at most {MOST}")
+            version = next_version()
+            pending = (floats(keys), floats(values)) if count else None
+            before = now if now.before is None else now._replace(before=None)
+            self._now = contents((sequences, padding, now.columns + count, now.end, floors, shape, keys.dtype, pending,
+                                  before if count else None, version))
+        return Keys(self, version), Values(self, version)
+
+    def keys_and_values(self) -> Tuple[Keys, Values]:
+        """What the last update returned. Models in which layers share keys call it."""
+        version = self._now.version
+        return Keys(self, version), Values(self, version)
 
     def make_mask(self, N: int, return_array: bool = False, window_size: Optional[int] = None) -> Any:
         """None and "causal" are enough: attention knows the padding of a batch and the bound of a ring."""
-        if window_size is not None or return_array and (N > 1 or any(self._padding)):
-            return causal_mask(N, self._columns, window_size, self._padding)
+        now = self._now
+        if window_size is not None or return_array and (N > 1 or any(now.padding)):
+            return causal_mask(N, now.columns, window_size, now.padding)
         return None if N == 1 else "causal"
 
     @property
     def keys(self) -> Optional[Keys]:
-        return None if self.empty() else Keys(self, self._version)
+        return None if self.empty() else self.keys_and_values()[0]
 
     @property
     def values(self) -> Optional[Values]:
-        return None if self.empty() else Values(self, self._version)
+        return None if self.empty() else self.keys_and_values()[1]
 
     # -------------------------------------------------------------- attention
 
-    def _attend(self, q: mx.array, scale: float, mask: Any, sinks: Optional[mx.array]) -> mx.array:
+    def _attend(self, q: mx.array, scale: float, mask: Any, sinks: Optional[mx.array], version: Optional[int] = None) -> mx.array:
+        scale = float(scale)
+        check_floats(q, "queries", "sequence, query head, token, channel")
+        with self._guard():
+            if self._unsure:
+                self._repair()
+            now = self._now
+            if version is not None and version != now.version:
+                raise ValueError("the cache has changed since it returned these keys")
+            masks, bidirectional = self._check_queries(now, q, mask, sinks)
+            n_sequences, n_heads, count, _ = q.shape
+            assert now.shape is not None
+            size = n_sequences, n_heads, count, now.shape[2]
+            if not count:
+                return mx.zeros(size, q.dtype)
+            if now.pending is not None and now.pending[0].shape[2] != count:
+                now = self._encode(now)
+            asked = floats(q)
+            wanted: List[mx.array] = [bits(asked)]
+            if masks is not None:
+                wanted.append(masks.array)
+            if sinks is not None:
+                wanted.append(sinks.astype(mx.float32))
+            try:
+                arrays = self._evaluate(now, wanted)
+                queries, logits = look(wanted[0]), None if sinks is None else look(wanted[-1])
+                ragged = now.end is not None or any(p > now.columns - count for p in now.padding)
+                out = (np.zeros if ragged else np.empty)(size, queries.dtype)
+                work = self._work(now)
+                piece = PIECE if self.settings.max_tokens else count
+                start = now.columns - count
+                for first in range(start, now.columns, piece):
+                    last = min(first + piece, now.columns)
+                    if now.pending is not None:
+                        self._append(now, work, arrays, first, last)
+                        if last == now.columns:
+                            now = self._commit(now, work)
+                    parts = self._parts(now, work, start, first, last)
+                    attend(self.pools, parts, queries, out, FORMS[asked.dtype], scale, logits, masks, bidirectional)
+            except Exception:
+                self._take_back(now)
+                raise
+            return new(out, q.dtype)
+
+    def _check_queries(self, now: Contents, q: mx.array, mask: Any, sinks: Optional[mx.array]) -> Tuple[Optional[Masks], bool]:
+        """The mask, and whether queries see keys behind them as well."""
         n_sequences, n_heads, count, d = q.shape
-        shape = self._shape
-        assert shape is not None
-        if n_sequences != len(self._sequences) or d != shape[1] or n_heads % shape[0] or count > self._columns:
+        if now.shape is None:
+            raise ValueError("the cache has no keys yet")
+        if n_sequences != len(now.sequences) or d != now.shape[1] or not n_heads or n_heads % now.shape[0] or count > now.columns:
             raise ValueError(f"queries of shape {q.shape} do not match keys of shape {self._rows_shape('k')}")
         if isinstance(mask, str) and mask != "causal":
             raise ValueError(f"there is no mask {mask!r}; use \"causal\", an array or None")
-        masks = None if mask is None or isinstance(mask, str) else Masks(mask, n_sequences, n_heads, count, self._columns)
+        if sinks is not None:
+            check_floats(sinks, "sinks")
+            if sinks.shape != (n_heads,):
+                raise ValueError(f"sinks has shape {sinks.shape}, but there are {n_heads} query heads")
+        masks = None if mask is None or isinstance(mask, str) else Masks(mask, n_sequences, n_heads, count, now.columns)
         ring = bool(self.settings.max_tokens)
         bidirectional = count > 1 and mask != "causal" if masks is None else not ring
         if ring and bidirectional:
             raise ValueError("a cache with max_tokens needs a causal mask")
-        pending, self._pending = self._pending, None
-        asked = floats(q)
-        wanted: List[mx.array] = [bits(asked)]
-        wanted += [] if masks is None else [masks.array]
-        wanted += [] if sinks is None else [sinks.astype(mx.float32)]
-        arrays = [] if pending is None else [bits(x) for x in pending]
-        mx.eval(wanted, arrays)
-        queries, logits = look(wanted[0]), None if sinks is None else look(wanted[-1])
-        make = np.zeros if self._is_ragged(count) else np.empty
-        out = make((n_sequences, n_heads, count, shape[2]), queries.dtype)
-        piece = _PIECE if ring else count
-        if pending is None and count > piece:
+        if ring and count > PIECE and (now.pending is None or now.pending[0].shape[2] != count):
             raise ValueError(f"{count} queries in one call, but max_tokens may already have dropped keys that they need")
-        for first in range(0, count, piece):
-            last = min(first + piece, count)
-            if pending is not None:
-                self._append(pending, arrays, count - last, last - first)
-            parts = self._parts(count, first, last)
-            attend(self.pools, parts, queries, out, FORMS[asked.dtype], scale, logits, masks, bidirectional)
-        return new(out, q.dtype)
+        return masks, bidirectional
 
-    def _is_ragged(self, count: int) -> bool:
-        """True if some of the last columns are padding."""
-        return self._end is not None or any(p > self._columns - count for p in self._padding)
-
-    def _parts(self, count: int, first: int, last: int) -> List[Part]:
-        """The queries [first, last) of the last `count` columns, without padding."""
-        start = self._columns - count
+    def _parts(self, now: Contents, work: Seq[Optional[Sequence]], start: int, first: int, last: int) -> List[Part]:
+        """The queries of the columns [first, last), without padding. Query 0 is that of column `start`."""
         found = []
-        for i, sequence in enumerate(self._sequences):
-            begin, end = self._tokens(i, start + first, start + last)
+        for i, sequence in enumerate(work):
+            begin, end = now.tokens(i, first, last)
             if begin < end:
                 assert sequence is not None
-                found.append(Part(i, sequence, begin - start, end - begin, begin - self._padding[i], self._padding[i]))
+                position = begin - now.padding[i]
+                if now.floors[i] and self.settings.shows_filler(position + 1, now.floors[i]):
+                    raise ValueError("the queries need keys that the bound had dropped before the cache was converted")
+                found.append(Part(i, sequence, begin - start, end - begin, position, now.padding[i]))
         return found
-
-    def _tokens(self, i: int, first: int, last: int) -> Tuple[int, int]:
-        """The part of the columns [first, last) that contains tokens of sequence i."""
-        return max(first, self._padding[i]), last if self._end is None else min(last, self._end[i])
 
     # ----------------------------------------------------------------- append
 
     def _pool(self) -> Pool:
-        assert self._shape is not None
-        s = self.settings
-        return self.pools.get(layer_policy(s.policy, s.index, s.n_layers, *self._shape), *self._shape)
+        assert self._now.shape is not None
+        return pool_of(self.pools, self.settings, self._now.shape)
 
-    def _append(self, pending: Tuple[mx.array, mx.array], arrays: Seq[mx.array], behind: int, count: int) -> None:
-        """Encodes `count` columns of the pending rows; `behind` more columns follow later."""
-        pool: Optional[Pool] = None
-        k, v = look(arrays[0]), look(arrays[1])
-        k_form, v_form = FORMS[pending[0].dtype], FORMS[pending[1].dtype]
-        last = self._columns - behind
-        first, start = last - count, self._columns - k.shape[2]
-        which, ranges = [], []
-        for i, sequence in enumerate(self._sequences):
-            begin, end = self._tokens(i, first, last)
+    @staticmethod
+    def _evaluate(now: Contents, wanted: Seq[mx.array]) -> Tuple[Array, ...]:
+        """Evaluates what attention needs, and the pending rows, which are returned."""
+        arrays = [] if now.pending is None else [bits(x) for x in now.pending]
+        mx.eval(wanted, arrays)
+        return tuple(look(x) for x in arrays)
+
+    def _work(self, now: Contents) -> List[Optional[Sequence]]:
+        """The sequences that pending rows are appended to. These are forks where the rows could not be trimmed again, because a ring
+        drops others for them."""
+        if now.pending is None or not self.settings.max_tokens:
+            return list(now.sequences)
+        count, spare = now.pending[0].shape[2], self.settings.spare
+        if all(s is not None and count <= s.ring.spare_tokens - spare for s in now.sequences):
+            return list(now.sequences)
+        return [None if s is None else s.fork() for s in now.sequences]
+
+    def _append(self, now: Contents, work: List[Optional[Sequence]], arrays: Tuple[Array, ...], first: int, last: int) -> None:
+        """Encodes the columns [first, last) of the pending rows."""
+        assert now.pending is not None and now.shape is not None
+        k, v = arrays
+        k_form, v_form = FORMS[now.pending[0].dtype], FORMS[now.pending[1].dtype]
+        k_at, v_at = k.ctypes.data, v.ctypes.data
+        start = now.columns - k.shape[2]
+        which, counts, given = [], [], []
+        for i, sequence in enumerate(work):
+            begin, end = now.tokens(i, first, last)
             if begin < end:
                 if sequence is None:
-                    pool = pool or self._pool()
-                    sequence = self._sequences[i] = pool.sequence(**self.settings.ring)
+                    sequence = work[i] = pool_of(self.pools, self.settings, now.shape).sequence(**self.settings.ring)
                 which.append(sequence)
-                ranges.append((i, begin - start, end - begin))
-        if not which:
-            return
+                counts.append(end - begin)
+                at = i, begin - start, end - begin
+                given.append((rows(k, k_form, *at, k_at), rows(v, v_form, *at, v_at)))
+        if which:
+            self._unsure = True
+            self._open.append(which, counts, given)
+
+    def _commit(self, now: Contents, work: Seq[Optional[Sequence]]) -> Contents:
+        """The pending rows are encoded."""
+        sequences = tuple(work)
+        before = now.before if self.settings.max_tokens and sequences != now.sequences else None
+        done = self._now = contents((sequences, now.padding, now.columns, now.end, now.floors, now.shape, now.dtype, None, before, now.version))
+        self._unsure = False
+        return done
+
+    def _take_back(self, now: Contents) -> None:
+        """After a failure: the cache is as before the last update, if the rows of that are not encoded yet."""
+        if self._now is now and now.pending is not None and now.before is not None:
+            self._now = now.before._replace(version=next_version())
+            self._repair()
+
+    def _repair(self) -> None:
+        """Ends what an interrupted call has left open."""
+        self._open.abort()
+        now = self._now
+        for i, sequence in enumerate(now.sequences):
+            if sequence is not None and sequence.length != now.length(i):
+                sequence.trim(now.length(i))
+        self._unsure = False
+
+    def _encode(self, now: Contents) -> Contents:
+        """Encodes the pending rows, which no attention call has used yet."""
+        assert now.pending is not None
         try:
-            append_rows(which, [r[2] for r in ranges], [(rows(k, k_form, *r), rows(v, v_form, *r)) for r in ranges])
+            arrays = self._evaluate(now, ())
+            work = self._work(now)
+            self._append(now, work, arrays, now.columns - arrays[0].shape[2], now.columns)
+            return self._commit(now, work)
         except Exception:
-            self._take_back(start)
+            self._take_back(now)
             raise
 
-    def _take_back(self, columns: int) -> None:
-        """Removes the rows of a failed update, so that the cache is as before it."""
-        self._columns, self._version = columns, self._version + 1
-        for i, sequence in enumerate(self._sequences):
-            if sequence is not None:
-                sequence.trim(min(sequence.length, max(columns - self._padding[i], 0)))
+    def _settled(self) -> Contents:
+        """The contents, repaired and encoded. The caller has the lock."""
+        if self._unsure:
+            self._repair()
+        now = self._now
+        return now if now.pending is None else self._encode(now)
 
-    def _settle(self) -> None:
-        """Encodes the pending rows, which no attention call has used yet."""
-        if self._pending is not None:
-            pending, self._pending = self._pending, None
-            arrays = [bits(x) for x in pending]
-            mx.eval(arrays)
-            self._append(pending, arrays, 0, arrays[0].shape[2])
+    def _settle(self) -> Contents:
+        with self._guard():
+            return self._settled()
 
     # --------------------------------------------------------- what engines call
 
@@ -205,67 +275,114 @@ class Cache:
     @property
     def nbytes(self) -> int:
         """Bytes of the pages that the cache uses. Pages shared by several caches count in each of them."""
-        self._settle()
-        return sum(n.lib.quire_seq_tiles(s._get(), 0, None, 0, 0) * s.pool.plan.page_bytes()[0] for s in self._sequences if s)
+        with self._guard():
+            found = [s for s in self._settled().sequences if s is not None]
+            return sum(n.lib.quire_seq_tiles(s._get(), 0, None, 0, 0) * s.pool.plan.page_bytes()[0] for s in found)
 
     def is_trimmable(self) -> bool:
         """A cache whose bound has dropped tokens can be trimmed only if `spare` is set, by that many tokens."""
-        return not self.settings.max_tokens or bool(self.settings.spare) or self._columns < self.settings.max_tokens
+        now, s = self._now, self.settings
+        if not s.max_tokens or now.columns < s.max_tokens:
+            return True
+        return bool(s.spare) and not any(f and s.shows_filler(now.columns - p - s.spare, f) for f, p in zip(now.floors, now.padding))
 
     def trim(self, count: int) -> int:
-        self._settle()
-        count = min(self._columns, count)
-        columns = self._columns - count
-        lengths = [max(columns - p, 0) for p in self._padding]
-        for sequence, length in zip(self._sequences, lengths):
-            if sequence is not None and 0 < length < sequence.trim_floor:
-                raise ValueError(f"{count} tokens cannot be trimmed: max_tokens={self.settings.max_tokens} has dropped rows that would become "
-                                 f"visible again; use a larger spare than {self.settings.spare}")
-        for sequence, length in zip(self._sequences, lengths):
-            if sequence is not None:
-                sequence.trim(min(length, sequence.length))
-        self._columns = columns
-        self._version += 1
-        return count
+        """Removes the last `count` tokens, or all if there are fewer, and returns how many these were."""
+        try:
+            count = operator.index(count)
+        except TypeError:
+            raise TypeError(f"count is a {type(count).__name__}, not an integer") from None
+        if count < 0:
+            raise ValueError(f"count is {count}, but only tokens that are there can be trimmed")
+        with self._guard():
+            if self._unsure:
+                self._repair()
+            now = self._now
+            count = min(now.columns, count)
+            columns = now.columns - count
+            if count and now.before is not None and columns <= now.before.columns:
+                # The last update as a whole. Its rows may not be encoded yet, and a ring may have dropped others for them.
+                now = now.before
+            elif count:
+                now = self._settled()
+            lengths = [now._replace(columns=columns).length(i) for i in range(len(now.sequences))] if columns < now.columns else []
+            for sequence, length, floor in zip(now.sequences, lengths, now.floors):
+                gone = sequence is not None and 0 < length < min(sequence.trim_floor, sequence.length)
+                if gone or floor and self.settings.shows_filler(length, floor):
+                    raise ValueError(f"{count} tokens cannot be trimmed: max_tokens={self.settings.max_tokens} has dropped rows that would "
+                                     f"become visible again; use a larger spare than {self.settings.spare}")
+            floors = tuple(f if length > self.settings.sinks else 0 for f, length in zip(now.floors, lengths)) if lengths else now.floors
+            self._unsure = True
+            self._now = now.changed(columns=columns, floors=floors)
+            self._repair()
+            return count
 
     # ------------------------------------------------------------------- rows
 
     def _rows_shape(self, side: str) -> Tuple[int, int, int, int]:
-        heads, d_k, d_v = self._shape or (0, 0, 0)
-        return len(self._sequences), heads, self._columns, d_k if side == "k" else d_v
+        now = self._now
+        heads, d_k, d_v = now.shape or (0, 0, 0)
+        return len(now.sequences), heads, now.columns, d_k if side == "k" else d_v
 
     def _decode(self, side: str) -> mx.array:
-        self._settle()
-        name = NAMES.get(self._dtype, "f32")
-        out = np.zeros(self._rows_shape(side), np.uint16 if name == "bf16" else np.float16 if name == "f16" else np.float32)
-        for i, sequence in enumerate(self._sequences):
-            if sequence is None:
-                continue
-            for first, count in held(sequence):
-                at = self._padding[i] + first
-                out[i, :, at:at + count] = sequence.rows(side, 0, first, count, dtype=name).transpose(1, 0, 2)
-        return new(out, self._dtype)
+        with self._guard():
+            now = self._settled()
+            name = NAMES.get(now.dtype, "f32")
+            out = np.zeros(self._rows_shape(side), np.uint16 if name == "bf16" else np.float16 if name == "f16" else np.float32)
+            for i, sequence in enumerate(now.sequences):
+                if sequence is None:
+                    continue
+                for first, count in held(sequence):
+                    at = now.padding[i] + first
+                    out[i, :, at:at + count] = sequence.rows(side, 0, first, count, dtype=name).transpose(1, 0, 2)
+            return new(out, now.dtype)
+
+    @property
+    def _sequences(self) -> Tuple[Optional[Sequence], ...]:
+        return self._now.sequences
+
+    @property
+    def _padding(self) -> Tuple[int, ...]:
+        return self._now.padding
+
+    @property
+    def _columns(self) -> int:
+        return self._now.columns
+
+    @property
+    def _shape(self) -> Optional[Tuple[int, int, int]]:
+        return self._now.shape
+
+    @property
+    def _dtype(self) -> Any:
+        return self._now.dtype
+
+    @property
+    def _version(self) -> int:
+        return self._now.version
 
     # ------------------------------------------------------------------ copies
 
-    def _fork(self, which: Seq[int]) -> List[Optional[Sequence]]:
-        self._settle()
-        found = [self._sequences[i] for i in which]
-        return [None if s is None else s.fork() for s in found]
+    def _forks(self, which: Optional[Seq[int]] = None) -> Contents:
+        """The contents with forks of some of the sequences, or of all."""
+        with self._guard():
+            now = self._settled()
+            if which is None:
+                which = range(len(now.sequences))
+            found = [now.sequences[i] for i in which]
+            pick = lambda values: tuple(values[i] for i in which)
+            return now.changed(sequences=tuple(None if s is None else s.fork() for s in found), padding=pick(now.padding),
+                               floors=pick(now.floors), end=None if now.end is None else pick(now.end))
 
-    def _like(self, cls: Any, which: Seq[int]) -> Any:
-        """A cache of the class `cls` with forks of some of the sequences."""
+    def _like(self, cls: Any, contents: Contents) -> Any:
+        """A cache of the class `cls` with the same settings."""
         other = cls.__new__(cls)
         Cache.__init__(other, self.settings, self.pools)
-        other._sequences = self._fork(which)
-        other._padding = [self._padding[i] for i in which]
-        other._columns, other._shape, other._dtype = self._columns, self._shape, self._dtype
+        other._now = contents
         return other
 
     def __deepcopy__(self, _: Any) -> Any:
-        other = self._like(type(self), range(len(self._sequences)))
-        other._end = copy.copy(self._end)
-        return other
+        return self._like(type(self), self._forks())
 
     def __copy__(self) -> Any:
         return self.__deepcopy__(None)

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any, List, Optional, Sequence as Seq
+from typing import Any, List, Optional, Sequence as Seq, Tuple
 
 import mlx.core as mx
 
 from ..sequence import Sequence
-from .arrays import numbers
+from .arrays import numbers, places
 from .cache import Cache, Settings
+from .contents import Contents
 from .pools import Pools
-from .state import State, load
+from .state import State, from_bytes, load, to_bytes
 
 
 class StatefulCache(Cache):
@@ -27,6 +27,10 @@ class StatefulCache(Cache):
     def state(self, saved: Any) -> None:
         load(self, saved)
 
+    def __reduce__(self) -> Tuple[Any, ...]:
+        """Pickles hold the snapshots of the sequences. What is unpickled is in the default pools."""
+        return from_bytes, (type(self), to_bytes(self))
+
 
 class SingleCache(StatefulCache):
     """A cache of one sequence, or of several with the same length.
@@ -37,12 +41,13 @@ class SingleCache(StatefulCache):
 
     _batch: Any = None  # the class of a batch of such caches
 
-    def __init__(self, policy: str = "k8v4", *, max_tokens: Optional[int] = None, sinks: int = 4, spare: int = 0, index: int = 0,
+    def __init__(self, policy: str = "safe", *, max_tokens: Optional[int] = None, sinks: int = 4, spare: int = 0, index: int = 0,
                  n_layers: int = 1, pools: Optional[Pools] = None) -> None:
-        if max_tokens is not None and not 0 <= sinks < max_tokens:
-            raise ValueError(f"sinks must be at least 0 and less than max_tokens; sinks={sinks}, max_tokens={max_tokens}")
         bound = (0, 0, 0) if max_tokens is None else (max_tokens, sinks, spare)
-        super().__init__(Settings(policy, index, n_layers, *bound), pools)
+        settings = Settings(policy, index, n_layers, *bound)
+        if max_tokens is not None and not settings.max_tokens:
+            raise ValueError(f"max_tokens must be at least 1, not {max_tokens}")
+        super().__init__(settings, pools)
 
     @property
     def offset(self) -> int:
@@ -59,89 +64,100 @@ class BatchCache(StatefulCache):
     _single: Any = None  # the class of a cache of one of the sequences
 
     def __init__(self, left_padding: Seq[int], settings: Settings, pools: Optional[Pools] = None) -> None:
-        super().__init__(settings, pools, left_padding)
+        super().__init__(settings, pools, numbers(left_padding, "left_padding"))
 
     @property
     def offset(self) -> mx.array:
         """The position of the next token of each sequence."""
-        return mx.array([self._columns - p for p in self._padding])
+        now = self._now
+        return mx.array([now.columns - p for p in now.padding], mx.int32)
 
     @property
     def left_padding(self) -> mx.array:
-        return mx.array(self._padding)
+        return mx.array(list(self._padding), mx.int32)
 
     @classmethod
     def merge(cls, caches: Seq[Any]) -> Any:
-        first = next((c for c in caches if not c.empty()), caches[0])
+        caches = list(caches)
+        if not caches:
+            raise ValueError("caches is empty, but a batch needs at least one cache")
         for c in caches:
-            if not isinstance(c, cls._single) or c.settings != first.settings or c.pools is not first.pools:
-                raise ValueError("only Quire caches of the same policy, bound, layer and pools can be merged")
-            if len(c._sequences) > 1 or c._shape not in (None, first._shape):
-                raise ValueError("only caches of one sequence and of the same shape can be merged")
-        columns = max(c._columns for c in caches)
-        batch = cls([columns - c._columns for c in caches], first.settings, first.pools)
-        batch._sequences = [c._fork([0])[0] if c._sequences else None for c in caches]
-        batch._columns, batch._shape, batch._dtype = columns, first._shape, first._dtype
+            if not isinstance(c, cls._single):
+                raise ValueError(f"only Quire caches can be merged, not a {type(c).__name__}")
+        first = next((c for c in caches if not c.empty()), caches[0])
+        if any(c.settings != first.settings or c.pools is not first.pools for c in caches):
+            raise ValueError("only Quire caches of the same policy, bound, layer and pools can be merged")
+        found = [c._forks() for c in caches]
+        shape, dtype = next(((f.shape, f.dtype) for f in found if f.shape is not None), (None, mx.float32))
+        if any(len(f.sequences) > 1 or f.shape not in (None, shape) for f in found):
+            raise ValueError("only caches of one sequence and of the same shape can be merged")
+        columns = max(f.columns for f in found)
+        batch = cls([], first.settings, first.pools)
+        batch._now = batch._now.changed(sequences=tuple(f.sequences[0] if f.sequences else None for f in found),
+                                        padding=tuple(columns - f.columns for f in found), columns=columns,
+                                        floors=tuple(f.floors[0] if f.floors else 0 for f in found), shape=shape, dtype=dtype)
         return batch
 
     def prepare(self, *, left_padding: Any = None, lengths: Any = None, right_padding: Any = None) -> None:
-        if left_padding is not None:
-            if self._columns:
-                raise ValueError("left padding can only be added to an empty batch")
-            self._padding = [p + l for p, l in zip(self._padding, numbers(left_padding))]
-        if right_padding is not None and max(numbers(right_padding)) > 0:
-            if lengths is None:
-                raise ValueError("right_padding also needs lengths")
-            self._settle()
-            self._end = [self._columns + l for l in numbers(lengths)]
+        with self._guard():
+            now = self._settled()
+            padding, end, count = now.padding, now.end, len(now.sequences)
+            if left_padding is not None:
+                if now.columns:
+                    raise ValueError("left_padding can only be added to an empty batch")
+                padding = tuple(p + more for p, more in zip(padding, numbers(left_padding, "left_padding", count)))
+            if right_padding is not None and max(numbers(right_padding, "right_padding", count), default=0) > 0:
+                if lengths is None:
+                    raise ValueError("right_padding also needs lengths")
+                if end is not None:
+                    raise ValueError("finalize() must be called before right_padding is given again")
+                end = tuple(now.columns + length for length in numbers(lengths, "lengths", count))
+            self._now = now.changed(padding=padding, end=end)
 
     def finalize(self) -> None:
         """Moves the padding from the right to the left. No row is moved, because padding is not stored."""
-        self._settle()
-        if self._end is not None:
-            self._padding = [p + max(self._columns - e, 0) for p, e in zip(self._padding, self._end)]
-            self._end = None
-            self._version += 1
+        with self._guard():
+            now = self._settled()
+            if now.end is not None:
+                self._now = now.changed(padding=tuple(p + max(now.columns - e, 0) for p, e in zip(now.padding, now.end)), end=None)
 
     def filter(self, batch_indices: Any) -> None:
-        self._settle()
-        which = numbers(batch_indices)
-        seen: set[int] = set()
-        kept: List[Optional[Sequence]] = []
-        for i in which:
-            sequence = self._sequences[i]
-            kept.append(sequence.fork() if sequence is not None and i in seen else sequence)
-            seen.add(i)
-        self._sequences, self._padding = kept, [self._padding[i] for i in which]
-        self._end = None if self._end is None else [self._end[i] for i in which]
-        self._shift(-min(self._padding, default=0))
-
-    def _shift(self, by: int) -> None:
-        self._columns += by
-        self._padding = [p + by for p in self._padding]
-        self._end = None if self._end is None else [e + by for e in self._end]
-        self._version += 1
+        with self._guard():
+            now = self._settled()
+            which = places(batch_indices, "batch_indices", len(now.sequences))
+            seen: set[int] = set()
+            kept: List[Optional[Sequence]] = []
+            for i in which:
+                sequence = now.sequences[i]
+                kept.append(sequence.fork() if sequence is not None and i in seen else sequence)
+                seen.add(i)
+            pick = lambda values: tuple(values[i] for i in which)
+            found: Contents = now._replace(sequences=tuple(kept), padding=pick(now.padding), floors=pick(now.floors),
+                                           end=None if now.end is None else pick(now.end))
+            unused = min(found.padding, default=now.columns)  # columns in which nothing is left
+            self._now = found.shifted(-min(unused, now.columns))
 
     def extend(self, other: "BatchCache") -> None:
-        self._settle()
-        if other.settings != self.settings or other.pools is not self.pools or (self._end is None) != (other._end is None):
+        if not isinstance(other, BatchCache):
+            raise ValueError(f"only Quire batches can be joined, not a {type(other).__name__}")
+        if other.settings != self.settings or other.pools is not self.pools:
             raise ValueError("only Quire batches of the same policy, bound, layer and pools can be joined")
-        if None not in (self._shape, other._shape) and self._shape != other._shape:
-            raise ValueError("only batches of the same shape can be joined")
-        added = other._like(type(self), range(len(other._sequences)))
-        added._end = copy.copy(other._end)
-        columns = max(self._columns, added._columns)
-        self._shift(columns - self._columns)
-        added._shift(columns - added._columns)
-        self._sequences += added._sequences
-        self._padding += added._padding
-        if self._end is not None:
-            self._end += added._end
-        if self._shape is None:
-            self._shape, self._dtype = added._shape, added._dtype
+        added = other._forks()  # before this cache is locked: never two at a time
+        with self._guard():
+            now = self._settled()
+            if (now.end is None) != (added.end is None):
+                raise ValueError("finalize() must be called on both batches, or on none, before they are joined")
+            if None not in (now.shape, added.shape) and now.shape != added.shape:
+                raise ValueError("only batches of the same shape can be joined")
+            columns = max(now.columns, added.columns)
+            now, added = now.shifted(columns - now.columns), added.shifted(columns - added.columns)
+            known = added if now.shape is None else now
+            self._now = now.changed(sequences=now.sequences + added.sequences, padding=now.padding + added.padding,
+                                    floors=now.floors + added.floors, end=None if now.end is None else now.end + (added.end or ()),
+                                    shape=known.shape, dtype=known.dtype)
 
     def extract(self, idx: int) -> Any:
-        one = self._like(self._single, [idx])
-        end = self._columns if self._end is None else min(self._columns, self._end[idx])
-        one._columns, one._padding = max(end - self._padding[idx], 0), [0]
-        return one
+        which = places([idx], "idx", len(self._sequences))
+        found = self._forks(which)
+        end = found.columns if found.end is None else min(found.columns, found.end[0])
+        return self._like(self._single, found.changed(columns=max(end - found.padding[0], 0), padding=(0,), end=None))

@@ -11,14 +11,14 @@ import mlx.core as mx
 class RowOwner(Protocol):
     """What keys and values need of the cache that returned them."""
 
-    _dtype: Any
-    _version: int
+    @property
+    def _dtype(self) -> Any: ...
 
     def _rows_shape(self, side: str) -> Tuple[int, int, int, int]: ...
 
     def _decode(self, side: str) -> mx.array: ...
 
-    def _attend(self, q: mx.array, scale: float, mask: Any, sinks: Optional[mx.array]) -> mx.array: ...
+    def _attend(self, q: mx.array, scale: float, mask: Any, sinks: Optional[mx.array], version: Optional[int] = None) -> mx.array: ...
 
 
 class _Rows:
@@ -80,9 +80,7 @@ class Keys(_Rows):
         """mx.fast.scaled_dot_product_attention over these keys and values."""
         if not isinstance(v, Values) or v.cache is not self.cache or v.version != self.version:
             raise TypeError("keys of a Quire cache must be used with the values that were returned with them")
-        if self.version != self.cache._version:
-            raise ValueError("the cache has changed since it returned these keys")
-        return self.cache._attend(q, scale, mask, sinks)
+        return self.cache._attend(q, scale, mask, sinks, self.version)
 
 
 class Values(_Rows):

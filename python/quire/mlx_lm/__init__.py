@@ -20,10 +20,11 @@ from .cache import BatchQuireKVCache, QuireKVCache
 from .convert import from_mlx, to_mlx
 from .make import make_cache
 from .prefixes import Prefixes
+from .recover import recover
 
 __all__ = [
     "BatchQuireKVCache", "Keys", "Pools", "Prefixes", "QuireKVCache", "Settings", "Values", "default_pools", "from_mlx", "install", "installed",
-    "make_cache", "to_mlx", "uninstall",
+    "make_cache", "recover", "to_mlx", "uninstall",
 ]
 
 # load_prompt_cache finds the class of a cache by its name in that module.

@@ -7,11 +7,13 @@ from typing import Any, List, Optional
 
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from .._mlx.pools import Pools
+from .._mlx.pools import Pools, layer_policy
 from .cache import QuireKVCache
 
+_ANY_SHAPE = 1, 128, 128  # of which no policy says more than of others
 
-def make_cache(model: Any, policy: str = "k8v4", max_tokens: Optional[int] = None, sinks: int = 4, *, spare: int = 0,
+
+def make_cache(model: Any, policy: str = "safe", max_tokens: Optional[int] = None, sinks: int = 4, *, spare: int = 0,
                pools: Optional[Pools] = None) -> List[Any]:
     """The prompt_cache argument for mlx-lm: a cache for each layer of the model.
 
@@ -22,7 +24,12 @@ def make_cache(model: Any, policy: str = "k8v4", max_tokens: Optional[int] = Non
     None: keep all. spare: this many tokens can be trimmed even after others were dropped, as speculative decoding needs. pools: the memory
     to use.
     """
-    caches = make_prompt_cache(model)
-    n_layers = len(caches)
-    return [QuireKVCache(policy, max_tokens=max_tokens, sinks=sinks, spare=spare, index=i, n_layers=n_layers, pools=pools)
-            if type(c) is KVCache else c for i, c in enumerate(caches)]
+    caches: List[Any] = make_prompt_cache(model)
+    full = [i for i, c in enumerate(caches) if type(c) is KVCache]
+    for index, i in enumerate(full):  # edge= counts only these layers
+        caches[i] = QuireKVCache(policy, max_tokens=max_tokens, sinks=sinks, spare=spare, index=index, n_layers=len(full), pools=pools)
+    if full:
+        layer_policy(caches[full[0]].settings, _ANY_SHAPE)  # a wrong policy is refused here, not at the first token
+    else:
+        layer_policy(QuireKVCache(policy).settings, _ANY_SHAPE)
+    return caches

@@ -9,8 +9,9 @@ from typing import Any, Dict, List, Sequence as Seq, Tuple
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
+from .._mlx.arrays import numbers
 from .._mlx.cache import Settings
-from .._mlx.pools import Pools
+from .._mlx.pools import Pools, pool_of
 from ..errors import QuireError
 from ..sequence import Sequence
 from ..store import Identity, Namespace, Store
@@ -37,12 +38,12 @@ class Prefixes:
         layers = self._check(caches)
         if any(not c.empty() for c in layers):
             raise ValueError("the caches are not empty")
+        known = _ids(tokens)[:-1]
         sequences: List[Sequence] = []
         loads = []
-        for cache, (shape, dtype) in zip(layers, self._shapes):
-            cache._shape, cache._dtype = shape, dtype
-            sequences.append(cache._pool().sequence(**cache.settings.ring))
-            loads.append(self._namespace(cache).begin_load(tokens[:-1], sequences[-1], timeout=self.timeout))
+        for cache, (shape, _) in zip(layers, self._shapes):
+            sequences.append(pool_of(cache.pools, cache.settings, shape).sequence(**cache.settings.ring))
+            loads.append(self._namespace(cache, shape).begin_load(known, sequences[-1], timeout=self.timeout))
         length = min([load.end() for load in loads], default=0)
         try:
             for sequence in sequences:
@@ -50,20 +51,25 @@ class Prefixes:
         except QuireError:  # a ring whose layers came to different lengths
             length = 0
         if length:
-            for cache, sequence in zip(layers, sequences):
-                cache._sequences, cache._padding, cache._columns = [sequence], [0], length
-                cache._version += 1
+            for cache, sequence, (shape, dtype) in zip(layers, sequences, self._shapes):
+                cache._now = cache._now.changed(sequences=(sequence,), padding=(0,), floors=(0,), columns=length, shape=shape, dtype=dtype)
         return length
 
     def save(self, caches: Seq[Any], tokens: Seq[int]) -> None:
         """Hands finished pages to the store and returns at once. tokens: the tokens in the caches; more are allowed."""
-        for cache in self._check(caches):
-            cache._settle()
-            if cache.offset > len(tokens):
-                raise ValueError(f"{len(tokens)} tokens were given for a cache of {cache.offset} tokens")
-            sequence = cache._sequences[0] if cache._sequences else None
-            if sequence is not None:
-                self._namespace(cache).save(tokens[:cache.offset], sequence)
+        layers, known = self._check(caches), _ids(tokens)
+        for cache, (shape, _) in zip(layers, self._shapes):
+            if cache.offset > len(known):
+                raise ValueError(f"{len(known)} tokens were given for a cache of {cache.offset} tokens")
+            if cache._shape not in (None, shape):
+                raise ValueError(f"a cache of shape {cache._shape} (heads, d_k, d_v) was given for a layer of shape {shape}")
+        for cache, (shape, _) in zip(layers, self._shapes):
+            with cache._guard():
+                now = cache._settled()
+                if any(now.floors):
+                    raise ValueError("a cache that was converted from a RotatingKVCache cannot be saved: its first rows are not known")
+                if now.sequences and now.sequences[0] is not None:
+                    self._namespace(cache, shape).save(known[:now.columns], now.sequences[0])
 
     def close(self) -> None:
         """Waits until the queued pages are saved. The store stays open."""
@@ -73,18 +79,24 @@ class Prefixes:
 
     def _check(self, caches: Seq[Any]) -> List[QuireKVCache]:
         layers = [c for c in caches if isinstance(c, QuireKVCache) and len(c._sequences) < 2]
-        if len(layers) != len(caches) or len(layers) != len(self._shapes):
+        if len(layers) != len(caches) or len({id(c) for c in layers}) != len(self._shapes):
             raise ValueError("a store needs a QuireKVCache with one sequence for every layer of the model")
+        if any((c.settings.index, c.settings.n_layers) != (i, len(layers)) for i, c in enumerate(layers)):
+            raise ValueError("a store needs the caches in the order of the layers, as make_cache() gives them")
         return layers
 
-    def _namespace(self, cache: QuireKVCache) -> Namespace:
+    def _namespace(self, cache: QuireKVCache, shape: Tuple[int, int, int]) -> Namespace:
         key = cache.settings, cache.pools
         if key not in self._namespaces:
             s = cache.settings
             # Layers of one shape have the same plan; what tells their pages apart must stand in the identity.
             identity = replace(self.identity, weights=f"{self.identity.weights} layer {s.index} of {s.n_layers}")
-            self._namespaces[key] = self.store.namespace(identity, cache._pool().plan, **s.ring)
+            self._namespaces[key] = self.store.namespace(identity, pool_of(cache.pools, s, shape).plan, **s.ring)
         return self._namespaces[key]
+
+
+def _ids(tokens: Any) -> List[int]:
+    return numbers(tokens, "tokens")
 
 
 def _shapes(model: Any) -> List[Tuple[Tuple[int, int, int], Any]]:

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: MIT
 """Runs a file in a Python that has mlx-lm 0.32.2, with products that are faster than those of MLX's wheel (blas.c).
 
-    python/tests/mlx/run.py [--wheel] FILE [ARGUMENT...]      a file of this folder, or a path; @model stands for scripts/make-mlx-model
+    python/tests/mlx/run.py [--vlm] [--wheel] FILE [ARGUMENT...]      a file of this folder, or a path; @model stands for scripts/make-mlx-model
 
-With --wheel the package is the wheel of this source (scripts/python-venv), else the source itself with the library in QUIRE_LIBRARY
-(build/release/lib). With QUIRE_PLAIN_BLAS=1 MLX is as its wheel is. Exit status 77: mlx-lm or the model is not to be had here.
+With --vlm it is a Python that has mlx-vlm 0.7.10 and not mlx-lm, and a file of ../mlx_vlm. With --wheel the package is the wheel of this
+source (scripts/python-venv), else the source itself with the library in QUIRE_LIBRARY (build/release/lib). With QUIRE_PLAIN_BLAS=1 MLX is as
+its wheel is. Exit status 77: mlx-lm, mlx-vlm, hypothesis (for fuzz_*.py) or the model is not to be had here.
 """
 import glob
 import os
@@ -50,6 +51,8 @@ def faster_products(interpreter, env):
 
 def main():
     arguments = sys.argv[1:]
+    vlm = arguments[:1] == ["--vlm"]
+    arguments = arguments[vlm:]
     wheel = arguments[:1] == ["--wheel"]
     arguments = arguments[wheel:]
     if not arguments:
@@ -57,16 +60,19 @@ def main():
         return 2
     env = dict(os.environ)
     if wheel:
-        interpreter = made("python-venv", "--mlx")
+        interpreter = made("python-venv", "--mlx-vlm" if vlm else "--mlx")
         for name in ("PYTHONPATH", "QUIRE_LIBRARY"):  # what is tested is what is installed
             env.pop(name, None)
     else:
-        interpreter = made("get-mlx-lm", "0.32.2")
+        interpreter = made("get-mlx-vlm") if vlm else made("get-mlx-lm", "0.32.2")
         env["PYTHONPATH"] = str(ROOT / "python")
         env.setdefault("QUIRE_LIBRARY", str(ROOT / "build/release/lib"))
     if os.environ.get("QUIRE_PLAIN_BLAS") != "1":
         faster_products(interpreter, env)
-    file = HERE / arguments[0] if (HERE / arguments[0]).exists() else Path(arguments[0])
+    folder = HERE.parent / "mlx_vlm" if vlm else HERE
+    file = folder / arguments[0] if (folder / arguments[0]).exists() else Path(arguments[0])
+    if file.name.startswith("fuzz_"):
+        env["QUIRE_HYPOTHESIS"] = made("python-venv", "--hypothesis")
     rest = [made("make-mlx-model") if a == "@model" else a for a in arguments[1:]]
     sys.stdout.flush()
     os.execve(interpreter, [interpreter, str(file), *rest], env)

@@ -3,6 +3,7 @@
 import tempfile
 import unittest
 
+import mlx.core as mx
 import quire
 import quire.mlx_lm as quire_mlx
 from support import greedy, small_model
@@ -75,6 +76,32 @@ class Prefixes(unittest.TestCase):
             prefixes.load(self.model.make_cache(), PROMPT)
         with self.assertRaises(ValueError):
             prefixes.save(quire_mlx.make_cache(self.model)[:1], PROMPT)
+
+    def test_arguments_that_do_not_fit(self):
+        _, prefixes = self.open()
+        caches = quire_mlx.make_cache(self.model, "k8v4")
+        for tokens, kind in (([-1, 2], ValueError), ([1.5, 2], TypeError), (None, TypeError), (7, TypeError), ([2**40, 1], ValueError), ("ab", TypeError)):
+            for call in (prefixes.load, prefixes.save):
+                with self.assertRaises(kind, msg=tokens):
+                    call(caches, tokens)
+        for wrong in ([], caches[:1], caches + caches, caches[::-1], [caches[0]] * 2, [None, None], None):
+            with self.assertRaises((ValueError, TypeError)):
+                prefixes.load(wrong, PROMPT)
+            with self.assertRaises((ValueError, TypeError)):
+                prefixes.save(wrong, PROMPT)
+        for tokens in ([], [5]):
+            self.assertEqual(prefixes.load(caches, tokens), 0)
+        text = greedy(self.model, PROMPT, caches, 3)
+        with self.assertRaises(ValueError):
+            prefixes.load(caches, PROMPT)  # not empty
+        with self.assertRaises(ValueError):
+            prefixes.save(caches, PROMPT[:10])
+        other = [quire_mlx.QuireKVCache("k8v4", index=i, n_layers=2) for i in range(2)]
+        for c in other:
+            c.update_and_fetch(mx.zeros((1, 1, 70, 64)), mx.zeros((1, 1, 70, 64)))
+        with self.assertRaisesRegex(ValueError, "shape"):
+            prefixes.save(other, PROMPT)
+        self.assertEqual(text, greedy(self.model, PROMPT, quire_mlx.make_cache(self.model, "k8v4"), 3))
 
 
 if __name__ == "__main__":

@@ -47,21 +47,8 @@ SIMD_FN void vi_store_bytes(const vi z[4], int8_t *to)
         vst1q_s8(to + j * 16, vcombine_s8(vqmovn_s16(first_words(z[j])), vqmovn_s16(last_words(z[j]))));
 }
 
-/* Bytes of queries: two rows for z of each, and one for r. */
-typedef struct query_bytes {
-    const int8_t *z, *r; /* first of the first query */
-    size_t stride, r_stride;
-} query_bytes;
-
-SIMD_FN void locate_r(query_bytes *p, const quire_queries *q, uint32_t first, uint32_t n, uint32_t from,
-                      uint32_t to, void *memory)
-{
-    (void)n;
-    (void)to;
-    (void)memory;
-    p->r = q->r + first * (size_t)q->z_stride + from;
-    p->r_stride = q->z_stride;
-}
+#define R_IS_STORED
+#include "kernels/multiply_queries.h"
 
 /* ----------------------------------------------------------------- products */
 

@@ -63,13 +63,9 @@ SIMD_FN void vi_store_bytes(const vi z[4], int8_t *to)
     }
 }
 
-/* Bytes of queries: two rows for z of each, and two for r. */
-typedef struct query_bytes {
-    const int8_t *z, *r; /* first of the first query */
-    size_t stride, r_stride;
-} query_bytes;
+#include "kernels/multiply_queries.h"
 
-/* Widens the r of channels [from, to). */
+/* Widens the r of channels [from, to) into two rows for each query. */
 SIMD_FN void locate_r(query_bytes *p, const quire_queries *q, uint32_t first, uint32_t n, uint32_t from,
                       uint32_t to, void *memory)
 {

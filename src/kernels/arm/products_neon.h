@@ -77,15 +77,6 @@ SIMD_FN void multiply(const stream *s, const packing p, const query_bytes *q, co
     }
 }
 
-/* The queries from number i on. */
-SIMD_FN query_bytes query_bytes_from(const query_bytes *q, uint32_t i)
-{
-    query_bytes p = *q;
-    p.z += 2 * i * q->stride;
-    p.r += i * q->r_stride;
-    return p;
-}
-
 /* Sums of the queries `at` to at + rows of q, for the 16 tokens from 16 sub on. */
 SIMD_FN void give_scores(const k_epilogue *epilogue, const sums *dots, const quire_queries *q, uint32_t at,
                          uint32_t i, uint32_t rows, uint32_t part, uint32_t sub, const code_loops *loops)

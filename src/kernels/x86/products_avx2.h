@@ -79,15 +79,6 @@ SIMD_FN void multiply(const stream *s, const packing p, const query_bytes *q, co
     }
 }
 
-/* The queries from number i on. */
-SIMD_FN query_bytes query_bytes_from(const query_bytes *q, uint32_t i)
-{
-    query_bytes p = *q;
-    p.z += 2 * i * q->stride;
-    p.r += i * q->r_stride;
-    return p;
-}
-
 SIMD_FN void dot_k(const quire_source *k, uint32_t from, uint32_t to, const quire_queries *q, uint32_t first,
                    uint32_t n, const k_epilogue *epilogue, void *memory, const code_loops *loops)
 {

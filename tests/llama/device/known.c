@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Rows of another policy whose codec can be found out, and rows that have no mark, in tensors of the device and of the CPU. */
+#define _DEFAULT_SOURCE
 #include "scene.h"
 #include "tests.h"
 
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { N_GIVEN = 16, FROM = 40, TO = 3 };
 
@@ -314,4 +316,147 @@ void test_lost_mask(void)
         free(row);
     }
     cache_close(&c);
+}
+
+/* A row as a graph of the CPU writes it. */
+static int write_on_cpu(cache *c, int64_t cell, const float *row)
+{
+    kit_job job;
+    int status = 1;
+    kit_job_begin(&job, kit.cpu_dev, kit.cpu);
+    gg_tensor *rows = kit_job_input(&job, F32, c->row[K], 1, 1, 1),
+              *cells = kit_job_input(&job, I64, 1, 1, 1, 1);
+    kit_job_add(&job, gg.set_rows(job.ops, c->side[K][0], rows, cells));
+    if (kit_job_ready(&job)) {
+        gg.backend_tensor_set(rows, row, 0, gg.nbytes(rows));
+        gg.backend_tensor_set(cells, &cell, 0, sizeof cell);
+        status = kit_job_run(&job);
+    }
+    kit_job_end(&job);
+    return status;
+}
+
+static void lose_row(cache *c, int cell)
+{
+    uint8_t *row = kit_alloc(1, c->bytes[K]);
+    memcpy(row, "\x51\x7e\x01\x02\x03\x04\x05", 7);
+    cache_set(c, 0, K, cell, 1, row);
+    free(row);
+}
+
+/* When all rows that were lost are overwritten, nothing is looked for any more in that tensor: values that begin as lost rows do
+ * are values again. Other tensors, and rows that are lost later, are not forgotten. */
+void test_lost_ends(void)
+{
+    enum { LOST = 7, N = 64, ROW = 128 };
+    static const uint16_t tiny[] = {0x0221, 0x0135, 0x024a, 0x0117};
+    shape s = shape_of(F16, 64, 64, 2, N, 1);
+    uint16_t open[N] = {0}, got[ROW], expected[ROW];
+    float x[ROW];
+    cache c[2];
+    kit_seed(97);
+    kit_label("lost rows are overwritten");
+    random_rows(x, ROW, 1, K);
+    bool right = cache_alloc(&c[0], &s, kit.cpu_buft, 0);
+    if (cache_alloc(&c[1], &s, kit.cpu_buft, 0) && right) {
+        for (int i = 0; i < 2; i++) lose_row(&c[i], LOST);
+        kit_check(attend_with_sum(&c[0], open) != GG_SUCCESS, "a lost row is attended");
+        kit_check(write_on_cpu(&c[0], LOST, x) == GG_SUCCESS, "a lost row cannot be overwritten");
+        kit_check(attend_with_sum(&c[0], open) == GG_SUCCESS, "a row that is overwritten is still lost");
+        gg.fp16_to_fp32_row(tiny, x, 4);
+        gg.fp32_to_fp16_row(x, expected, ROW);
+        kit_check(write_on_cpu(&c[0], LOST, x) == GG_SUCCESS, "a row cannot be written");
+        cache_get(&c[0], 0, K, LOST, 1, got);
+        kit_same(got, expected, sizeof got, "a row of tiny values");
+        kit_check(attend_with_sum(&c[1], open) != GG_SUCCESS, "the lost row of another cache is attended");
+        lose_row(&c[0], LOST + 1);
+        kit_check(attend_with_sum(&c[0], open) != GG_SUCCESS, "a row that is lost later is attended");
+    }
+    for (int i = 0; i < 2; i++) cache_close(&c[i]);
+}
+
+/* --------------------------------------------------------------------- told */
+
+enum { TOLD_CELLS = 100 };
+
+/* A log of the host that uses the device when it is told of a codec: memory for one more context, and a row of a state
+ * into memory of the CPU. */
+static struct {
+    cache c[2];
+    int told, n_open;
+} listener;
+
+static void listen(int level, const char *text, void *user)
+{
+    (void)level;
+    (void)user;
+    if (!strstr(text, "rows in r5, ") || listener.told++) return;
+    shape s = shape_of(F16, 64, 64, 2, TOLD_CELLS, 1);
+    for (int i = 0; i < 2; i++)
+        if (cache_alloc(&listener.c[i], &s, i ? kit.cpu_buft : kit.buft, 0)) listener.n_open++;
+    if (listener.n_open == 2) cache_set(&listener.c[1], 0, K, 0, 1, shared_bytes);
+}
+
+/* In a process with the policy r5/r4. */
+void test_told_give(void)
+{
+    shape s = shape_of(F16, 64, 64, 2, TOLD_CELLS, 1);
+    cache c;
+    kit_seed(95);
+    kit_label("%s gives a row", kit.policy);
+    if (cache_open(&c, &s)) {
+        fill(&c);
+        cache_get(&c, 0, K, 0, 1, shared_bytes);
+        kit_check(shared_bytes[0] == 0x51 && shared_bytes[1] == 0x7e, "the row has no mark");
+    }
+    cache_close(&c);
+}
+
+/* The host's log may call whatever it likes, wherever the row is: it hangs if a lock of the device is held meanwhile. */
+static void check_told(const char *name, enum where where, bool waits)
+{
+    shape s = shape_of(F16, 64, 64, 2, TOLD_CELLS, 1);
+    cache c;
+    kit_label("a row of r5 is told, %s", name);
+    bool right = where == ON_CPU || waits ? cache_alloc(&c, &s, where == ON_CPU ? kit.cpu_buft : kit.buft, 0)
+                                          : cache_open(&c, &s);
+    if (right) {
+        cache_set(&c, 0, K, 3, 1, shared_bytes);
+        if (waits && where == ON_PLAIN) make_plain(&c);
+        if (waits && where == ON_DEVICE && cache_reserve(&c)) fill(&c);
+        kit_check(listener.told == 1 && listener.n_open == 2, "told %d times", listener.told);
+    }
+    cache_close(&c);
+    for (int i = 0; i < listener.n_open; i++) cache_close(&listener.c[i]);
+}
+
+static void begin_told(void)
+{
+    alarm(60);
+    kit_seed(96);
+    gg.log_set(listen, NULL);
+}
+
+void test_told_cpu(void)
+{
+    begin_told();
+    check_told("to the CPU", ON_CPU, false);
+}
+
+void test_told_device(void)
+{
+    begin_told();
+    check_told("to the device", ON_DEVICE, false);
+}
+
+void test_told_planned(void)
+{
+    begin_told();
+    check_told("when the plan is made", ON_DEVICE, true);
+}
+
+void test_told_plain(void)
+{
+    begin_told();
+    check_told("when the memory becomes plain", ON_PLAIN, true);
 }

@@ -75,9 +75,11 @@ static const subtest declared[] = {
     {"flip", test_flip, false},
     {"odd-ops", test_odd_ops, false},
     {"unattended", test_unattended, false},
+    {"one-side", test_one_side, false},
     {"bare-rows", test_bare_rows, false},
     {"lost-shift", test_lost_shift, false},
     {"lost-mask", test_lost_mask, false},
+    {"lost-ends", test_lost_ends, false},
 };
 
 static const subtest with_policy[] = {
@@ -94,6 +96,7 @@ static const subtest with_policy[] = {
     {"policy-flip", test_flip, false},
     {"policy-odd-ops", test_odd_ops, false},
     {"policy-unattended", test_unattended, false},
+    {"policy-one-side", test_one_side, false},
     {"policy-apart", test_apart, false},
     {"policy-two-makers", test_two_makers, false},
     {"policy-together", test_together, false},
@@ -117,6 +120,7 @@ static bool chosen(const char *name)
 static void run_here(const subtest *t, const char *policy)
 {
     unsetenv("GGML_BACKEND_PATH");
+    unsetenv("QUIRE_LOG"); /* some tests read the log of the host */
     setenv("GGML_NO_BACKTRACE", "1", 1);
     if (policy)
         setenv("QUIRE_KV", policy, 1);
@@ -156,6 +160,8 @@ static bool run(const subtest *t, const char *policy)
     return ok;
 }
 
+#define COUNT(list) (sizeof(list) / sizeof *(list))
+
 /* Rows made under one policy are shown to another. */
 static bool run_foreign(const char *policy)
 {
@@ -175,6 +181,19 @@ static bool run_known(const char *policy)
     return run(&give, !policy || strcmp(policy, other) ? other : another) && run(&take, policy);
 }
 
+static bool run_told(void)
+{
+    static const subtest give = {"told-give", test_told_give, false},
+                         take[] = {{"told-cpu", test_told_cpu, false},
+                                   {"told-device", test_told_device, false},
+                                   {"told-planned", test_told_planned, false},
+                                   {"told-plain", test_told_plain, false}};
+    if (!chosen("told")) return true;
+    bool ok = run(&give, "r5/r4");
+    for (size_t i = 0; i < COUNT(take); i++) ok &= run(&take[i], NULL);
+    return ok;
+}
+
 static bool run_list(const subtest *list, size_t n, const char *policy)
 {
     bool ok = true;
@@ -183,8 +202,6 @@ static bool run_list(const subtest *list, size_t n, const char *policy)
     }
     return ok;
 }
-
-#define COUNT(list) (sizeof(list) / sizeof *(list))
 
 static int usage(void)
 {
@@ -208,6 +225,7 @@ int main(int argc, char **argv)
             for (size_t i = 0; i < COUNT(with_policy); i++) puts(with_policy[i].name);
             puts("policy-foreign");
             puts("policy-known");
+            puts("told");
             return 0;
         default: return usage();
         }
@@ -226,6 +244,7 @@ int main(int argc, char **argv)
         ok &= run_list(declared, COUNT(declared), NULL);
         ok &= run_foreign(NULL);
         ok &= run_known(NULL);
+        ok &= run_told();
     }
     for (int i = optind + 2; i < argc; i++) {
         ok &= run_list(with_policy, COUNT(with_policy), argv[i]);

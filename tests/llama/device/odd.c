@@ -273,9 +273,9 @@ static void add_write(world *w)
         }
 }
 
-static void add_attention(world *w)
+static void add_attention(world *w, int n_layers)
 {
-    for (int l = 0; l < w->c.s.layers; l++) {
+    for (int l = 0; l < n_layers; l++) {
         gg_tensor *q = input(w, F32, D, N_Q, HEADS, 0), *of[2];
         for (int x = K; x <= V; x++)
             of[x] =
@@ -292,18 +292,18 @@ static void play_world(world *w, const struct odd_op *op, bool tiles)
     if (tiles) {
         begin(w);
         add_write(w);
-        add_attention(w);
+        add_attention(w, w->c.s.layers);
         compute(w);
     }
     for (int i = 0; i < 2; i++) {
         begin(w);
         add_write(w);
-        if (!i && !tiles) add_attention(w);
+        if (!i && !tiles) add_attention(w, w->c.s.layers);
         output(w, op->build(w));
         compute(w);
         begin(w);
         add_write(w);
-        add_attention(w);
+        add_attention(w, w->c.s.layers);
         compute(w);
     }
 }
@@ -388,5 +388,54 @@ void test_unattended(void)
     }
     compare(w);
     kit_check(gg.backend_buffer_is_host(w[0].c.buffer), "the cache is still no host memory");
+    close_worlds(w);
+}
+
+static char log_text[4096];
+
+static void note_log(int level, const char *text, void *user)
+{
+    (void)level;
+    (void)user;
+    strncat(log_text, text, sizeof log_text - strlen(log_text) - 1);
+}
+
+/* Attention that takes K from the cache and V from elsewhere. */
+static void add_half_attention(world *w, int layer)
+{
+    gg_tensor *q = input(w, F32, D, N_Q, HEADS, 0);
+    gg_tensor *k = gg.permute(w->job.ops, cache_view(&w->c, w->job.ops, layer, K, N_CELLS, 0, 1), 0, 2, 1, 3);
+    gg_tensor *v = gg.cast(w->job.ops, input(w, F32, D, N_CELLS, HEADS, 0), kit_type_id(F16));
+    gg_tensor *out = gg.flash_attn_ext(w->job.ops, q, k, v, NULL, 0.1f, 0, 0);
+    kit_job_add(&w->job, out);
+    w->out[w->n_out++] = out;
+}
+
+/* A layer of which only K is attended to is given back whole, and is not counted as one of the device. */
+void test_one_side(void)
+{
+    shape s = shape_of(F16, D, D, HEADS, N_CELLS, 1);
+    world w[2] = {{.with_device = true}, {.with_device = false}};
+    kit_label("one side of a layer");
+    s.layers = 2;
+    gg.log_set(note_log, NULL);
+    for (int i = 0; i < 2; i++) {
+        if (!cache_alloc(&w[i].c, &s, i ? kit.cpu_buft : kit.buft, 0)) return;
+        kit_seed(79);
+        for (int n = 0; n < 2; n++) {
+            begin(&w[i]);
+            add_write(&w[i]);
+            add_attention(&w[i], 1);
+            add_half_attention(&w[i], 1);
+            compute(&w[i]);
+        }
+        read_all(&w[i]);
+    }
+    compare(w);
+    kit_check(stores(&w[0], 0) && !stores(&w[0], 1), "the wrong layers are in tiles");
+    kit_check(strstr(log_text, "1 of 2 layers are stored as without Quire"), "the log does not say so: %s",
+              log_text);
+    kit_check(!strstr(log_text, "2 layers, ") && !strstr(log_text, "layer 1"), "the layer is counted: %s",
+              log_text);
     close_worlds(w);
 }

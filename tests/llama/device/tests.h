@@ -56,6 +56,7 @@ void test_bad_cell(void);
 /* odd.c */
 void test_odd_ops(void);
 void test_unattended(void);
+void test_one_side(void);
 
 /* policy.c */
 void test_policy_attend(void);
@@ -71,6 +72,12 @@ void test_known_take(void);
 void test_bare_rows(void);
 void test_lost_shift(void);
 void test_lost_mask(void);
+void test_lost_ends(void);
+void test_told_give(void);
+void test_told_cpu(void);
+void test_told_device(void);
+void test_told_planned(void);
+void test_told_plain(void);
 
 /* Bytes that one process of the test leaves for another: at most SHARED_BYTES. */
 enum { SHARED_BYTES = 1 << 20 };

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: MIT
+# macOS 11 or later on 64-bit ARM: with the compiler of the system on a Mac, else as a cross build (scripts/get-zig).
+set(CMAKE_OSX_DEPLOYMENT_TARGET 11.0 CACHE STRING "The oldest macOS")
+set(CMAKE_OSX_ARCHITECTURES arm64 CACHE STRING "")
+if(CMAKE_HOST_SYSTEM_NAME STREQUAL "Darwin")
+  return()
+endif()
+
+execute_process(COMMAND "${CMAKE_CURRENT_LIST_DIR}/../scripts/get-zig" OUTPUT_VARIABLE zig OUTPUT_STRIP_TRAILING_WHITESPACE
+                RESULT_VARIABLE failed)
+if(failed)
+  message(FATAL_ERROR "no compiler for macOS: scripts/get-zig fails")
+endif()
+set(CMAKE_SYSTEM_NAME Darwin)
+set(CMAKE_SYSTEM_PROCESSOR arm64)
+set(CMAKE_C_COMPILER "${zig}/arm64-macos-clang")
+set(CMAKE_AR "${zig}/arm64-macos-ar" CACHE FILEPATH "")
+set(CMAKE_RANLIB "${zig}/arm64-macos-ranlib" CACHE FILEPATH "")
+# No symbols that only debuggers look for: with them come the paths of all objects.
+set(CMAKE_SHARED_LINKER_FLAGS_INIT "-s -Wl,-x")
+set(CMAKE_EXE_LINKER_FLAGS_INIT "-s -Wl,-x")
+set(CMAKE_STRIP true CACHE FILEPATH "") # so nothing is left for it to do
+# CMake insists on it. It is called only if an installed file must find its libraries in another place than a built one; here they are the same.
+set(CMAKE_INSTALL_NAME_TOOL false CACHE FILEPATH "")
+# The compiler knows its target and its headers.
+set(CMAKE_OSX_SYSROOT "" CACHE STRING "")
