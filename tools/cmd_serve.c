@@ -12,10 +12,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <glob.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -103,16 +105,51 @@ static void remove_folder(const char *path)
     if (*path) nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
+/* The lock of a folder is held as long as its process lives. */
+static int lock_folder(const char *folder)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/lock", folder);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB)) return fd;
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+/* Folders of processes that were killed. */
+static void remove_old_folders(const char *base)
+{
+    char pattern[64];
+    glob_t found;
+    snprintf(pattern, sizeof pattern, "%s/quire-serve.??????", base);
+    if (glob(pattern, GLOB_NOSORT, NULL, &found)) return;
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        struct stat there;
+        if (lstat(found.gl_pathv[i], &there) || !S_ISDIR(there.st_mode) || there.st_uid != geteuid())
+            continue;
+        int fd = lock_folder(found.gl_pathv[i]);
+        if (fd < 0) continue;
+        remove_folder(found.gl_pathv[i]);
+        close(fd);
+    }
+    globfree(&found);
+}
+
 /* Slot files lie in memory, and nobody else can read them. */
 static int make_folder(serve *s)
 {
     struct stat there;
-    const char *base = !stat("/dev/shm", &there) && S_ISDIR(there.st_mode) && !access("/dev/shm", W_OK) ? "/dev/shm" : "/tmp";
+    const char *base = !stat("/dev/shm", &there) && S_ISDIR(there.st_mode) && !access("/dev/shm", W_OK)
+                           ? "/dev/shm"
+                           : "/tmp";
+    remove_old_folders(base);
     snprintf(s->folder, sizeof s->folder, "%s/quire-serve.XXXXXX", base);
     if (!mkdtemp(s->folder)) {
         *s->folder = 0;
         return tool_failed("serve", "no folder can be made in %s: %s", base, strerror(errno));
     }
+    if (lock_folder(s->folder) < 0)
+        return tool_failed("serve", "%s cannot be locked: %s", s->folder, strerror(errno));
     snprintf(s->socket, sizeof s->socket, "%s/llama.sock", s->folder);
     return TOOL_OK;
 }
@@ -152,11 +189,13 @@ static int find_store(serve *s)
         if (cache && *cache)
             snprintf(s->directory, sizeof s->directory, "%s/quire/pages", cache);
         else
-            snprintf(s->directory, sizeof s->directory, "%s/.cache/quire/pages", home && *home ? home : "/tmp");
+            snprintf(s->directory, sizeof s->directory, "%s/.cache/quire/pages",
+                     home && *home ? home : "/tmp");
         s->store.directory = s->directory;
     }
     if (s->store.remote.host && !s->store.secret_file)
-        return tool_usage("serve", "give --secret-file FILE with --remote: servers that share prompts share a secret");
+        return tool_usage("serve",
+                          "give --secret-file FILE with --remote: servers that share prompts share a secret");
     if (!s->store.directory) return TOOL_OK;
     if (!make_directories(s->store.directory))
         return tool_failed("serve", "%s: %s", s->store.directory, strerror(errno));
@@ -176,7 +215,9 @@ static int open_store(serve *s)
     if (code || (!s->store.directory && !s->store.remote.host)) return code;
     s->store.model = s->flags.model;
     s->store.rope = *s->flags.rope ? s->flags.rope : NULL;
-    if (!s->store.model) return tool_failed("serve", "give -m FILE to llama-server: the model's digest is a part of every key");
+    if (!s->store.model)
+        return tool_failed("serve",
+                           "give -m FILE to llama-server: the model's digest is a part of every key");
     code = store_identity(&s->store, &s->identity);
     return code ? code : store_open(&s->store, &s->open_store);
 }
@@ -189,7 +230,9 @@ static int name_policy(serve *s)
     char why[512] = "";
     model_plan plan;
     quire_profile *profile = NULL;
-    const char *policy = s->kv ? s->kv : getenv("QUIRE_KV") && *getenv("QUIRE_KV") ? getenv("QUIRE_KV") : "safe";
+    const char *policy = s->kv                                       ? s->kv
+                         : getenv("QUIRE_KV") && *getenv("QUIRE_KV") ? getenv("QUIRE_KV")
+                                                                     : "safe";
     s->with_device = strcmp(policy, "none") != 0;
     snprintf(s->kv_name, sizeof s->kv_name, "stock");
     if (!s->with_device || !strcmp(policy, "declared")) return TOOL_OK;
@@ -215,8 +258,8 @@ static int read_flags(serve *s)
     const char *wrong = flags_read(&s->flags, s->argc, s->argv, &place, message, sizeof message);
     if (wrong) return tool_failed("serve", "%s", wrong);
     if (s->flags.api_key)
-        snprintf(s->authorization, sizeof s->authorization, "Bearer %.*s", (int)strcspn(s->flags.api_key, ","),
-                 s->flags.api_key);
+        snprintf(s->authorization, sizeof s->authorization, "Bearer %.*s",
+                 (int)strcspn(s->flags.api_key, ","), s->flags.api_key);
     return TOOL_OK;
 }
 
@@ -323,8 +366,8 @@ int cmd_serve(int argc, char **argv)
 {
     static serve s; /* large */
     sigset_t ends;
-    int code = store_parse(&s.store, STORE_REMOTE | STORE_OPTIONAL, &command, options, sizeof options / sizeof *options,
-                           argc, argv);
+    int code = store_parse(&s.store, STORE_REMOTE | STORE_OPTIONAL, &command, options,
+                           sizeof options / sizeof *options, argc, argv);
     if (code >= 0) return code;
     if (s.argc < 1) return tool_usage("serve", "it needs a llama-server; quire serve --help explains it");
     signal(SIGPIPE, SIG_IGN);

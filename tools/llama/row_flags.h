@@ -14,7 +14,8 @@ typedef enum row_flag_kind {
 } row_flag_kind;
 
 typedef struct row_flag {
-    const char *name, *variable; /* a flag, or the beginning of flags if it ends in '*'; of the environment; or NULL */
+    const char *name,
+        *variable; /* a flag, or the beginning of flags if it ends in '*'; of the environment; or NULL */
     row_flag_kind kind;
     const char *what; /* it does */
 } row_flag;

@@ -10,7 +10,6 @@ struct body {
     yyjson_doc *doc;
 };
 
-
 body *body_read(const char *bytes, size_t n)
 {
     body *b = (body *)calloc(1, sizeof *b);
@@ -136,20 +135,31 @@ uint32_t *body_tokens(const body *b, uint32_t *n)
     return numbers(member(yyjson_doc_get_root(b->doc), "prompt"), n);
 }
 
-char *body_for_slot(body *b, uint32_t slot, size_t *n)
+/* slot NULL: of the server's choice. */
+static char *rewrite(body *b, const uint32_t *slot, size_t *n)
 {
     yyjson_mut_doc *doc = yyjson_doc_mut_copy(b->doc, NULL);
     yyjson_mut_val *root = doc ? yyjson_mut_doc_get_root(doc) : NULL;
     char *text = NULL;
     if (root) {
         yyjson_mut_obj_remove_key(root, "id_slot"); /* all of them */
-        yyjson_mut_obj_remove_key(root, "cache_prompt");
-        if (yyjson_mut_obj_add_uint(doc, root, "id_slot", slot) &&
-            yyjson_mut_obj_add_bool(doc, root, "cache_prompt", true))
+        if (slot) yyjson_mut_obj_remove_key(root, "cache_prompt");
+        if (!slot || (yyjson_mut_obj_add_uint(doc, root, "id_slot", *slot) &&
+                      yyjson_mut_obj_add_bool(doc, root, "cache_prompt", true)))
             text = yyjson_mut_write(doc, 0, n);
     }
     yyjson_mut_doc_free(doc);
     return text;
+}
+
+char *body_for_slot(body *b, uint32_t slot, size_t *n)
+{
+    return rewrite(b, &slot, n);
+}
+
+char *body_without_slot(body *b, size_t *n)
+{
+    return member(yyjson_doc_get_root(b->doc), "id_slot") ? rewrite(b, NULL, n) : NULL;
 }
 
 char *body_tokenize(const char *text, size_t n, size_t *size)
@@ -195,8 +205,8 @@ char *body_read_prompt(const char *bytes, size_t size, size_t *n)
 
 static bool read_timings(const char *text, size_t n, body_timings *out)
 {
-    yyjson_doc *doc =
-        yyjson_read_opts((char *)(size_t)text, n, YYJSON_READ_NUMBER_AS_RAW | YYJSON_READ_STOP_WHEN_DONE, NULL, NULL);
+    yyjson_doc *doc = yyjson_read_opts((char *)(size_t)text, n,
+                                       YYJSON_READ_NUMBER_AS_RAW | YYJSON_READ_STOP_WHEN_DONE, NULL, NULL);
     yyjson_val *root = doc ? yyjson_doc_get_root(doc) : NULL;
     bool good = yyjson_is_obj(root);
     if (good) {

@@ -23,10 +23,12 @@ void body_free(body *b);
 
 /* is_chat: of an endpoint that takes messages. */
 body_prompt body_kind(const body *b, bool is_chat);
-const char *body_text(const body *b, size_t *n);       /* of BODY_TEXT */
-uint32_t *body_tokens(const body *b, uint32_t *n);     /* of BODY_TOKENS; from malloc(); NULL: out of memory */
+const char *body_text(const body *b, size_t *n);   /* of BODY_TEXT */
+uint32_t *body_tokens(const body *b, uint32_t *n); /* of BODY_TOKENS; from malloc(); NULL: out of memory */
 /* The object with id_slot and cache_prompt set, and everything else as it was; from malloc(). NULL: out of memory. */
 char *body_for_slot(body *b, uint32_t slot, size_t *n);
+/* The object without id_slot, or NULL if it has none; from malloc(). */
+char *body_without_slot(body *b, size_t *n);
 
 /* {"content":TEXT,"add_special":true,"parse_special":true}; from malloc(). */
 char *body_tokenize(const char *text, size_t n, size_t *size);

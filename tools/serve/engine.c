@@ -135,6 +135,8 @@ static bool pause_for(engine *e, long long ms)
 
 static bool start_one(engine *e)
 {
+    if (e->options.to.socket)
+        unlink(e->options.to.socket); /* of one that was killed; the next could not listen there */
     pid_t parent = getpid(), pid = fork();
     if (!pid) become(e, parent);
     pthread_mutex_lock(&e->lock);

@@ -17,7 +17,8 @@ typedef enum flag_use {
 
 /* Flags of llama-server (llama.cpp 0.5 to 0.7) that matter here, with the variables that stand for them. */
 static const struct known {
-    const char *name, *brief, *off, *variable; /* off: its opposite, which is fine where the flag is refused */
+    const char *name, *brief, *off,
+        *variable; /* off: its opposite, which is fine where the flag is refused */
     bool has_value;
     flag_use use;
     const char *why; /* of REFUSED */
@@ -105,12 +106,15 @@ static const char *read_rows(reading *r, const char *word, const char *value)
     if (flag->kind == ROW_FLAG_NUMBER && row_flag_is_off(value)) return NULL;
     if (flag->kind == ROW_FLAG_ROPE) {
         size_t n = strlen(r->out->rope);
-        int added = snprintf(r->out->rope + n, sizeof r->out->rope - n, "%s%s=%s", n ? " " : "", word, value ? value : "");
-        return added < (int)(sizeof r->out->rope - n) ? NULL : refuse(r, word, "there are too many RoPE flags");
+        int added = snprintf(r->out->rope + n, sizeof r->out->rope - n, "%s%s=%s", n ? " " : "", word,
+                             value ? value : "");
+        return added < (int)(sizeof r->out->rope - n) ? NULL
+                                                      : refuse(r, word, "there are too many RoPE flags");
     }
     if (flag->kind == ROW_FLAG_OPEN) return NULL;
     return refuse(r, word,
-                  flag->kind == ROW_FLAG_ADAPTER ? "rows of a LoRA adapter are not kept apart yet" : flag->what);
+                  flag->kind == ROW_FLAG_ADAPTER ? "rows of a LoRA adapter are not kept apart yet"
+                                                 : flag->what);
 }
 
 static const char *read_words(reading *r, int argc, char **argv)
@@ -141,7 +145,8 @@ static const char *read_variables(reading *r)
     for (size_t i = 0; i < N_KNOWN; i++) {
         const char *value = known[i].variable ? getenv(known[i].variable) : NULL;
         if (!value || !*value) continue;
-        if (known[i].use == REFUSED && !row_flag_is_off(value)) return refuse(r, known[i].variable, known[i].why);
+        if (known[i].use == REFUSED && !row_flag_is_off(value))
+            return refuse(r, known[i].variable, known[i].why);
         if (!r->values[i] && known[i].use != REFUSED) r->values[i] = value;
         if (known[i].use == TAKEN) unsetenv(known[i].variable);
     }
@@ -171,7 +176,8 @@ static const char *add_own(reading *r, const serve_place *place)
     serve_flags *f = r->out;
     char slots[16], context[24];
     long n = 0, c = 0, port = 8080;
-    if (r->values[PORT] && !number(r->values[PORT], 0, 65535, &port)) return refuse(r, "--port", "it needs a number");
+    if (r->values[PORT] && !number(r->values[PORT], 0, 65535, &port))
+        return refuse(r, "--port", "it needs a number");
     if (r->values[SLOTS] && !number(r->values[SLOTS], -1, 256, &n))
         return refuse(r, "-np", "it needs a number up to 256");
     if (r->values[CONTEXT] && !number(r->values[CONTEXT], 0, INT32_MAX, &c))
@@ -190,7 +196,8 @@ static const char *add_own(reading *r, const serve_place *place)
                 push(f, "0") && push(f, "--slot-save-path") && push(f, place->folder);
     if (!c) c = (long)place->trained;
     if (c) { /* -c is divided among the slots, and one request may take all of the user's */
-        if ((uint64_t)c * f->n_slots > INT32_MAX) return refuse(r, "-c", "that times the number of slots is too large");
+        if ((uint64_t)c * f->n_slots > INT32_MAX)
+            return refuse(r, "-c", "that times the number of slots is too large");
         snprintf(context, sizeof context, "%llu", (unsigned long long)c * f->n_slots);
         good = good && push(f, "-c") && push(f, context);
     }

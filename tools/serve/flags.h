@@ -24,7 +24,7 @@ typedef struct serve_flags {
 typedef struct serve_place {
     const char *socket, *folder; /* where the server listens, and keeps slot files */
     bool with_device;            /* caches of all slots are touched lazily */
-    uint32_t trained;            /* the context that the model was trained for, which counts without -c; 0: unknown */
+    uint32_t trained; /* the context that the model was trained for, which counts without -c; 0: unknown */
 } serve_place;
 
 /* NULL, or a sentence that says why it cannot be: flags that make rows untrue, or that this program needs for itself. */

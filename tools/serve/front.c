@@ -174,8 +174,9 @@ void front_give(front_request *r, const front_answer *answer)
 
 void front_give_text(front_request *r, unsigned status, const char *type, const char *text)
 {
-    struct MHD_Response *response = MHD_create_response_from_buffer(
-        strlen(text), (void *)(size_t)text, MHD_RESPMEM_MUST_COPY); /* it is not const for reasons of history */
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(strlen(text), (void *)(size_t)text,
+                                        MHD_RESPMEM_MUST_COPY); /* it is not const for reasons of history */
     if (response) MHD_add_response_header(response, "Content-Type", type);
     queue(r, status, response);
 }
@@ -188,8 +189,8 @@ void front_drop(front_request *r)
 static void give_fault(front_request *r, unsigned status, const char *kind, const char *sentence)
 {
     char text[512];
-    snprintf(text, sizeof text, "{\"error\":{\"code\":%u,\"message\":\"%s\",\"type\":\"%s\"}}", status, sentence,
-             kind);
+    snprintf(text, sizeof text, "{\"error\":{\"code\":%u,\"message\":\"%s\",\"type\":\"%s\"}}", status,
+             sentence, kind);
     front_give_text(r, status, "application/json; charset=utf-8", text);
 }
 
@@ -306,7 +307,8 @@ static bool listen_at_port(front *f, char *message, size_t size)
     }
     for (const struct addrinfo *i = found; i && f->socket < 0; i = i->ai_next) (void)try_address(f, i);
     if (f->socket < 0)
-        snprintf(message, size, "port %s of %s cannot be listened at: %s", port, f->options.host, strerror(errno));
+        snprintf(message, size, "port %s of %s cannot be listened at: %s", port, f->options.host,
+                 strerror(errno));
     freeaddrinfo(found);
     if (f->socket < 0 || getsockname(f->socket, (struct sockaddr *)&a, &n)) return false;
     f->port = ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
@@ -333,11 +335,12 @@ front *front_start(const front_options *options, char *message, size_t size)
         f->daemon = MHD_start_daemon(
             MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC |
                 MHD_USE_SUPPRESS_DATE_NO_CLOCK,
-            0, NULL, NULL, take_request, f, MHD_OPTION_LISTEN_SOCKET, f->socket,
-            MHD_OPTION_NOTIFY_COMPLETED, end_request, NULL, MHD_OPTION_URI_LOG_CALLBACK, begin_request, f,
-            MHD_OPTION_UNESCAPE_CALLBACK, leave, NULL, MHD_OPTION_CONNECTION_LIMIT, options->most_connections,
+            0, NULL, NULL, take_request, f, MHD_OPTION_LISTEN_SOCKET, f->socket, MHD_OPTION_NOTIFY_COMPLETED,
+            end_request, NULL, MHD_OPTION_URI_LOG_CALLBACK, begin_request, f, MHD_OPTION_UNESCAPE_CALLBACK,
+            leave, NULL, MHD_OPTION_CONNECTION_LIMIT, options->most_connections,
             MHD_OPTION_CONNECTION_TIMEOUT, options->idle_seconds, MHD_OPTION_THREAD_STACK_SIZE,
-            (size_t)STACK_BYTES, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_END);
+            (size_t)STACK_BYTES, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
+            MHD_OPTION_END);
         if (f->daemon) return f;
         snprintf(message, size, "the HTTP server cannot be started");
     }

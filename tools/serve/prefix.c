@@ -147,13 +147,15 @@ static uint32_t load(const prefix *p, const uint32_t *tokens, uint32_t n_pages, 
     quire_load *l = NULL;
     quire_chain *chain = chain_of(p, tokens, n_pages * PAGE);
     for (uint32_t i = 0; i < n_pages; i++) rooms[i] = room + (size_t)i * p->layout.page_bytes;
-    if (!chain || quire_load_begin_raw(&l, chain, 0, n_pages, rooms, p->o.timeout_ms) || quire_load_end(l, &n))
+    if (!chain || quire_load_begin_raw(&l, chain, 0, n_pages, rooms, p->o.timeout_ms) ||
+        quire_load_end(l, &n))
         n = 0;
     quire_chain_destroy(chain);
     return n / PAGE;
 }
 
-uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n_tokens, prefix_times *times)
+uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n_tokens,
+                        prefix_times *times)
 {
     char path[PATH_SIZE], name[32];
     uint32_t n_pages = n_tokens / PAGE;

@@ -36,7 +36,8 @@ void prefix_destroy(prefix *p);
 /* Tokens of the longest stored prefix; at least one token of the prompt is left to compute. */
 uint32_t prefix_look_up(prefix *p, const uint32_t *tokens, uint32_t n);
 /* Fills the slot with the first n_tokens, a multiple of 64. Returns how many there are in it now; 0: none, and what it holds is not known. */
-uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n_tokens, prefix_times *times);
+uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n_tokens,
+                        prefix_times *times);
 /*
  * Saves what the slot holds. The server's own list of tokens decides under which keys; it must begin with these. Returns that list, from
  * malloc(), and *n_stored, the tokens that are stored now; NULL: nothing was saved, *why says it.

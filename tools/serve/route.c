@@ -10,7 +10,10 @@ enum { PATH_SIZE = 256 };
 
 static int digit(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
 /* The path as llama-server understands it, without the query; false: it is too long to be one of those below. */
@@ -31,17 +34,10 @@ static const struct {
     const char *path;
     route to;
 } posts[] = {
-    {"/completion", ROUTE_TEXT},
-    {"/completions", ROUTE_TEXT},
-    {"/v1/completions", ROUTE_TEXT},
-    {"/chat/completions", ROUTE_CHAT},
-    {"/v1/chat/completions", ROUTE_CHAT},
-    {"/api/chat", ROUTE_UNWATCHED},
-    {"/tokenize", ROUTE_PLAIN},
-    {"/detokenize", ROUTE_PLAIN},
-    {"/apply-template", ROUTE_PLAIN},
-    {"/props", ROUTE_PLAIN},
-    {"/lora-adapters", ROUTE_REFUSED},
+    {"/completion", ROUTE_TEXT},       {"/completions", ROUTE_TEXT},         {"/v1/completions", ROUTE_TEXT},
+    {"/chat/completions", ROUTE_CHAT}, {"/v1/chat/completions", ROUTE_CHAT}, {"/api/chat", ROUTE_UNWATCHED},
+    {"/tokenize", ROUTE_PLAIN},        {"/detokenize", ROUTE_PLAIN},         {"/apply-template", ROUTE_PLAIN},
+    {"/props", ROUTE_PLAIN},           {"/lora-adapters", ROUTE_REFUSED},
 };
 
 route route_of(const char *method, const char *target, const char *api_prefix)

@@ -29,7 +29,7 @@ struct sidecar {
     slots *slots;
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t stopping_cond;
-    prefix *prefix; /* NULL: nothing can be kept */
+    prefix *prefix;               /* NULL: nothing can be kept */
     uint32_t generation, n_users; /* of the prefix */
     bool is_ready, no_restore, is_stopping;
     sidecar_counts counts;
@@ -49,10 +49,10 @@ static void say(const char *text)
     fprintf(stderr, "quire serve: %s\n", text);
 }
 
-#define COUNT(s, member, by)             \
-    do {                                 \
-        pthread_mutex_lock(&(s)->lock);  \
-        (s)->counts.member += (by);      \
+#define COUNT(s, member, by)              \
+    do {                                  \
+        pthread_mutex_lock(&(s)->lock);   \
+        (s)->counts.member += (by);       \
         pthread_mutex_unlock(&(s)->lock); \
     } while (0)
 
@@ -125,9 +125,16 @@ typedef struct relay {
 
 static bool is_hop(const char *name)
 {
-    static const char *const hops[] = {"Connection",        "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
-                                       "Proxy-Connection",  "TE",         "Trailer",            "Transfer-Encoding",
-                                       "Upgrade",           "Expect"};
+    static const char *const hops[] = {"Connection",
+                                       "Keep-Alive",
+                                       "Proxy-Authenticate",
+                                       "Proxy-Authorization",
+                                       "Proxy-Connection",
+                                       "TE",
+                                       "Trailer",
+                                       "Transfer-Encoding",
+                                       "Upgrade",
+                                       "Expect"};
     for (size_t i = 0; i < sizeof hops / sizeof *hops; i++)
         if (!strcasecmp(name, hops[i])) return true;
     return false;
@@ -156,8 +163,8 @@ static bool has_left(void *ctx)
 static void fault(front_request *request, unsigned status, const char *kind, const char *sentence)
 {
     char text[512];
-    snprintf(text, sizeof text, "{\"error\":{\"code\":%u,\"message\":\"%s\",\"type\":\"%s\"}}", status, sentence,
-             kind);
+    snprintf(text, sizeof text, "{\"error\":{\"code\":%u,\"message\":\"%s\",\"type\":\"%s\"}}", status,
+             sentence, kind);
     front_give_text(request, status, "application/json; charset=utf-8", text);
 }
 
@@ -186,12 +193,13 @@ static void settle_watched(relay *r)
     if (is_first)
         say("the server reused less of a restored prompt than was restored; prompts are no longer restored");
     if (s->o.log_requests)
-        fprintf(stderr,
-                "quire serve: path=%s status=%u prompt=%u cached=%u computed=%u restored=%u slot=%u first_ms=%.1f "
-                "lookup_ms=%.1f load_ms=%.1f write_ms=%.1f restore_ms=%.1f total_ms=%.1f\n",
-                r->target, r->status, r->n, t.cache_n, t.prompt_n, r->restored, r->lease.slot,
-                r->first ? r->first - r->begin : 0, r->lookup, r->times.load, r->times.write, r->times.restore,
-                now_ms() - r->begin);
+        fprintf(
+            stderr,
+            "quire serve: path=%s status=%u prompt=%u cached=%u computed=%u restored=%u slot=%u first_ms=%.1f "
+            "lookup_ms=%.1f load_ms=%.1f write_ms=%.1f restore_ms=%.1f total_ms=%.1f\n",
+            r->target, r->status, r->n, t.cache_n, t.prompt_n, r->restored, r->lease.slot,
+            r->first ? r->first - r->begin : 0, r->lookup, r->times.load, r->times.write, r->times.restore,
+            now_ms() - r->begin);
 }
 
 static void relay_end(void *ctx)
@@ -270,11 +278,8 @@ static void pass(relay *r, front_request *request)
     r->request = request;
     exchange_headers(r->x, give_header, r);
     r->request = NULL;
-    const front_answer answer = {.status = r->status,
-                                 .length = exchange_length(r->x),
-                                 .read = relay_read,
-                                 .end = relay_end,
-                                 .ctx = r};
+    const front_answer answer = {
+        .status = r->status, .length = exchange_length(r->x), .read = relay_read, .end = relay_end, .ctx = r};
     front_give(request, &answer);
 }
 
@@ -348,20 +353,24 @@ static void restore(relay *r, prefix *p)
     if (r->restored) COUNT(s, restores, 1);
 }
 
-static bool watch(relay *r, front_request *request, body *b, bool is_chat)
+typedef enum watching { WATCHED, NOT_WATCHED, CLIENT_LEFT } watching;
+
+static watching watch(relay *r, front_request *request, body *b, bool is_chat)
 {
     sidecar *s = r->s;
     size_t n;
     int client = front_socket(request);
     r->tokens = find_tokens(r, request, b, is_chat, &r->n);
-    if (!r->tokens || !r->n || !slots_take(s->slots, r->tokens, r->n, has_left, &client, &r->lease)) return false;
-    r->is_watched = true;
+    r->tail = (char *)malloc(TAIL_BYTES);
+    if (!r->tokens || !r->n || !r->tail) return NOT_WATCHED;
+    if (!slots_take(s->slots, r->tokens, r->n, has_left, &client, &r->lease)) return CLIENT_LEFT;
     prefix *p = use_prefix(s);
     if (p) restore(r, p);
     leave_prefix(s, p);
     r->made = body_for_slot(b, r->lease.slot, &n);
-    r->tail = (char *)malloc(TAIL_BYTES);
-    return r->made;
+    r->is_watched = r->made;
+    if (!r->made) slots_give_unknown(s->slots, &r->lease);
+    return r->made ? WATCHED : NOT_WATCHED;
 }
 
 /* -------------------------------------------------------------------- routes */
@@ -369,18 +378,9 @@ static bool watch(relay *r, front_request *request, body *b, bool is_chat)
 static void give_metrics(sidecar *s, front_request *request)
 {
     sidecar_counts c;
-    char text[4096];
+    char text[SIDECAR_METRICS_SIZE];
     sidecar_count(s, &c);
-#define LINE(member) "quire_serve_" #member "_total %llu\n"
-#define VALUE(member) (unsigned long long)c.member
-    snprintf(text, sizeof text,
-             LINE(requests) LINE(watched) LINE(unwatched) LINE(passed) LINE(left) LINE(failed) LINE(prompt_tokens)
-                 LINE(warm_tokens) LINE(restored_tokens) LINE(computed_tokens) LINE(restores) LINE(restores_short)
-                     LINE(saves) LINE(saves_refused) LINE(saved_tokens) LINE(miscounted),
-             VALUE(requests), VALUE(watched), VALUE(unwatched), VALUE(passed), VALUE(left), VALUE(failed),
-             VALUE(prompt_tokens), VALUE(warm_tokens), VALUE(restored_tokens), VALUE(computed_tokens),
-             VALUE(restores), VALUE(restores_short), VALUE(saves), VALUE(saves_refused), VALUE(saved_tokens),
-             VALUE(miscounted));
+    sidecar_metrics(&c, text);
     front_give_text(request, 200, "text/plain; version=0.0.4", text);
 }
 
@@ -413,24 +413,33 @@ void sidecar_handle(void *ctx, front_request *request)
     }
     r->s = s;
     r->begin = now_ms();
-    snprintf(r->target, sizeof r->target, "%.*s", (int)strcspn(front_target(request), "?"), front_target(request));
+    snprintf(r->target, sizeof r->target, "%.*s", (int)strcspn(front_target(request), "?"),
+             front_target(request));
     front_headers(request, take_header, r);
     if (!ready && to != ROUTE_PLAIN) {
         fault(request, 503, "unavailable_error", "the server behind quire serve is not ready");
         relay_end(r);
         return;
     }
+    const char *bytes = front_body(request, &n);
+    body *b = to == ROUTE_PLAIN ? NULL : body_read(bytes, n);
     if (to == ROUTE_TEXT || to == ROUTE_CHAT) {
-        const char *bytes = front_body(request, &n);
-        body *b = body_read(bytes, n);
-        bool watched = b && watch(r, request, b, to == ROUTE_CHAT);
-        body_free(b);
-        if (!watched) to = ROUTE_UNWATCHED;
+        watching state = b ? watch(r, request, b, to == ROUTE_CHAT) : NOT_WATCHED;
+        if (state == CLIENT_LEFT) {
+            COUNT(s, left, 1);
+            front_drop(request);
+            body_free(b);
+            relay_end(r);
+            return;
+        }
+        if (state == NOT_WATCHED) to = ROUTE_UNWATCHED;
     }
-    if (to == ROUTE_UNWATCHED && !r->is_watched) {
+    if (to == ROUTE_UNWATCHED) {
+        if (b) r->made = body_without_slot(b, &n); /* slots are this program's */
         r->is_unwatched = true;
         slots_begin_unwatched(s->slots);
     }
+    body_free(b);
     if (r->is_watched)
         COUNT(s, watched, 1);
     else if (r->is_unwatched)

@@ -81,7 +81,8 @@ static uint32_t oldest(const slots *s, uint32_t except)
 {
     uint32_t found = s->n;
     for (uint32_t i = 0; i < s->n; i++)
-        if (!s->held[i].is_busy && i != except && (found == s->n || s->held[i].used < s->held[found].used)) found = i;
+        if (!s->held[i].is_busy && i != except && (found == s->n || s->held[i].used < s->held[found].used))
+            found = i;
     return found;
 }
 
@@ -192,7 +193,8 @@ void slots_give(slots *s, const slot_lease *lease, const uint32_t *tokens, uint3
     give(s, lease, tokens, n, n_more, NULL);
 }
 
-void slots_give_stored(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n, uint32_t n_stored)
+void slots_give_stored(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n,
+                       uint32_t n_stored)
 {
     give(s, lease, tokens, n, 0, &n_stored);
 }

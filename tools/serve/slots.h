@@ -11,7 +11,8 @@ typedef struct slots slots;
 /* A slot that a request has for itself. */
 typedef struct slot_lease {
     uint32_t slot;
-    uint32_t n_same;     /* tokens at the beginning of the prompt that the slot holds already, as far as is known */
+    uint32_t
+        n_same; /* tokens at the beginning of the prompt that the slot holds already, as far as is known */
     uint32_t generation; /* of the server; a lease of an older one is void */
 } slot_lease;
 
@@ -42,7 +43,8 @@ bool slots_are_watched(slots *s); /* no such request is running */
 /* A free slot that holds at least `least` more tokens than were stored of it; taken, as by slots_take(). Returns the tokens (copied). */
 uint32_t *slots_take_unsaved(slots *s, uint32_t least, slot_lease *lease, uint32_t *n);
 /* Gives it back: the store has been offered the first n_stored of these tokens. */
-void slots_give_stored(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n, uint32_t n_stored);
+void slots_give_stored(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n,
+                       uint32_t n_stored);
 uint32_t slots_busy(slots *s);
 
 #endif

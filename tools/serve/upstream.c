@@ -51,7 +51,7 @@ struct exchange {
     int client;
     struct pollfd sockets[MOST_SOCKETS + 1]; /* and the client's */
     nfds_t n_sockets;
-    long long timer_ms; /* when libcurl wants to be called; -1: never */
+    long long timer_ms;    /* when libcurl wants to be called; -1: never */
     long long deadline_ms; /* 0: none */
     struct curl_slist *headers;
     char url[320], fault[CURL_ERROR_SIZE];
@@ -136,7 +136,8 @@ static int take_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *
     if (i == MOST_SOCKETS) return -1;
     if (i == x->n_sockets) x->n_sockets++;
     x->sockets[i] = (struct pollfd){
-        .fd = fd, .events = (short)((what & CURL_POLL_IN ? POLLIN : 0) | (what & CURL_POLL_OUT ? POLLOUT : 0))};
+        .fd = fd,
+        .events = (short)((what & CURL_POLL_IN ? POLLIN : 0) | (what & CURL_POLL_OUT ? POLLOUT : 0))};
     return 0;
 }
 
@@ -223,8 +224,7 @@ exchange *exchange_begin(const upstream *to, const exchange_request *r)
         curl_multi_setopt(x->multi, CURLMOPT_TIMERFUNCTION, take_timer);
         curl_multi_setopt(x->multi, CURLMOPT_TIMERDATA, x);
     }
-    if (x->multi && x->easy && set_request(x, to, r) &&
-        curl_multi_add_handle(x->multi, x->easy) == CURLM_OK)
+    if (x->multi && x->easy && set_request(x, to, r) && curl_multi_add_handle(x->multi, x->easy) == CURLM_OK)
         return x;
     exchange_free(x);
     return NULL;

@@ -18,7 +18,8 @@ void upstream_end(void);
 
 /* Headers of a request, as lines "Name: value". */
 typedef struct header_lines header_lines;
-bool header_lines_add(header_lines **lines, const char *name, const char *value); /* *lines NULL: a new list */
+bool header_lines_add(header_lines **lines, const char *name,
+                      const char *value); /* *lines NULL: a new list */
 void header_lines_free(header_lines *lines);
 
 typedef struct exchange exchange;

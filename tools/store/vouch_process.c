@@ -37,8 +37,9 @@ static const char *next_word(const words *w, const char *word)
 
 static bool matters(const store_options *o, row_flag_kind kind, const char *value, bool is_rotation_open)
 {
-    return kind == ROW_FLAG_ALWAYS || (kind == ROW_FLAG_NUMBER && !row_flag_is_off(value)) || (kind == ROW_FLAG_ADAPTER && !o->adapter) ||
-           (kind == ROW_FLAG_ROPE && !o->rope) || (kind == ROW_FLAG_OPEN && is_rotation_open && !row_flag_is_off(value));
+    return kind == ROW_FLAG_ALWAYS || (kind == ROW_FLAG_NUMBER && !row_flag_is_off(value)) ||
+           (kind == ROW_FLAG_ADAPTER && !o->adapter) || (kind == ROW_FLAG_ROPE && !o->rope) ||
+           (kind == ROW_FLAG_OPEN && is_rotation_open && !row_flag_is_off(value));
 }
 
 static int judge_flags(const store_options *o, const words *w, bool is_rotation_open)
@@ -62,7 +63,8 @@ static int judge_environment(const store_options *o, const words *w, bool is_rot
         const char *equals = strchr(word, '=');
         const row_flag *flag = equals ? row_flag_of_variable(word, (int)(equals - word)) : NULL;
         if (flag && !row_flag_is_off(equals + 1) && matters(o, flag->kind, equals + 1, is_rotation_open))
-            return tool_failed(o->command, "the server has %s in its environment, which %s", word, flag->what);
+            return tool_failed(o->command, "the server has %s in its environment, which %s", word,
+                               flag->what);
     }
     return TOOL_OK;
 }
