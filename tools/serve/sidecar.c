@@ -198,7 +198,7 @@ static void settle_watched(relay *r)
             "quire serve: path=%s status=%u prompt=%u cached=%u computed=%u restored=%u slot=%u first_ms=%.1f "
             "lookup_ms=%.1f load_ms=%.1f write_ms=%.1f restore_ms=%.1f total_ms=%.1f\n",
             r->target, r->status, r->n, t.cache_n, t.prompt_n, r->restored, r->lease.slot,
-            r->first ? r->first - r->begin : 0, r->lookup, r->times.load, r->times.write, r->times.restore,
+            r->first > 0 ? r->first - r->begin : 0, r->lookup, r->times.load, r->times.write, r->times.restore,
             now_ms() - r->begin);
 }
 
@@ -238,7 +238,7 @@ static long relay_read(void *ctx, char *bytes, size_t size)
     exchange_end end;
     size_t n = exchange_read(r->x, bytes, size, &end);
     if (n) {
-        if (!r->first) r->first = now_ms();
+        if (r->first <= 0) r->first = now_ms();
         keep_tail(r, bytes, n);
         r->n_read += (long long)n;
         if (r->n_read == exchange_length(r->x)) r->has_ended = true; /* nobody asks for more */
