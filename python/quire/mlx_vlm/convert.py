@@ -81,8 +81,10 @@ def to_mlx(cache: Any, *, quantized: bool = False) -> Any:
         raise TypeError(f"expected a Quire cache, not a {type(cache).__name__}")
     now = cache._settle()
     is_batch = isinstance(cache, BatchQuireKVCache)
-    if is_batch and (now.end is not None or cache.settings.max_tokens):
-        raise ValueError("a batch with a bound, or with padding at the right, cannot become a batch of mlx-vlm")
+    if is_batch and cache.settings.max_tokens:
+        raise ValueError("a batch with a bound cannot become a batch of mlx-vlm")
+    if now.end is not None or now.tails is not None:
+        raise ValueError("the batch has padding at the right; call finalize() first")
     if quantized:
         return _give_quantized(cache, is_batch)
     bound = cache.settings.max_tokens

@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+import sys
 import threading
 import unittest
 
@@ -341,6 +342,12 @@ class Batches(unittest.TestCase):
         for bad, kind in (([-1], ValueError), ([0.5], TypeError), (3, TypeError), ([2**40], ValueError)):
             with self.assertRaises(kind):
                 BatchQuireKVCache(bad, Settings())
+        most = 2**31 - 1
+        batch = BatchQuireKVCache([most, 1], Settings("f32"))
+        for call in (lambda: batch.prepare(left_padding=[0, most]), lambda: batch.extend(self.batch(2))):
+            with self.assertRaisesRegex(ValueError, "at most"):
+                call()
+        self.assertEqual(batch.left_padding.tolist(), [most, 1])
         batch = BatchQuireKVCache([0, 0], Settings("f32"))
         for bad in (dict(left_padding=[1]), dict(left_padding=[-1, 0]), dict(right_padding=[1, 0]), dict(right_padding=[1, 0], lengths=[3]),
                     dict(right_padding=[1, 0], lengths=[-1, 2]), dict(right_padding=[1], lengths=[1, 2])):
@@ -403,6 +410,36 @@ class Elsewhere(unittest.TestCase):
         self.assertEqual((cache.offset, cache._settle().length(0), cache._sequences[0].length), (200, 200, 200))
         np.testing.assert_array_equal(numpy(cache.keys.decode()), np.broadcast_to(numpy(arrays[1]), (1, H, 200, D)))
 
+    def test_a_state_while_another_thread_uses_the_cache(self):
+        cache, arrays, wrong = filled(70), feed(0, 1), []
+        mx.eval(arrays)
+        state = dict(cache.state.items())
+
+        def work():
+            for _ in range(300):
+                try:
+                    attend(cache, *arrays)
+                except ValueError as e:
+                    wrong.extend([] if "has changed" in str(e) else [e])
+                except BaseException as e:
+                    wrong.append(e)
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            threads = [threading.Thread(target=work) for _ in range(2)]
+            for t in threads:
+                t.start()
+            while any(t.is_alive() for t in threads):
+                cache.state = state
+            for t in threads:
+                t.join()
+        finally:
+            sys.setswitchinterval(interval)
+        self.assertEqual(wrong, [])
+        cache.state = state
+        right(self, cache, 70)
+
     def test_a_forked_child(self):
         cache, (q, k, v) = filled(10), feed(10, 1)
         mx.eval(q, k, v)
@@ -432,9 +469,12 @@ class Elsewhere(unittest.TestCase):
 
     def test_a_signal_handler_that_uses_the_cache(self):
         cache = filled(10)
+        state = dict(filled(7).state.items())
         with cache._guard():
             with self.assertRaisesRegex(RuntimeError, "in use"):
                 cache.trim(1)
+            with self.assertRaisesRegex(RuntimeError, "in use"):
+                cache.state = state
         right(self, cache, 10)
 
 
