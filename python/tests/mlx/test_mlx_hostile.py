@@ -372,6 +372,17 @@ class Batches(unittest.TestCase):
             right(self, b.extract(1), 5)
 
 
+class Conversions(unittest.TestCase):
+    def test_positions_without_rows(self):
+        for make in (mlx_cache.KVCache, lambda: mlx_cache.QuantizedKVCache(64, 4), lambda: mlx_cache.RotatingKVCache(32, 4)):
+            for offset in (-3, -1, 10**6):
+                theirs = make()
+                theirs.update_and_fetch(rows(1, 1, H, 9, 64), rows(2, 1, H, 9, 64))
+                theirs.offset = offset
+                with self.assertRaises(ValueError, msg=(type(theirs), offset)):
+                    quire_mlx.from_mlx(theirs)
+
+
 class Elsewhere(unittest.TestCase):
     def test_pickles(self):
         for cache in (QuireKVCache("k8v4"), filled(70), filled(70, "safe"), filled(300, max_tokens=20, sinks=2)):
