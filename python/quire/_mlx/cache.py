@@ -23,7 +23,7 @@ from ..pool import Pool
 from ..rows import Array
 from ..sequence import Sequence
 from .arrays import FORMS, MOST, NAMES, Masks, bits, causal_mask, check_floats, check_rows, floats, look, new, rows
-from .attend import Part, attend
+from .attend import Part, attend, check_scale
 from .contents import PIECE, Contents, Settings, contents, next_version
 from .guard import Guard
 from .pools import Pools, default_pools, layer_policy, pool_of
@@ -96,7 +96,7 @@ class Cache:
     # -------------------------------------------------------------- attention
 
     def _attend(self, q: mx.array, scale: float, mask: Any, sinks: Optional[mx.array], version: Optional[int] = None) -> mx.array:
-        scale = float(scale)
+        scale = check_scale(scale)
         check_floats(q, "queries", "sequence, query head, token, channel")
         with self._guard():
             if self._unsure:

@@ -133,9 +133,9 @@ class BatchCache(StatefulCache):
                 sequence = now.sequences[i]
                 kept.append(sequence.fork() if sequence is not None and i in seen else sequence)
                 seen.add(i)
-            pick = lambda values: None if values is None else tuple(values[i] for i in which)
-            found: Contents = now._replace(sequences=tuple(kept), padding=pick(now.padding), floors=pick(now.floors), end=pick(now.end),
-                                           tails=pick(now.tails))
+            pick = lambda values: tuple(values[i] for i in which)
+            found: Contents = now._replace(sequences=tuple(kept), padding=pick(now.padding), floors=pick(now.floors),
+                                           end=None if now.end is None else pick(now.end), tails=None if now.tails is None else pick(now.tails))
             unused = min(found.padding, default=now.columns)  # columns in which nothing is left
             self._now = found.shifted(-min(unused, now.columns))
 

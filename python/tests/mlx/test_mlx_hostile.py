@@ -372,6 +372,22 @@ class Batches(unittest.TestCase):
             right(self, b.extract(1), 5)
 
 
+class Scales(unittest.TestCase):
+    def test_zero_weighs_all_tokens_alike(self):
+        """The library takes 0 for 1 / sqrt(d_k), MLX does not."""
+        for policy, most in (("f32", 1e-5), ("r8", 1e-3), ("tv4", 1e-3)):
+            cache = QuireKVCache(policy)
+            k, v, q = rows(1, 1, 2, 70, 64), rows(2, 1, 2, 70, 64), rows(3, 1, 4, 1, 64)
+            keys, values = cache.update_and_fetch(k, v)
+            want = np.repeat(numpy(values.decode()).mean(2, keepdims=True), 2, 1)
+            for scale in (0.0, -0.0, 1e-46):
+                self.assertLess(error(numpy(mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale)), want), most)
+            for scale in (float("nan"), float("inf"), 1e39):
+                with self.assertRaisesRegex(ValueError, "scale"):
+                    mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale)
+            self.assertEqual(cache.offset, 70)
+
+
 class Conversions(unittest.TestCase):
     def test_positions_without_rows(self):
         for make in (mlx_cache.KVCache, lambda: mlx_cache.QuantizedKVCache(64, 4), lambda: mlx_cache.RotatingKVCache(32, 4)):
