@@ -13,6 +13,7 @@ int cmd_run(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_stat(int argc, char **argv);
 int cmd_cache(int argc, char **argv);
-int cmd_store(int argc, char **argv); /* only with QUIRE_WITH_STORE */
+int cmd_store(int argc, char **argv);
+int cmd_serve(int argc, char **argv); /* only with QUIRE_WITH_STORE */
 
 #endif

@@ -148,7 +148,7 @@ quire_status quire_row_from_mlx(const quire_coder *coder, const void *words, con
     return QUIRE_OK;
 }
 
-/* A norm that is infinite in f16 is as large as f16 can say; decoding it as it is would give rows of NaN. */
+/* An infinite norm becomes the largest f16; decoding it as it is would give rows of NaN. */
 static void norm_row_values(const quire_coder *coder, const uint8_t *code, float norm, float *x)
 {
     if (norm != norm) norm = 0;

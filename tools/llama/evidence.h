@@ -119,10 +119,20 @@ static const evidence evidence_rows[] = {
     {"stock q8_0", "gemma3-270m", 0.000513, 98.75},
     {"stock q8_0", "smollm2-135m", 0.000242, 99.21},
     {"stock q8_0", "tinyllama-1.1b", 0.000188, 99.36},
+    {"tq2/tq2", "gemma3-270m", 0.6461, 61},
+    {"tq2/tq2", "smollm2-135m", 1.118, 44.99},
     {"tq3/tq3", "gemma3-270m", 0.2789, 71.9},
     {"tq3/tq3", "smollm2-135m", 0.2236, 74.54},
     {"tq4/tq4", "gemma3-270m", 0.08395, 84.31},
     {"tq4/tq4", "smollm2-135m", 0.05196, 87.68},
+    {"tv2/tv2", "gemma3-270m", 1.026, 51.56},
+    {"tv2/tv2", "smollm2-135m", 1.253, 42.52},
+    {"tv3/tv3", "gemma3-270m", 0.2079, 75.61},
+    {"tv3/tv3", "smollm2-135m", 0.2558, 72.9},
+    {"tv3/tv4", "gemma3-270m", 0.2002, 77.32},
+    {"tv3/tv4", "smollm2-135m", 0.2159, 75.61},
+    {"tv4/tv4", "gemma3-270m", 0.05959, 87.78},
+    {"tv4/tv4", "smollm2-135m", 0.05379, 86.31},
 };
 /* clang-format on */
 

@@ -121,7 +121,7 @@ int store_parse(store_options *o, uint32_t groups, const tool_command *about, co
                          .remote = {.size = sizeof(quire_store_remote)}};
     int code = tool_parse(&command, argc, argv, o);
     if (code >= 0) return code;
-    if (!o->directory && !(groups & STORE_REMOTE && o->remote.host))
+    if (!(groups & STORE_OPTIONAL) && !o->directory && !(groups & STORE_REMOTE && o->remote.host))
         return tool_usage(about->name, groups & STORE_REMOTE
                                            ? "give --dir DIRECTORY, --remote HOST:PORT or both"
                                            : "give --dir DIRECTORY");

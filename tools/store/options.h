@@ -31,7 +31,13 @@ typedef struct store_options {
 #define STORE_MAX_BYTES UINT64_C(1000000000000000000)
 
 /* Options by the group they belong to; a command lists the groups it takes. */
-enum { STORE_DISK = 1, STORE_REMOTE = 2, STORE_IDENTITY = 4, STORE_CAP = 8 };
+enum {
+    STORE_DISK = 1,
+    STORE_REMOTE = 2,
+    STORE_IDENTITY = 4,
+    STORE_CAP = 8,
+    STORE_OPTIONAL = 16 /* no tier need be named */
+};
 
 /* As tool_parse(): -1 to go on. more: options of this command alone. names: what it takes besides options. */
 int store_parse(store_options *o, uint32_t groups, const tool_command *about, const tool_option *more,

@@ -7,10 +7,8 @@ from typing import Any, List, Optional
 
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from .._mlx.pools import Pools, layer_policy
+from .._mlx.pools import Pools, check_policy
 from .cache import QuireKVCache
-
-_ANY_SHAPE = 1, 128, 128  # of which no policy says more than of others
 
 
 def make_cache(model: Any, policy: str = "safe", max_tokens: Optional[int] = None, sinks: int = 4, *, spare: int = 0,
@@ -26,10 +24,7 @@ def make_cache(model: Any, policy: str = "safe", max_tokens: Optional[int] = Non
     """
     caches: List[Any] = make_prompt_cache(model)
     full = [i for i, c in enumerate(caches) if type(c) is KVCache]
+    check_policy(policy, len(full))
     for index, i in enumerate(full):  # edge= counts only these layers
         caches[i] = QuireKVCache(policy, max_tokens=max_tokens, sinks=sinks, spare=spare, index=index, n_layers=len(full), pools=pools)
-    if full:
-        layer_policy(caches[full[0]].settings, _ANY_SHAPE)  # a wrong policy is refused here, not at the first token
-    else:
-        layer_policy(QuireKVCache(policy).settings, _ANY_SHAPE)
     return caches

@@ -9,12 +9,9 @@ from typing import Any, List, Optional
 import mlx.nn as nn
 from mlx_vlm.models.cache import KVCache, make_prompt_cache, should_quantize_kv_layer
 
-from .._mlx.cache import Settings
-from .._mlx.pools import Pools, layer_policy
+from .._mlx.pools import Pools, check_policy
 from .cache import QuireKVCache
 from .turboquant import policy_of_bits
-
-_ANY_SHAPE = 1, 128, 128  # of which no policy says more than of others
 
 
 def make_cache(model: Any, policy: Optional[str] = None, max_tokens: Optional[int] = None, sinks: int = 4, *, bits: Optional[float] = None,
@@ -40,7 +37,7 @@ def make_cache(model: Any, policy: Optional[str] = None, max_tokens: Optional[in
     _check(language)
     caches = own_caches(language)
     full = [i for i, c in enumerate(caches) if type(c) is KVCache]
-    layer_policy(Settings(policy), _ANY_SHAPE)  # a wrong policy is refused here, not at the first token
+    check_policy(policy, len(full))
     for index, i in enumerate(full):  # edge= counts only these layers
         last = skip_last and not should_quantize_kv_layer(i, len(caches))
         if not last or max_tokens is not None:

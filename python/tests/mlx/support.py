@@ -53,12 +53,17 @@ def greedy(model, prompt, cache, count, **options):
     return [int(t) for t, _ in generate_step(mx.array(prompt), model, max_tokens=count, prompt_cache=cache, **options)]
 
 
-@lru_cache(None)
-def real_model():
-    """SmolLM2 135M and its tokenizer; skips the test where it cannot be had."""
+def model_folder():
+    """Where SmolLM2 135M lies; skips the test where it cannot be had."""
     done = subprocess.run([sys.executable, str(ROOT / "scripts/make-mlx-model")], stdout=subprocess.PIPE, text=True,
                           env={**os.environ, "QUIRE_OFFLINE": "1", "LD_PRELOAD": ""})
     if done.returncode:
         raise unittest.SkipTest("no model (scripts/make-mlx-model)")
+    return done.stdout.strip()
+
+
+@lru_cache(None)
+def real_model():
+    """SmolLM2 135M and its tokenizer."""
     from mlx_lm import load
-    return load(done.stdout.strip())
+    return load(model_folder())

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
 """A real model, SmolLM2 135M, loaded and run by mlx-vlm's own functions."""
-import os
-import subprocess
-import sys
 import unittest
 
 import mlx.core as mx
@@ -11,19 +8,11 @@ import quire.mlx_vlm as quire_vlm
 from mlx_vlm import PromptCacheState, batch_generate, generate, load, stream_generate
 from mlx_vlm.models.cache import make_prompt_cache, should_quantize_kv_layer
 from mlx_vlm.turboquant import TurboQuantKVCache
-from vlm_support import ROOT, logits
+from vlm_support import ROOT, logits, model_folder
 
 # Two runs with 4 bits choose another token only where the two best of mlx-vlm's are at most this many nats apart. Set after the first runs.
 APART = 1.5
 N = 120
-
-
-def loaded():
-    done = subprocess.run([sys.executable, str(ROOT / "scripts/make-mlx-model")], stdout=subprocess.PIPE, text=True,
-                          env={**os.environ, "QUIRE_OFFLINE": "1", "LD_PRELOAD": ""})
-    if done.returncode:
-        raise unittest.SkipTest("no model (scripts/make-mlx-model)")
-    return load(done.stdout.strip())
 
 
 def log_softmax(x):
@@ -34,7 +23,7 @@ def log_softmax(x):
 class Model(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.model, cls.processor = loaded()
+        cls.model, cls.processor = load(model_folder())
         cls.tokenizer = getattr(cls.processor, "tokenizer", cls.processor)
 
     def turboquant(self, bits):

@@ -36,7 +36,7 @@ class States(unittest.TestCase):
     def test_bit_for_bit(self):
         """From a state and back; and rows that Quire encodes itself have the same norms and indices."""
         for bits in (2, 2.5, 3, 3.5, 4, 5, 6):
-            for d in (64, 128, 256):
+            for d in (16, 32, 64, 128, 256, 512):
                 for dtype in (mx.float32, mx.float16, mx.bfloat16):
                     theirs, k, v = filled(TurboQuantKVCache(bits=bits), 70, d, n_sequences=2, dtype=dtype)
                     own = quire_vlm.QuireKVCache(quire_vlm.policy_of_bits(bits))
@@ -48,8 +48,8 @@ class States(unittest.TestCase):
                         self.assertEqual(back.meta_state, theirs.meta_state)
 
     def test_values_and_attention(self):
-        for bits in (2, 3, 4, 3.5):
-            for d in (64, 128, 256):
+        for bits in (2, 3, 4, 3.5, 5, 6):
+            for d in (16, 32, 64, 128, 256, 512):
                 theirs, *_ = filled(TurboQuantKVCache(bits=bits), 150, d)
                 ours = quire_vlm.from_mlx(theirs)
                 own = [np.array(x) for x in theirs.dequantize()]

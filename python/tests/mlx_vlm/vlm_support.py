@@ -2,8 +2,6 @@
 """What the tests of quire.mlx_vlm share: small models with random weights, mlx-vlm's own generators, and its TurboQuant states."""
 import importlib
 import sys
-import types
-import unittest
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,22 +13,12 @@ from mlx_vlm.generate.ar import BatchGenerator
 from mlx_vlm.utils import StoppingCriteria
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[2]
-sys.path.insert(0, str(HERE.parent / "mlx"))  # reference.py needs nothing of mlx-lm
+sys.path.insert(0, str(HERE.parent / "mlx"))  # reference.py needs nothing of mlx-lm, and support.py nothing before a model is asked for
+from support import MOST, ROOT, model_folder, numpy, rows  # noqa: E402, F401
 
-mx.set_default_device(mx.cpu)
-MOST = 5e-4  # what attention may differ from double precision, per output row
 COMMON = dict(hidden_size=64, num_hidden_layers=2, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5,
               vocab_size=211, head_dim=64, max_position_embeddings=8192)
 PROMPTS = [[5, 9, 2, 77, 31, 8, 100, 3], [8, 8, 1], [150], [17, 3, 6, 12, 44, 201, 7, 7, 19, 23, 54, 65, 2, 9, 9, 1, 30]]
-
-
-def rows(seed, *shape, dtype=mx.float32, spread=2.0):
-    return mx.array(np.random.default_rng(seed).standard_normal(shape).astype(np.float32) * spread).astype(dtype)
-
-
-def numpy(x):
-    return np.array(x.astype(mx.float32))
 
 
 @lru_cache(None)

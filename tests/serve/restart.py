@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""quire serve with the real llama-server: a prompt that was computed once is restored after a restart, with the same text; what is passed
+through is passed through; whatever is killed, the rest goes on or ends."""
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from sidecar import Sidecar, kit, tool
+
+expect, note, part = kit.expect, kit.note, kit.part
+TEXT = (kit.ROOT / "eval/text/wiki.txt").read_text()
+PROMPT = TEXT[:1600]  # about 400 tokens
+store = Path(tempfile.mkdtemp(prefix="quire-serve-test."))
+
+
+def leftovers():
+    return {p.name for folder in ("/dev/shm", "/tmp") for p in Path(folder).glob("quire-serve.??????")}
+
+
+def restored(*options):
+    """Computed, stopped, started again, restored; in the cache of Quire's device and in llama-server's own."""
+    with Sidecar(store, options=options) as s:
+        first = s.complete(PROMPT)
+        n = first["timings"]["prompt_n"] + first["timings"]["cache_n"]
+        expect(s.wait_figure("saves", 1), f"the prompt is saved, {options}", s.text()[-1500:])
+        warm = s.complete(PROMPT)
+    expect(s.ended == 0, f"it stops cleanly, {options}", f"status {s.ended}")
+    expect(warm["content"] == first["content"], "a warm slot gives the same text")
+    with Sidecar(store, options=options) as s:
+        second = s.complete(PROMPT)
+        whole = (n - 1) // 64 * 64
+        expect(second["timings"]["cache_n"] == whole and second["timings"]["prompt_n"] == n - whole,
+               f"after a restart {whole} of {n} tokens are restored, {options}", str(second["timings"]))
+        expect(second["content"] == first["content"], "the text is the same", f"{first['content']!r} {second['content']!r}")
+        chat = {"messages": [{"role": "user", "content": PROMPT + " Say it in one sentence."}], "max_tokens": 4, "temperature": 0}
+        status, _, answer = s.ask("POST", "/v1/chat/completions", chat)
+        expect(status == 200 and s.figures()["miscounted"] == 0, "the tokens of a chat are those that the server counts", answer[:300])
+        expect(s.figures()["restores"] == 1 and s.figures()["restores_short"] == 0, "it counts what it did", str(s.figures()))
+
+
+def passed_through():
+    with Sidecar(store) as s:
+        status, headers, body = s.ask("GET", "/v1/models")
+        expect(status == 200 and json.loads(body)["data"] and "application/json" in headers.get("Content-Type", ""), "GET /v1/models")
+        expect(s.ask("GET", "/nowhere")[0] == 404, "what the server does not know stays a 404")
+        status, _, body = s.ask("POST", "/completion", b"{not json")
+        expect(status in (400, 500), "broken JSON is for the server to refuse", f"{status} {body[:200]}")
+        for path in ("/slots/0?action=erase", "/%73lots/0?action=save", "//slots/0?action=restore"):
+            expect(s.ask("POST", path, {"filename": "x"})[0] == 403, f"slots are not for clients: {path}")
+        expect(s.complete("Hello", id_slot=77)["id_slot"] < 8, "a client's id_slot does not count")
+        events = []
+        status, headers, body = s.ask("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "stream": True})
+        events = [line for line in body.decode().splitlines() if line.startswith("data: ")]
+        expect(status == 200 and "text/event-stream" in headers.get("Content-Type", "") and events[-1] == "data: [DONE]" and len(events) > 3,
+               "a stream arrives event by event", body[-300:])
+        expect(s.figures()["watched"] >= 2 and s.figures()["miscounted"] == 0, "watched requests are counted", str(s.figures()))
+
+
+def client_leaves():
+    """The server stops computing when the client goes, before the first byte too."""
+    with Sidecar(store) as s:
+        request = json.dumps({"prompt": TEXT[20000:26000], "n_predict": 400, "temperature": 0}).encode()
+        c = socket.create_connection(("127.0.0.1", s.port))
+        c.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(request) + request)
+        time.sleep(1)
+        c.close()
+        gone = time.monotonic()
+        expect(s.wait_figure("left", 1, 5), "a client that leaves is seen", str(s.figures()))
+        note(f"seen after {1e3 * (time.monotonic() - gone):.0f} ms at most")
+        answer = s.complete("The capital of France is", 4)
+        expect("Paris" in answer["content"], "the next request is answered", str(answer)[:300])
+
+
+def killed():
+    with Sidecar(store) as s:
+        s.complete(PROMPT)
+        old = s.server()
+        os.kill(old, signal.SIGKILL)
+        time.sleep(0.5)
+        s.wait_ready()
+        expect(s.server() not in (None, old), "a killed server is started again")
+        expect(s.complete(PROMPT)["timings"]["prompt_n"] < 200, "and its prompts are restored")
+        server = s.server()
+        s.process.kill()
+        s.process.wait()
+        for _ in range(100):
+            if not Path(f"/proc/{server}").exists():
+                break
+            time.sleep(0.1)
+        expect(not Path(f"/proc/{server}").exists(), "the server ends with a killed quire serve")
+    left = leftovers()
+    expect(len(left) >= 1, "a killed quire serve leaves its folder")
+    with Sidecar(store) as s:
+        expect("Paris" in s.complete("The capital of France is", 4)["content"], "after that it starts again")
+        expect(not left & leftovers(), "and removes that folder", str(left))
+        mine = leftovers()
+    expect(not mine & leftovers(), "nothing is left after a clean stop", str(mine & leftovers()))
+
+
+def refused():
+    def run(*words, env=None):
+        done = subprocess.run([tool(), "serve", "--store", str(store), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, timeout=60, env={**os.environ, "QUIRE_PLUGIN": str(kit.plugin()), **(env or {})})
+        return done.returncode, done.stderr.strip()
+
+    server, model = str(kit.programs() / "llama-server"), kit.model("smollm2-135m")
+    for flags, words in ((("--context-shift",), "shifts slots"), (("--cache-reuse", "64"), "re-uses"), (("--lora", "x"), "LoRA"),
+                         (("--kv-unified",), "unified"), (("--ssl-key-file", "x"), "TLS"), (("--slot-save-path", "/tmp"), "slot files")):
+        status, said = run("--", server, "-m", model, *flags)
+        expect(status == 1 and words in said and said.count("\n") == 0, f"{flags[0]} is refused in one sentence", said)
+    status, said = run("--", server, "-m", model, env={"LLAMA_ARG_CONTEXT_SHIFT": "1"})
+    expect(status == 1 and "shifts slots" in said, "a variable is refused too", said)
+    status, said = run("--kv", "nonsense", "--", server, "-m", model)
+    expect(status == 1 and "nonsense" in said, "a wrong policy is refused", said)
+    expect(run()[0] == 2, "without a server it is a wrong command line")
+
+
+def run():
+    try:
+        part(restored)
+        part(restored, "--kv", "none")
+        part(passed_through)
+        part(client_leaves)
+        part(killed)
+        part(refused)
+    finally:
+        shutil.rmtree(store, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(kit.main(run))

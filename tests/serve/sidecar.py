@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: MIT
+"""A quire serve with a real llama-server behind it, for tests."""
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "llama"))
+import kit  # noqa: E402
+
+CONTEXT = 2048
+
+
+def tool():
+    return os.environ.get("QUIRE_TOOL") or str(kit.ROOT / "build/release/bin/quire")
+
+
+def children(pid):
+    """Processes that a process has started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            if int(fields[1]) == pid and fields[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+class Sidecar:
+    """with Sidecar(store, ...) as s: it is ready, and is stopped at the end."""
+
+    def __init__(self, store, *flags, options=(), env=None):
+        self.port = kit.free_port()
+        self.log = tempfile.TemporaryFile("w+")
+        command = [tool(), "serve", "--log", "--store", str(store), "--store-size", "1G", *options, "--", str(kit.programs() / "llama-server"),
+                   "-m", kit.model("smollm2-135m"), "-c", str(CONTEXT), "--port", str(self.port), "-t", str(kit.threads), *flags]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+                                        env={**os.environ, "QUIRE_PLUGIN": str(kit.plugin()), **(env or {})})
+        self.ended = None
+        self.wait_ready()
+
+    def wait_ready(self, seconds=180):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                raise kit.Broken(f"quire serve ended with {self.process.returncode}: {self.text()[-2000:]}")
+            try:
+                if self.ask("GET", "/quire/health")[0] == 200:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.1)
+        raise kit.Broken("quire serve does not become ready: " + self.text()[-2000:])
+
+    def text(self):
+        self.log.seek(0)
+        return self.log.read()
+
+    def ask(self, method, path, body=None, headers=None, timeout=300):
+        """Status, headers and body of an answer."""
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            data = json.dumps(body).encode() if isinstance(body, (dict, list)) else body
+            c.request(method, path, data, {"Content-Type": "application/json", **(headers or {})} if data is not None else headers or {})
+            r = c.getresponse()
+            return r.status, dict(r.getheaders()), r.read()
+        finally:
+            c.close()
+
+    def complete(self, prompt, n=8, **more):
+        status, _, answer = self.ask("POST", "/completion", {"prompt": prompt, "n_predict": n, "temperature": 0, **more})
+        if status != 200:
+            raise kit.Broken(f"status {status}: {answer[:500]}")
+        return json.loads(answer)
+
+    def figures(self):
+        _, _, text = self.ask("GET", "/quire/metrics")
+        return {line.split()[0][len("quire_serve_"):-len("_total")]: int(line.split()[1]) for line in text.decode().splitlines()
+                if not line.startswith("#")}
+
+    def wait_figure(self, name, least, seconds=30):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.figures()[name] >= least:
+                return True
+            time.sleep(0.1)
+        return False
+
+    def server(self):
+        """The process of the llama-server."""
+        found = children(self.process.pid)
+        return found[0] if found else None
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise kit.Broken("quire serve did not stop within 30 seconds")
+        self.ended = self.process.returncode
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        try:
+            self.stop()
+        finally:
+            self.log.close()

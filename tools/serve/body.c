@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT */
+#define _POSIX_C_SOURCE 200809L
+#include "serve/body.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <yyjson.h>
+
+struct body {
+    yyjson_doc *doc;
+};
+
+body *body_read(const char *bytes, size_t n)
+{
+    body *b = (body *)calloc(1, sizeof *b);
+    if (b) b->doc = yyjson_read(bytes, n, YYJSON_READ_NUMBER_AS_RAW);
+    if (b && b->doc && yyjson_is_obj(yyjson_doc_get_root(b->doc))) return b;
+    body_free(b);
+    return NULL;
+}
+
+void body_free(body *b)
+{
+    if (!b) return;
+    yyjson_doc_free(b->doc);
+    free(b);
+}
+
+/* Of members with the same name llama-server takes the last. */
+static yyjson_val *member(yyjson_val *object, const char *name)
+{
+    yyjson_val *key, *found = NULL;
+    yyjson_obj_iter all = yyjson_obj_iter_with(object);
+    while ((key = yyjson_obj_iter_next(&all)))
+        if (yyjson_equals_str(key, name)) found = yyjson_obj_iter_get_val(key);
+    return found;
+}
+
+/* -1: not a whole number of at most nine digits. */
+static long whole(const yyjson_val *v)
+{
+    const char *text = yyjson_is_raw(v) ? yyjson_get_raw(v) : NULL;
+    size_t n = text ? yyjson_get_len(v) : 0;
+    long value = 0;
+    if (!n || n > 10) return -1;
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] < '0' || text[i] > '9') return -1;
+        value = value * 10 + (text[i] - '0');
+    }
+    return value <= INT32_MAX ? value : -1;
+}
+
+static bool is_absent(yyjson_val *v)
+{
+    return !v || yyjson_is_null(v);
+}
+
+/* Messages of text alone. */
+static bool is_text(yyjson_val *messages)
+{
+    yyjson_val *message, *part;
+    yyjson_arr_iter all = yyjson_arr_iter_with(messages);
+    if (!yyjson_is_arr(messages)) return false;
+    while ((message = yyjson_arr_iter_next(&all))) {
+        yyjson_val *content = yyjson_is_obj(message) ? member(message, "content") : NULL;
+        if (is_absent(content) || yyjson_is_str(content)) continue;
+        yyjson_arr_iter parts = yyjson_arr_iter_with(content);
+        if (!yyjson_is_arr(content)) return false;
+        while ((part = yyjson_arr_iter_next(&parts))) {
+            yyjson_val *type = yyjson_is_obj(part) ? member(part, "type") : NULL;
+            if (!yyjson_equals_str(type, "text")) return false;
+        }
+    }
+    return true;
+}
+
+static bool are_tokens(yyjson_val *list)
+{
+    yyjson_val *v;
+    yyjson_arr_iter all = yyjson_arr_iter_with(list);
+    while ((v = yyjson_arr_iter_next(&all)))
+        if (whole(v) < 0) return false;
+    return yyjson_arr_size(list) > 0;
+}
+
+/* Members with which rows of the slot depend on more than the tokens, or several slots are used. */
+static bool is_watched(yyjson_val *root)
+{
+    static const char *const alone[] = {"n", "n_cmpl"};
+    yyjson_val *reuse = member(root, "n_cache_reuse"), *keep = member(root, "cache_prompt");
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
+        yyjson_val *v = member(root, alone[i]);
+        if (!is_absent(v) && whole(v) != 1) return false;
+    }
+    return is_absent(member(root, "lora")) && (is_absent(reuse) || !whole(reuse)) &&
+           (is_absent(keep) || yyjson_is_true(keep));
+}
+
+body_prompt body_kind(const body *b, bool is_chat)
+{
+    yyjson_val *root = yyjson_doc_get_root(b->doc), *prompt = member(root, "prompt");
+    if (!is_watched(root)) return BODY_OTHER;
+    if (is_chat) return is_text(member(root, "messages")) ? BODY_CHAT : BODY_OTHER;
+    if (yyjson_is_str(prompt)) return BODY_TEXT;
+    return yyjson_is_arr(prompt) && are_tokens(prompt) ? BODY_TOKENS : BODY_OTHER;
+}
+
+const char *body_text(const body *b, size_t *n)
+{
+    yyjson_val *prompt = member(yyjson_doc_get_root(b->doc), "prompt");
+    *n = yyjson_get_len(prompt);
+    return yyjson_get_str(prompt);
+}
+
+static uint32_t *numbers(yyjson_val *list, uint32_t *n)
+{
+    size_t size = yyjson_arr_size(list);
+    uint32_t *found = size < UINT32_MAX ? (uint32_t *)malloc(sizeof *found * (size + 1)) : NULL;
+    yyjson_val *v;
+    yyjson_arr_iter all = yyjson_arr_iter_with(list);
+    *n = 0;
+    while (found && (v = yyjson_arr_iter_next(&all))) {
+        long value = whole(v);
+        if (value < 0) {
+            free(found);
+            return NULL;
+        }
+        found[(*n)++] = (uint32_t)value;
+    }
+    return found;
+}
+
+uint32_t *body_tokens(const body *b, uint32_t *n)
+{
+    return numbers(member(yyjson_doc_get_root(b->doc), "prompt"), n);
+}
+
+/* slot NULL: of the server's choice. */
+static char *rewrite(body *b, const uint32_t *slot, size_t *n)
+{
+    yyjson_mut_doc *doc = yyjson_doc_mut_copy(b->doc, NULL);
+    yyjson_mut_val *root = doc ? yyjson_mut_doc_get_root(doc) : NULL;
+    char *text = NULL;
+    if (root) {
+        yyjson_mut_obj_remove_key(root, "id_slot"); /* all of them */
+        if (slot) yyjson_mut_obj_remove_key(root, "cache_prompt");
+        if (!slot || (yyjson_mut_obj_add_uint(doc, root, "id_slot", *slot) &&
+                      yyjson_mut_obj_add_bool(doc, root, "cache_prompt", true)))
+            text = yyjson_mut_write(doc, 0, n);
+    }
+    yyjson_mut_doc_free(doc);
+    return text;
+}
+
+char *body_for_slot(body *b, uint32_t slot, size_t *n)
+{
+    return rewrite(b, &slot, n);
+}
+
+char *body_without_slot(body *b, size_t *n)
+{
+    return member(yyjson_doc_get_root(b->doc), "id_slot") ? rewrite(b, NULL, n) : NULL;
+}
+
+char *body_tokenize(const char *text, size_t n, size_t *size)
+{
+    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *root = doc ? yyjson_mut_obj(doc) : NULL;
+    char *made = NULL;
+    if (root) {
+        yyjson_mut_doc_set_root(doc, root);
+        if (yyjson_mut_obj_add_strn(doc, root, "content", text, n) &&
+            yyjson_mut_obj_add_bool(doc, root, "add_special", true) &&
+            yyjson_mut_obj_add_bool(doc, root, "parse_special", true))
+            made = yyjson_mut_write(doc, 0, size);
+    }
+    yyjson_mut_doc_free(doc);
+    return made;
+}
+
+uint32_t *body_read_tokens(const char *bytes, size_t size, uint32_t *n)
+{
+    yyjson_doc *doc = yyjson_read(bytes, size, YYJSON_READ_NUMBER_AS_RAW);
+    yyjson_val *root = doc ? yyjson_doc_get_root(doc) : NULL;
+    yyjson_val *list = yyjson_is_obj(root) ? member(root, "tokens") : NULL;
+    uint32_t *found = yyjson_is_arr(list) ? numbers(list, n) : NULL;
+    yyjson_doc_free(doc);
+    return found;
+}
+
+char *body_read_prompt(const char *bytes, size_t size, size_t *n)
+{
+    yyjson_doc *doc = yyjson_read(bytes, size, YYJSON_READ_NUMBER_AS_RAW);
+    yyjson_val *root = doc ? yyjson_doc_get_root(doc) : NULL;
+    yyjson_val *prompt = yyjson_is_obj(root) ? member(root, "prompt") : NULL;
+    char *text = NULL;
+    if (yyjson_is_str(prompt)) {
+        *n = yyjson_get_len(prompt);
+        text = (char *)malloc(*n + 1);
+        if (text) memcpy(text, yyjson_get_str(prompt), *n + 1);
+    }
+    yyjson_doc_free(doc);
+    return text;
+}
+
+static bool read_timings(const char *text, size_t n, body_timings *out)
+{
+    yyjson_doc *doc = yyjson_read_opts((char *)(size_t)text, n,
+                                       YYJSON_READ_NUMBER_AS_RAW | YYJSON_READ_STOP_WHEN_DONE, NULL, NULL);
+    yyjson_val *root = doc ? yyjson_doc_get_root(doc) : NULL;
+    bool good = yyjson_is_obj(root);
+    if (good) {
+        long cache = whole(member(root, "cache_n")), prompt = whole(member(root, "prompt_n"));
+        long made = whole(member(root, "predicted_n"));
+        good = cache >= 0 && prompt >= 0;
+        *out = (body_timings){(uint32_t)(cache > 0 ? cache : 0), (uint32_t)(prompt > 0 ? prompt : 0),
+                              (uint32_t)(made > 0 ? made : 0)};
+    }
+    yyjson_doc_free(doc);
+    return good;
+}
+
+/* Within a string of JSON the quote would have a backslash before it. */
+bool body_read_timings(const char *tail, size_t n, body_timings *out)
+{
+    static const char name[] = "\"timings\":";
+    const size_t length = sizeof name - 1;
+    for (size_t at = n >= length ? n - length + 1 : 0; at-- > 0;)
+        if (!memcmp(tail + at, name, length) && (!at || tail[at - 1] != '\\') &&
+            read_timings(tail + at + length, n - at - length, out))
+            return true;
+    return false;
+}

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "serve/front.h"
+
+#include "common/growing.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* Of the thread of a connection. libcurl needs the most of it. */
+#define STACK_BYTES (256u << 10)
+/* What MHD keeps of a connection: the line and the headers of a request must fit. */
+#define CONNECTION_BYTES (64u << 10)
+#define PIECE_BYTES (16u << 10)
+
+struct front {
+    struct MHD_Daemon *daemon;
+    front_options options;
+    int socket; /* that listens */
+    uint16_t port;
+    char path[sizeof((struct sockaddr_un *)0)->sun_path]; /* of a UNIX socket, or "" */
+};
+
+typedef struct added_header {
+    struct added_header *next;
+    char *name, *value;
+} added_header;
+
+struct front_request {
+    front *front;
+    struct MHD_Connection *connection;
+    char *target;
+    const char *method;
+    growing body;
+    bool has_started, is_too_large, has_answer;
+    enum MHD_Result result; /* of giving the answer */
+    added_header *headers, **last;
+};
+
+/* ------------------------------------------------------------------ requests */
+
+const char *front_method(const front_request *r)
+{
+    return r->method;
+}
+
+const char *front_target(const front_request *r)
+{
+    return r->target;
+}
+
+const char *front_header(const front_request *r, const char *name)
+{
+    return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
+}
+
+bool front_has_body(const front_request *r)
+{
+    return r->body.n || front_header(r, "Content-Length") || front_header(r, "Transfer-Encoding");
+}
+
+const char *front_body(const front_request *r, size_t *size)
+{
+    *size = r->body.n;
+    return r->body.bytes ? r->body.bytes : "";
+}
+
+int front_socket(const front_request *r)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    return info ? info->connect_fd : -1;
+}
+
+typedef struct visit {
+    void (*each)(void *ctx, const char *name, const char *value);
+    void *ctx;
+} visit;
+
+static enum MHD_Result visit_header(void *ctx, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    const visit *v = (const visit *)ctx;
+    (void)kind;
+    v->each(v->ctx, name, value ? value : "");
+    return MHD_YES;
+}
+
+void front_headers(const front_request *r, void (*each)(void *ctx, const char *name, const char *value),
+                   void *ctx)
+{
+    visit v = {each, ctx};
+    MHD_get_connection_values(r->connection, MHD_HEADER_KIND, visit_header, &v);
+}
+
+/* ------------------------------------------------------------------- answers */
+
+bool front_add_header(front_request *r, const char *name, const char *value)
+{
+    added_header *h = (added_header *)calloc(1, sizeof *h);
+    if (h) {
+        h->name = strdup(name);
+        h->value = strdup(value);
+    }
+    if (!h || !h->name || !h->value) {
+        if (h) free(h->name);
+        if (h) free(h->value);
+        free(h);
+        return false;
+    }
+    *r->last = h;
+    r->last = &h->next;
+    return true;
+}
+
+static void free_headers(front_request *r)
+{
+    for (added_header *h = r->headers, *next; h; h = next) {
+        next = h->next;
+        free(h->name);
+        free(h->value);
+        free(h);
+    }
+    r->headers = NULL;
+    r->last = &r->headers;
+}
+
+static void queue(front_request *r, unsigned status, struct MHD_Response *response)
+{
+    r->has_answer = true;
+    r->result = MHD_NO;
+    if (!response) return;
+    for (added_header *h = r->headers; h; h = h->next) MHD_add_response_header(response, h->name, h->value);
+    r->result = MHD_queue_response(r->connection, status, response);
+    MHD_destroy_response(response);
+}
+
+static ssize_t read_piece(void *ctx, uint64_t at, char *bytes, size_t size)
+{
+    front_answer *a = (front_answer *)ctx;
+    (void)at;
+    long n = a->read(a->ctx, bytes, size);
+    return n > 0 ? n : n == 0 ? MHD_CONTENT_READER_END_OF_STREAM : MHD_CONTENT_READER_END_WITH_ERROR;
+}
+
+static void end_answer(void *ctx)
+{
+    front_answer *a = (front_answer *)ctx;
+    if (a->end) a->end(a->ctx);
+    free(a);
+}
+
+void front_give(front_request *r, const front_answer *answer)
+{
+    front_answer *copy = (front_answer *)malloc(sizeof *copy);
+    uint64_t length = answer->length < 0 ? MHD_SIZE_UNKNOWN : (uint64_t)answer->length;
+    struct MHD_Response *response = NULL;
+    if (copy) {
+        *copy = *answer;
+        response = MHD_create_response_from_callback(length, PIECE_BYTES, read_piece, copy, end_answer);
+    }
+    if (!response) {
+        free(copy);
+        if (answer->end) answer->end(answer->ctx);
+    }
+    queue(r, answer->status, response);
+}
+
+void front_give_text(front_request *r, unsigned status, const char *type, const char *text)
+{
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(strlen(text), (void *)(size_t)text,
+                                        MHD_RESPMEM_MUST_COPY); /* it is not const for reasons of history */
+    if (response) MHD_add_response_header(response, "Content-Type", type);
+    queue(r, status, response);
+}
+
+void front_drop(front_request *r)
+{
+    queue(r, 0, NULL);
+}
+
+static void give_fault(front_request *r, unsigned status, const char *kind, const char *sentence)
+{
+    char text[512];
+    snprintf(text, sizeof text, "{\"error\":{\"code\":%u,\"message\":\"%s\",\"type\":\"%s\"}}", status,
+             sentence, kind);
+    front_give_text(r, status, "application/json; charset=utf-8", text);
+}
+
+/* -------------------------------------------------------------------- daemon */
+
+/* Called first, with what the client sent: MHD itself decodes the path and takes the query apart. */
+static void *begin_request(void *ctx, const char *target, struct MHD_Connection *connection)
+{
+    front_request *r = (front_request *)calloc(1, sizeof *r);
+    if (!r) return NULL;
+    r->front = (front *)ctx;
+    r->connection = connection;
+    r->last = &r->headers;
+    r->target = strdup(target);
+    return r;
+}
+
+static enum MHD_Result take_request(void *ctx, struct MHD_Connection *connection, const char *path,
+                                    const char *method, const char *version, const char *data, size_t *n,
+                                    void **mine)
+{
+    front *f = (front *)ctx;
+    front_request *r = (front_request *)*mine;
+    (void)path;
+    (void)version;
+    if (!r || !r->target) return MHD_NO;
+    if (!r->has_started) { /* the headers are there */
+        r->has_started = true;
+        r->method = method;
+        return MHD_YES;
+    }
+    if (*n) {
+        r->is_too_large = r->is_too_large || *n > f->options.most_body - r->body.n;
+        if (!r->is_too_large && !growing_add(&r->body, data, *n)) return MHD_NO;
+        *n = 0;
+        return MHD_YES;
+    }
+    /* The answer may take as long as it takes; only a client that sends nothing is timed out. */
+    MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
+    if (r->is_too_large)
+        give_fault(r, 413, "invalid_request_error", "the body of the request is too large");
+    else
+        f->options.handle(f->options.ctx, r);
+    return r->has_answer ? r->result : MHD_NO;
+}
+
+static void end_request(void *ctx, struct MHD_Connection *connection, void **mine,
+                        enum MHD_RequestTerminationCode why)
+{
+    front_request *r = (front_request *)*mine;
+    (void)ctx;
+    (void)why;
+    if (!r) return;
+    MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, r->front->options.idle_seconds);
+    free_headers(r);
+    growing_free(&r->body);
+    free(r->target);
+    free(r);
+    *mine = NULL;
+}
+
+/* The target goes to the server as it is; MHD's own decoding would only cost time. */
+static size_t leave(void *ctx, struct MHD_Connection *connection, char *text)
+{
+    (void)ctx;
+    (void)connection;
+    return strlen(text);
+}
+
+static bool listen_at_path(front *f, char *message, size_t size)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    const char *path = f->options.host;
+    if (strlen(path) >= sizeof a.sun_path) {
+        snprintf(message, size, "the path of the socket is too long: %s", path);
+        return false;
+    }
+    strcpy(a.sun_path, path);
+    f->socket = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    unlink(path); /* of a process that is gone; one that lives is not asked, as llama-server does not */
+    if (f->socket < 0 || bind(f->socket, (struct sockaddr *)&a, sizeof a) || listen(f->socket, 1024)) {
+        snprintf(message, size, "%s cannot be listened at: %s", path, strerror(errno));
+        return false;
+    }
+    strcpy(f->path, path);
+    return true;
+}
+
+static bool try_address(front *f, const struct addrinfo *i)
+{
+    int on = 1;
+    f->socket = socket(i->ai_family, i->ai_socktype | SOCK_CLOEXEC, i->ai_protocol);
+    if (f->socket < 0) return false;
+    setsockopt(f->socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (!bind(f->socket, i->ai_addr, i->ai_addrlen) && !listen(f->socket, 1024)) return true;
+    int why = errno;
+    close(f->socket);
+    f->socket = -1;
+    errno = why;
+    return false;
+}
+
+static bool listen_at_port(front *f, char *message, size_t size)
+{
+    char port[8];
+    struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
+    struct sockaddr_storage a;
+    socklen_t n = sizeof a;
+    snprintf(port, sizeof port, "%u", f->options.port);
+    int wrong = getaddrinfo(f->options.host, port, &want, &found);
+    if (wrong) {
+        snprintf(message, size, "the address %s is not known: %s", f->options.host, gai_strerror(wrong));
+        return false;
+    }
+    for (const struct addrinfo *i = found; i && f->socket < 0; i = i->ai_next) (void)try_address(f, i);
+    if (f->socket < 0)
+        snprintf(message, size, "port %s of %s cannot be listened at: %s", port, f->options.host,
+                 strerror(errno));
+    freeaddrinfo(found);
+    if (f->socket < 0 || getsockname(f->socket, (struct sockaddr *)&a, &n)) return false;
+    f->port = ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
+                                            : ((struct sockaddr_in *)&a)->sin_port);
+    return true;
+}
+
+static bool is_path(const char *host)
+{
+    size_t n = strlen(host);
+    return n > 5 && !strcmp(host + n - 5, ".sock");
+}
+
+front *front_start(const front_options *options, char *message, size_t size)
+{
+    front *f = (front *)calloc(1, sizeof *f);
+    if (!f) {
+        snprintf(message, size, "out of memory");
+        return NULL;
+    }
+    f->options = *options;
+    f->socket = -1;
+    if (is_path(options->host) ? listen_at_path(f, message, size) : listen_at_port(f, message, size)) {
+        f->daemon = MHD_start_daemon(
+            MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC |
+                MHD_USE_SUPPRESS_DATE_NO_CLOCK,
+            0, NULL, NULL, take_request, f, MHD_OPTION_LISTEN_SOCKET, f->socket, MHD_OPTION_NOTIFY_COMPLETED,
+            end_request, NULL, MHD_OPTION_URI_LOG_CALLBACK, begin_request, f, MHD_OPTION_UNESCAPE_CALLBACK,
+            leave, NULL, MHD_OPTION_CONNECTION_LIMIT, options->most_connections,
+            MHD_OPTION_CONNECTION_TIMEOUT, options->idle_seconds, MHD_OPTION_THREAD_STACK_SIZE,
+            (size_t)STACK_BYTES, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
+            MHD_OPTION_END);
+        if (f->daemon) return f;
+        snprintf(message, size, "the HTTP server cannot be started");
+    }
+    front_stop(f);
+    return NULL;
+}
+
+uint16_t front_port(const front *f)
+{
+    return f->port;
+}
+
+void front_quiesce(front *f)
+{
+    int fd = MHD_quiesce_daemon(f->daemon);
+    if (fd >= 0) close(fd);
+    f->socket = -1;
+}
+
+void front_stop(front *f)
+{
+    if (!f) return;
+    if (f->daemon)
+        MHD_stop_daemon(f->daemon);
+    else if (f->socket >= 0)
+        close(f->socket);
+    if (*f->path) unlink(f->path);
+    free(f);
+}

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT */
+#define _POSIX_C_SOURCE 200809L
+#include "serve/prefix.h"
+
+#include "files/slot_file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PAGE = QUIRE_PAGE_TOKENS, LAYOUT_TEXT = 8192, PATH_SIZE = 512 };
+/* Of an answer of the server about a slot. */
+#define MOST_ANSWER (1u << 20)
+#define VOUCHED "computed-from-zero" /* as quire store put-slot: pages are shared with it */
+
+struct prefix {
+    prefix_options o;
+    quire_namespace *ns;
+    slot_layout layout;
+    header_lines *headers;
+};
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static unsigned post(const prefix *p, const char *target, const char *text)
+{
+    char *answer;
+    size_t n;
+    const exchange_request r = {.method = "POST",
+                                .target = target,
+                                .headers = p->headers,
+                                .body = text,
+                                .body_size = strlen(text),
+                                .has_body = true,
+                                .client = -1};
+    unsigned status = upstream_ask(&p->o.to, &r, MOST_ANSWER, &answer, &n);
+    free(answer);
+    return status;
+}
+
+static void path_of(const prefix *p, uint32_t slot, char *path, char *name)
+{
+    snprintf(name, 32, "slot-%u.bin", slot);
+    snprintf(path, PATH_SIZE, "%s/%s", p->o.folder, name);
+}
+
+/* The server writes the slot to a file, or reads it from there. */
+static bool exchange_slot(const prefix *p, uint32_t slot, const char *action)
+{
+    char target[64], text[64], path[PATH_SIZE], name[32];
+    path_of(p, slot, path, name);
+    snprintf(target, sizeof target, "/slots/%u?action=%s", slot, action);
+    snprintf(text, sizeof text, "{\"filename\":\"%s\"}", name);
+    return post(p, target, text) == 200;
+}
+
+static const char *read_slot(const prefix *p, uint32_t slot, slot_file *out)
+{
+    char path[PATH_SIZE], name[32];
+    path_of(p, slot, path, name);
+    const char *wrong =
+        exchange_slot(p, slot, "save") ? slot_read(out, path) : "the server does not save its slots";
+    unlink(path);
+    return wrong;
+}
+
+static const char *learn_layout(prefix *p)
+{
+    slot_file slot;
+    if (post(p, "/completion", "{\"prompt\":[1],\"n_predict\":0,\"id_slot\":0,\"cache_prompt\":true}") != 200)
+        return "the server does not compute a first token";
+    const char *wrong = read_slot(p, 0, &slot);
+    if (wrong) return wrong;
+    p->layout = slot.layout;
+    slot_free(&slot);
+    return NULL;
+}
+
+static const char *open_namespace(prefix *p)
+{
+    char text[LAYOUT_TEXT + 512], rows[LAYOUT_TEXT];
+    slot_rows_print(&p->layout, rows, sizeof rows);
+    if (strlen(rows) + 1 >= sizeof rows) return "the layers of this model are too many to be described";
+    snprintf(text, sizeof text, "%s kv=%s " VOUCHED, rows, p->o.kv);
+    quire_status status =
+        quire_namespace_create_raw(&p->ns, p->o.store, p->o.identity, text, p->layout.page_bytes);
+    return status ? quire_status_text(status) : NULL;
+}
+
+prefix *prefix_create(const prefix_options *options, char *message, size_t size)
+{
+    prefix *p = (prefix *)calloc(1, sizeof *p);
+    const char *wrong = "out of memory";
+    if (p) {
+        p->o = *options;
+        bool good = header_lines_add(&p->headers, "Content-Type", "application/json") &&
+                    (!options->authorization ||
+                     header_lines_add(&p->headers, "Authorization", options->authorization));
+        if (good) wrong = learn_layout(p);
+        if (good && !wrong) wrong = open_namespace(p);
+    }
+    if (!wrong) return p;
+    snprintf(message, size, "%s", wrong);
+    prefix_destroy(p);
+    return NULL;
+}
+
+void prefix_destroy(prefix *p)
+{
+    if (!p) return;
+    quire_namespace_destroy(p->ns);
+    header_lines_free(p->headers);
+    free(p);
+}
+
+static quire_chain *chain_of(const prefix *p, const uint32_t *tokens, uint32_t n)
+{
+    quire_chain *chain = NULL;
+    if (quire_chain_create(&chain, p->ns)) return NULL;
+    if (!quire_chain_append(chain, tokens, n, NULL, 0, 0)) return chain;
+    quire_chain_destroy(chain);
+    return NULL;
+}
+
+uint32_t prefix_look_up(prefix *p, const uint32_t *tokens, uint32_t n)
+{
+    uint32_t found = 0;
+    quire_chain *chain = n > PAGE ? chain_of(p, tokens, n - 1) : NULL;
+    const quire_chain *one[] = {chain};
+    if (chain && quire_chain_lookup_many(one, 1, p->o.timeout_ms, &found)) found = 0;
+    quire_chain_destroy(chain);
+    return found;
+}
+
+/* ---------------------------------------------------------------- restoring */
+
+static uint32_t load(const prefix *p, const uint32_t *tokens, uint32_t n_pages, uint8_t *room, void **rooms)
+{
+    uint32_t n = 0;
+    quire_load *l = NULL;
+    quire_chain *chain = chain_of(p, tokens, n_pages * PAGE);
+    for (uint32_t i = 0; i < n_pages; i++) rooms[i] = room + (size_t)i * p->layout.page_bytes;
+    if (!chain || quire_load_begin_raw(&l, chain, 0, n_pages, rooms, p->o.timeout_ms) ||
+        quire_load_end(l, &n))
+        n = 0;
+    quire_chain_destroy(chain);
+    return n / PAGE;
+}
+
+uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n_tokens,
+                        prefix_times *times)
+{
+    char path[PATH_SIZE], name[32];
+    uint32_t n_pages = n_tokens / PAGE;
+    uint8_t *room = (uint8_t *)malloc(p->layout.page_bytes * (n_pages + 1));
+    void **rooms = (void **)calloc(n_pages + 1, sizeof *rooms);
+    double begin = now_ms();
+    path_of(p, slot, path, name);
+    uint32_t got = room && rooms ? load(p, tokens, n_pages, room, rooms) : 0;
+    times->load = now_ms() - begin;
+    const char *wrong =
+        got ? slot_write(path, &p->layout, tokens, (uint8_t *const *)(void *)rooms, got, p->o.n_slots) : "";
+    free(room);
+    free(rooms);
+    times->write = now_ms() - begin - times->load;
+    bool good = !wrong && exchange_slot(p, slot, "restore");
+    times->restore = now_ms() - begin - times->load - times->write;
+    unlink(path);
+    return good ? got * PAGE : 0;
+}
+
+/* ------------------------------------------------------------------- saving */
+
+static uint32_t save_pages(const prefix *p, const slot_file *slot)
+{
+    uint32_t n_pages = slot->n_cells / PAGE, done = 0;
+    uint8_t *page = (uint8_t *)malloc(p->layout.page_bytes);
+    const void *one[] = {page};
+    quire_chain *chain = page ? chain_of(p, slot->tokens, n_pages * PAGE) : NULL;
+    for (bool full = false; chain && done < n_pages && !full;) {
+        uint32_t dropped = 0;
+        slot_get_page(slot, done, page);
+        if (quire_chain_save_raw(chain, done, 1, one, &dropped)) break;
+        full = dropped; /* its queue is full: what remains is tried with the next save */
+        done += !dropped;
+    }
+    quire_chain_destroy(chain);
+    free(page);
+    return done * PAGE;
+}
+
+static bool has_same_rows(const slot_layout *a, const slot_layout *b)
+{
+    static const size_t size = LAYOUT_TEXT;
+    char *texts = (char *)malloc(2 * size);
+    if (!texts) return false;
+    slot_rows_print(a, texts, size);
+    slot_rows_print(b, texts + size, size);
+    bool same = !strcmp(texts, texts + size);
+    free(texts);
+    return same;
+}
+
+uint32_t *prefix_save(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, uint32_t *n_held,
+                      uint32_t *n_stored, const char **why)
+{
+    slot_file file;
+    uint32_t *list = NULL;
+    *why = read_slot(p, slot, &file);
+    if (*why) return NULL;
+    if (file.n_cells < n || memcmp(file.tokens, tokens, sizeof *tokens * n))
+        *why = "the slot does not hold the prompt that was watched";
+    else if (!has_same_rows(&file.layout, &p->layout))
+        *why = "the slot has other types than before";
+    else if (!(list = (uint32_t *)malloc(sizeof *list * (file.n_cells + 1u))))
+        *why = "out of memory";
+    if (list) {
+        *n_held = file.n_cells;
+        memcpy(list, file.tokens, sizeof *list * file.n_cells);
+        *n_stored = save_pages(p, &file);
+    }
+    slot_free(&file);
+    return list;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/* prefix: prompts between the slots of a server and the store: looked up, restored, saved. */
+#ifndef QUIRE_TOOLS_SERVE_PREFIX_H
+#define QUIRE_TOOLS_SERVE_PREFIX_H
+
+#include "serve/upstream.h"
+
+#include <quire/quire_store.h>
+
+#include <stdint.h>
+
+typedef struct prefix prefix;
+
+typedef struct prefix_options {
+    quire_store *store;
+    const quire_identity *identity; /* of one tenant and model; copied by the store */
+    const char *kv;                 /* the policy of the cache, or "stock" */
+    upstream to;
+    const char *folder;        /* where the server keeps slot files */
+    const char *authorization; /* value of the header for the server's own interface, or NULL */
+    uint32_t n_slots, timeout_ms;
+} prefix_options;
+
+/* What a restore or save took, in milliseconds. */
+typedef struct prefix_times {
+    double load, write, restore;
+} prefix_times;
+
+/*
+ * Asks the server for a slot file of one token, to learn its types and sizes: slot 0 must be free. NULL: message has one sentence, and
+ * prompts of this server cannot be kept.
+ */
+prefix *prefix_create(const prefix_options *options, char *message, size_t size);
+void prefix_destroy(prefix *p);
+
+/* Tokens of the longest stored prefix; at least one token of the prompt is left to compute. */
+uint32_t prefix_look_up(prefix *p, const uint32_t *tokens, uint32_t n);
+/* Fills the slot with the first n_tokens, a multiple of 64. Returns how many there are in it now; 0: none, and what it holds is not known. */
+uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n_tokens,
+                        prefix_times *times);
+/*
+ * Saves what the slot holds. The server's own list of tokens decides under which keys; it must begin with these. Returns that list, from
+ * malloc(), and *n_stored, the tokens that are stored now; NULL: nothing was saved, *why says it.
+ */
+uint32_t *prefix_save(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, uint32_t *n_held,
+                      uint32_t *n_stored, const char **why);
+
+#endif

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+/* route: which endpoint of llama-server a request is for. */
+#ifndef QUIRE_TOOLS_SERVE_ROUTE_H
+#define QUIRE_TOOLS_SERVE_ROUTE_H
+
+typedef enum route {
+    ROUTE_TEXT,      /* a completion of a text or of tokens */
+    ROUTE_CHAT,      /* a completion of messages */
+    ROUTE_UNWATCHED, /* may use a slot that the server chooses */
+    ROUTE_PLAIN,     /* uses no slot */
+    ROUTE_REFUSED,   /* slots belong to this program */
+    ROUTE_METRICS,   /* of this program */
+    ROUTE_HEALTH
+} route;
+
+/* target: path and query as the client sent them. api_prefix: that of the server, or "". */
+route route_of(const char *method, const char *target, const char *api_prefix);
+
+#endif
