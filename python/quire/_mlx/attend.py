@@ -15,6 +15,7 @@ from .arrays import Masks
 from .pools import Pools
 
 _BIDIRECTIONAL = 1
+_LEAST, _MOST = 2.0**-126, 2.0**128 - 2.0**103  # of float32
 _TILE = ctypes.sizeof(n.TileRef)
 
 
@@ -28,6 +29,14 @@ class Part:
     count: int
     position: int
     padding: int  # columns of the mask before the sequence's first token
+
+
+def check_scale(scale: Any) -> float:
+    """The scale as the library has to be told it. It takes 0 for 1 / sqrt(d_k); the smallest number weighs all keys alike, too."""
+    given = float(scale)
+    if not abs(given) < _MOST:
+        raise ValueError(f"scale is {given}; it must be a finite float32")
+    return given if abs(given) >= _LEAST else _LEAST
 
 
 @lru_cache(maxsize=64)

@@ -23,7 +23,7 @@ from ..pool import Pool
 from ..rows import Array
 from ..sequence import Sequence
 from .arrays import FORMS, MOST, NAMES, Masks, bits, causal_mask, check_floats, check_rows, floats, look, new, rows
-from .attend import Part, attend
+from .attend import Part, attend, check_scale
 from .contents import PIECE, Contents, Settings, contents, next_version
 from .guard import Guard
 from .pools import Pools, default_pools, layer_policy, pool_of
@@ -70,7 +70,7 @@ class Cache:
             pending = (floats(keys), floats(values)) if count else None
             before = now if now.before is None else now._replace(before=None)
             self._now = contents((sequences, padding, now.columns + count, now.end, floors, shape, keys.dtype, pending,
-                                  before if count else None, version))
+                                  before if count else None, version, now.tails))
         return Keys(self, version), Values(self, version)
 
     def keys_and_values(self) -> Tuple[Keys, Values]:
@@ -96,7 +96,7 @@ class Cache:
     # -------------------------------------------------------------- attention
 
     def _attend(self, q: mx.array, scale: float, mask: Any, sinks: Optional[mx.array], version: Optional[int] = None) -> mx.array:
-        scale = float(scale)
+        scale = check_scale(scale)
         check_floats(q, "queries", "sequence, query head, token, channel")
         with self._guard():
             if self._unsure:
@@ -222,7 +222,8 @@ class Cache:
         """The pending rows are encoded."""
         sequences = tuple(work)
         before = now.before if self.settings.max_tokens and sequences != now.sequences else None
-        done = self._now = contents((sequences, now.padding, now.columns, now.end, now.floors, now.shape, now.dtype, None, before, now.version))
+        done = self._now = contents((sequences, now.padding, now.columns, now.end, now.floors, now.shape, now.dtype, None, before, now.version,
+                                      now.tails))
         self._unsure = False
         return done
 
@@ -370,9 +371,9 @@ class Cache:
             if which is None:
                 which = range(len(now.sequences))
             found = [now.sequences[i] for i in which]
-            pick = lambda values: tuple(values[i] for i in which)
+            pick = lambda values: None if values is None else tuple(values[i] for i in which)
             return now.changed(sequences=tuple(None if s is None else s.fork() for s in found), padding=pick(now.padding),
-                               floors=pick(now.floors), end=None if now.end is None else pick(now.end))
+                               floors=pick(now.floors), end=pick(now.end), tails=pick(now.tails))
 
     def _like(self, cls: Any, contents: Contents) -> Any:
         """A cache of the class `cls` with the same settings."""

@@ -8,7 +8,7 @@ from typing import Any, List, Optional, Sequence as Seq, Tuple
 import mlx.core as mx
 
 from ..sequence import Sequence
-from .arrays import numbers, places
+from .arrays import MOST, numbers, places
 from .cache import Cache, Settings
 from .contents import Contents
 from .pools import Pools
@@ -106,12 +106,14 @@ class BatchCache(StatefulCache):
                 if now.columns:
                     raise ValueError("left_padding can only be added to an empty batch")
                 padding = tuple(p + more for p, more in zip(padding, numbers(left_padding, "left_padding", count)))
+                if max(padding, default=0) > MOST:
+                    raise ValueError(f"left_padding is {left_padding}; with what is there already it can be at most {MOST}")
             if right_padding is not None and max(numbers(right_padding, "right_padding", count), default=0) > 0:
                 if lengths is None:
                     raise ValueError("right_padding also needs lengths")
                 if end is not None:
                     raise ValueError("finalize() must be called before right_padding is given again")
-                end = tuple(now.columns + length for length in numbers(lengths, "lengths", count))
+                end = tuple(min(now.columns + length, MOST) for length in numbers(lengths, "lengths", count))
             self._now = now.changed(padding=padding, end=end)
 
     def finalize(self) -> None:
@@ -133,7 +135,7 @@ class BatchCache(StatefulCache):
                 seen.add(i)
             pick = lambda values: tuple(values[i] for i in which)
             found: Contents = now._replace(sequences=tuple(kept), padding=pick(now.padding), floors=pick(now.floors),
-                                           end=None if now.end is None else pick(now.end))
+                                           end=None if now.end is None else pick(now.end), tails=None if now.tails is None else pick(now.tails))
             unused = min(found.padding, default=now.columns)  # columns in which nothing is left
             self._now = found.shifted(-min(unused, now.columns))
 
@@ -152,12 +154,15 @@ class BatchCache(StatefulCache):
             columns = max(now.columns, added.columns)
             now, added = now.shifted(columns - now.columns), added.shifted(columns - added.columns)
             known = added if now.shape is None else now
+            tails = None
+            if now.tails is not None or added.tails is not None:
+                tails = (now.tails or (0,) * len(now.sequences)) + (added.tails or (0,) * len(added.sequences))
             self._now = now.changed(sequences=now.sequences + added.sequences, padding=now.padding + added.padding,
                                     floors=now.floors + added.floors, end=None if now.end is None else now.end + (added.end or ()),
-                                    shape=known.shape, dtype=known.dtype)
+                                    shape=known.shape, dtype=known.dtype, tails=tails)
 
     def extract(self, idx: int) -> Any:
         which = places([idx], "idx", len(self._sequences))
         found = self._forks(which)
         end = found.columns if found.end is None else min(found.columns, found.end[0])
-        return self._like(self._single, found.changed(columns=max(end - found.padding[0], 0), padding=(0,), end=None))
+        return self._like(self._single, found.changed(columns=max(end - found.padding[0], 0), padding=(0,), end=None, tails=None))

@@ -78,6 +78,7 @@ class Contents(NamedTuple):
     pending: Optional[Tuple[mx.array, mx.array]] = None  # of the last columns; encoded when attention needs them
     before: Optional["Contents"] = None  # the last update, if it can be taken back in another way than by a trim
     version: int = 0
+    tails: Optional[Tuple[int, ...]] = None  # of each sequence this many of the last tokens go when the batch is finalized
 
     def length(self, i: int) -> int:
         """The number of encoded rows of sequence i."""
@@ -96,6 +97,8 @@ class Contents(NamedTuple):
 
     def shifted(self, by: int) -> "Contents":
         """The same tokens in columns further to the right, or to the left if `by` is negative."""
+        if by > 0 and max((self.columns, *self.padding, *(self.end or ()))) + by > MOST:
+            raise ValueError(f"padding can be at most {MOST}; padding={list(self.padding)}, and {by} more columns are needed")
         end = None if self.end is None else tuple(e + by for e in self.end)
         return self.changed(columns=self.columns + by, padding=tuple(p + by for p in self.padding), end=end)
 

@@ -17,6 +17,12 @@ Side = Tuple[mx.array, mx.array, Optional[mx.array]]  # words, scales, biases: (
 _FILL = 4096  # rows in place of dropped ones that are appended at a time
 
 
+def check_position(cache: Any, count: int, n_rows: int) -> None:
+    """Refuses a cache of the engine whose position is not one of its rows."""
+    if not 0 <= count <= n_rows:
+        raise ValueError(f"the {type(cache).__name__} is at {count} tokens, but has {n_rows}")
+
+
 def take_floats(ours: Cache, k: mx.array, v: mx.array, dtype: Any = None) -> None:
     """dtype: of the rows in the engine's cache, if these were converted."""
     ours.update_and_fetch(k, v)
@@ -70,7 +76,7 @@ def take_ring(ours: Cache, k: mx.array, v: mx.array, length: int) -> None:
     by rows that no query will ever see."""
     n_rows = min(k.shape[2], length)
     keep, bound = ours.settings.sinks, ours.settings.max_tokens
-    if n_rows < min(length, bound):
+    if n_rows < min(length, bound) or length < 0:
         raise ValueError(f"the RotatingKVCache has {n_rows} rows, but shows {min(length, bound)}")
     if length <= n_rows:
         take_floats(ours, k[..., :length, :], v[..., :length, :])

@@ -20,7 +20,7 @@ from ..sequence import Sequence
 from .arrays import DTYPES, MOST, NAMES, numbers
 from .cache import Cache, Settings
 from .contents import PIECE, Contents, next_version
-from .pools import default_pools, pool_of
+from .pools import Pools, default_pools, pool_of
 
 _LISTS = ("padding", "end", "floors")
 
@@ -72,15 +72,16 @@ def save(cache: Cache) -> Dict[str, Any]:
     return saved
 
 
-def load(cache: Cache, saved: Any) -> None:
-    """Makes a cache what the state says. Raises ValueError if the state contradicts itself; the cache is as before then."""
+def load(cache: Cache, saved: Any, pools: Optional[Pools] = None) -> None:
+    """Makes a cache what the state says. Raises ValueError if the state contradicts itself; the cache is as before then. pools: others than
+    those of the cache."""
     if not isinstance(saved, dict):
         raise ValueError(f"the state of a Quire cache is a dict, not a {type(saved).__name__}")
     try:
         plain, snapshots = _read(saved)
     except TypeError as error:
         raise ValueError(f"the state of a Quire cache is damaged: {error}") from None
-    _become(cache, plain, snapshots, saved.get("digest"))
+    _become(cache, plain, snapshots, saved.get("digest"), pools)
 
 
 def to_bytes(cache: Cache) -> bytes:
@@ -123,7 +124,7 @@ def _read(saved: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, bytes]]:
     return plain, snapshots
 
 
-def _become(cache: Cache, plain: Dict[str, Any], snapshots: Dict[str, bytes], digest: Optional[str]) -> None:
+def _become(cache: Cache, plain: Dict[str, Any], snapshots: Dict[str, bytes], digest: Optional[str], pools: Optional[Pools] = None) -> None:
     if digest is not None and digest != _digest(plain, snapshots):  # states of earlier versions have none
         raise ValueError("the state of a Quire cache was changed after it was saved")
     try:
@@ -142,7 +143,7 @@ def _become(cache: Cache, plain: Dict[str, Any], snapshots: Dict[str, bytes], di
     shape = (plain["heads"], plain["d_k"], plain["d_v"]) if "heads" in plain else None
     if shape is None and snapshots:
         raise ValueError("the state of a Quire cache is damaged: heads is missing")
-    pools = getattr(cache, "pools", None) or default_pools()
+    pools = pools or getattr(cache, "pools", None) or default_pools()
     sequences: List[Optional[Sequence]] = [None] * count
     now = Contents(tuple(sequences), padding, columns, end or None, floors or (0,) * count, shape, DTYPES[plain["dtype"]], version=next_version())
     for i in range(count):
@@ -162,7 +163,10 @@ def _become(cache: Cache, plain: Dict[str, Any], snapshots: Dict[str, bytes], di
             raise ValueError("the state of a Quire cache is damaged: floors does not fit columns")
     loaded = Cache(settings, pools)
     loaded._now = now._replace(sequences=tuple(sequences))
-    cache.__dict__.update(loaded.__dict__)  # one call, so that an interrupt finds the cache as before or as after
+    # The lock of a cache that is in use stays: who has it, or waits for it, must keep others out.
+    guard = loaded._guard = getattr(cache, "_guard", loaded._guard)
+    with guard():
+        cache.__dict__.update(loaded.__dict__)  # one call, so that an interrupt finds the cache as before or as after
 
 
 def _check(sequence: Sequence, name: str, length: int, settings: Settings) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 
-from .._mlx.convert import give_affine, give_floats, take_affine, take_floats, take_ring
+from .._mlx.convert import check_position, give_affine, give_floats, take_affine, take_floats, take_ring
 from .._mlx.pools import Pools
 from .cache import QuireKVCache
 
@@ -31,10 +31,12 @@ def from_mlx(cache: Any, policy: Optional[str] = None, *, index: int = 0, n_laye
         return ours
     if isinstance(cache, QuantizedKVCache):
         both: Any = cache.keys, cache.values
+        check_position(cache, cache.offset, both[0][0].shape[2])
         take_affine(ours, cache.group_size, cache.bits, *(tuple(x[..., :cache.offset, :] for x in side) for side in both))
     elif isinstance(cache, RotatingKVCache):
         take_ring(ours, cache._temporal_order(cache.keys), cache._temporal_order(cache.values), cache.offset)
     else:
+        check_position(cache, cache.offset, cache.keys.shape[2])
         take_floats(ours, *(x[..., :cache.offset, :] for x in (cache.keys, cache.values)))
     return ours
 

@@ -15,6 +15,7 @@ from .. import _native as n
 from .._mlx.arrays import numbers, places
 from .._mlx.caches import BatchCache, SingleCache, StatefulCache
 from .._mlx.contents import Contents, next_version
+from .._mlx.pools import Pools
 from .._mlx.state import load, save
 
 
@@ -37,8 +38,10 @@ class _VlmCache(StatefulCache, _BaseCache):
     def prefix_cache_restore(self, snapshot: Dict[str, Any]) -> None:
         if not isinstance(snapshot, dict) or "state" not in snapshot:
             raise ValueError("snapshot is not what prefix_cache_snapshot() returns")
-        self.pools = snapshot.get("pools", self.pools)
-        load(self, snapshot["state"])
+        pools = snapshot.get("pools", self.pools)
+        if pools is not None and not isinstance(pools, Pools):
+            raise TypeError(f"pools in snapshot is a {type(pools).__name__}, not a Pools")
+        load(self, snapshot["state"], pools)
 
 
 class QuireKVCache(SingleCache, _VlmCache):
@@ -82,7 +85,6 @@ class QuireKVCache(SingleCache, _VlmCache):
 class BatchQuireKVCache(BatchCache, _VlmCache):
     __doc__ = BatchCache.__doc__
     _single = QuireKVCache
-    _tails: Optional[List[int]] = None  # tokens at the end of each sequence that finalize() drops
 
     @property
     def _idx(self) -> int:
@@ -105,21 +107,25 @@ class BatchQuireKVCache(BatchCache, _VlmCache):
 
     def prepare(self, *, left_padding: Any = None, lengths: Any = None, right_padding: Any = None) -> None:
         """right_padding without lengths: as speculative decoding uses it, for tokens that are in the cache already and were refused."""
-        if right_padding is not None and lengths is None:
-            self._tails, right_padding = numbers(right_padding, "right_padding", len(self._padding)), None
-        super().prepare(left_padding=left_padding, lengths=lengths, right_padding=right_padding)
+        if right_padding is None or lengths is not None:
+            super().prepare(left_padding=left_padding, lengths=lengths, right_padding=right_padding)
+            return
+        tails = tuple(numbers(right_padding, "right_padding", len(self._padding)))
+        super().prepare(left_padding=left_padding)
+        with self._guard():
+            now = self._settled()
+            if len(tails) != len(now.padding):
+                raise RuntimeError("another thread has changed the batch")
+            self._now = now.changed(tails=tails)
 
     def finalize(self) -> None:
         super().finalize()
-        tails, self._tails = self._tails, None
-        if tails is not None:
-            self._drop(tails)
-
-    def _drop(self, tails: List[int]) -> None:
         with self._guard():
             now = self._settled()
-            tails = [min(tail, now.length(i)) for i, tail in enumerate(tails)]
-            after = now.changed(padding=tuple(p + tail for p, tail in zip(now.padding, tails)))
+            if now.tails is None:
+                return
+            tails = [min(tail, now.length(i)) for i, tail in enumerate(now.tails)]
+            after = now.changed(padding=tuple(p + tail for p, tail in zip(now.padding, tails)), tails=None)
             for i, (sequence, tail) in enumerate(zip(now.sequences, tails)):
                 length = after.length(i)
                 gone = sequence is not None and 0 < length < min(sequence.trim_floor, sequence.length)
@@ -129,12 +135,6 @@ class BatchQuireKVCache(BatchCache, _VlmCache):
             self._unsure = True
             self._now = after
             self._repair()
-
-    def filter(self, batch_indices: Any) -> None:
-        which = places(batch_indices, "batch_indices", len(self._padding))
-        super().filter(which)
-        if self._tails is not None:
-            self._tails = [self._tails[i] for i in which]
 
 
 QuireKVCache._batch = BatchQuireKVCache

@@ -10,7 +10,7 @@ from mlx_vlm.models.cache import BatchKVCache, BatchQuantizedKVCache, KVCache, Q
 from mlx_vlm.turboquant import BatchTurboQuantKVCache, HybridQuantKVCache, TurboQuantKVCache
 
 from .._mlx.cache import Cache, Settings
-from .._mlx.convert import codecs_of, give_affine, give_floats, take_affine, take_floats, take_ring
+from .._mlx.convert import check_position, codecs_of, give_affine, give_floats, take_affine, take_floats, take_ring
 from .._mlx.pools import Pools
 from . import turboquant
 from .cache import BatchQuireKVCache, QuireKVCache
@@ -35,6 +35,8 @@ def from_mlx(cache: Any, policy: Optional[str] = None, *, index: int = 0, n_laye
     if kind is HybridQuantKVCache and policy is None:
         raise ValueError("K and V of a HybridQuantKVCache have different kinds of codes; name a policy, and they go through floats")
     if kind in _TURBO:
+        if cache.keys is not None and cache.values is not None:
+            turboquant.check(cache, cache._idx if kind is BatchTurboQuantKVCache else cache.offset)
         policy = policy or turboquant.policy_of(cache)
     elif kind in (QuantizedKVCache, BatchQuantizedKVCache):
         policy = policy or f"a{cache.bits}g{cache.group_size}"
@@ -63,9 +65,11 @@ def _take(ours: Cache, cache: Any, count: int) -> Any:
     elif isinstance(cache, HybridQuantKVCache):
         take_floats(ours, *cache.dequantize())
     elif isinstance(cache, (QuantizedKVCache, BatchQuantizedKVCache)):
+        check_position(cache, count, cache.keys[0].shape[2])
         k, v = (tuple(x[..., :count, :] for x in side) for side in (cache.keys, cache.values))
         take_affine(ours, cache.group_size, cache.bits, k, v)
     else:
+        check_position(cache, count, cache.keys.shape[2])
         take_floats(ours, cache.keys[..., :count, :], cache.values[..., :count, :])
     return ours
 
@@ -81,8 +85,10 @@ def to_mlx(cache: Any, *, quantized: bool = False) -> Any:
         raise TypeError(f"expected a Quire cache, not a {type(cache).__name__}")
     now = cache._settle()
     is_batch = isinstance(cache, BatchQuireKVCache)
-    if is_batch and (now.end is not None or cache.settings.max_tokens):
-        raise ValueError("a batch with a bound, or with padding at the right, cannot become a batch of mlx-vlm")
+    if is_batch and cache.settings.max_tokens:
+        raise ValueError("a batch with a bound cannot become a batch of mlx-vlm")
+    if now.end is not None or now.tails is not None:
+        raise ValueError("the batch has padding at the right; call finalize() first")
     if quantized:
         return _give_quantized(cache, is_batch)
     bound = cache.settings.max_tokens

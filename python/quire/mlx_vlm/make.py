@@ -58,11 +58,11 @@ def own_caches(language: Any) -> List[Any]:
     attached = language.__dict__.get("make_cache")
     if not isinstance(attached, _Maker):
         return list(make_prompt_cache(language))
-    del language.__dict__["make_cache"]
-    try:
-        return list(make_prompt_cache(language))
-    finally:
-        language.__dict__["make_cache"] = attached
+    if attached.own is not None:
+        return list(attached.own())
+    # Not by removing the attribute for a moment: other threads may be making caches of this model.
+    of_class = getattr(type(language), "make_cache", None)
+    return [KVCache() for _ in language.layers] if of_class is None else list(of_class(language))
 
 
 def _check(language: Any) -> None:
@@ -73,8 +73,9 @@ def _check(language: Any) -> None:
 
 
 class _Maker:
-    def __init__(self, language: Any, arguments: Any, options: Any) -> None:
+    def __init__(self, language: Any, arguments: Any, options: Any, own: Any) -> None:
         self.language, self.arguments, self.options = language, arguments, options
+        self.own = own  # the make_cache() that this object, and not its class, had before
 
     def __call__(self) -> List[Any]:
         return make_cache(self.language, *self.arguments, **self.options)
@@ -85,11 +86,18 @@ def attach(model: Any, *arguments: Any, **options: Any) -> None:
     them then: batch_generate, BatchGenerator, the server's generator, the prefix cache. Do not set kv_bits there."""
     language = language_of(model)
     make_cache(language, *arguments, **options)  # an argument that is not valid is refused here
-    language.__dict__["make_cache"] = _Maker(language, arguments, options)
+    before = language.__dict__.get("make_cache")
+    own = before.own if isinstance(before, _Maker) else before
+    language.__dict__["make_cache"] = _Maker(language, arguments, options, own)
 
 
 def detach(model: Any) -> None:
     """The model makes its own caches again."""
     language = language_of(model)
-    if isinstance(language.__dict__.get("make_cache"), _Maker):
+    attached = language.__dict__.get("make_cache")
+    if not isinstance(attached, _Maker):
+        return
+    if attached.own is not None:
+        language.__dict__["make_cache"] = attached.own
+    else:
         del language.__dict__["make_cache"]

@@ -10,8 +10,9 @@ import mlx.core as mx
 from mlx_vlm.turboquant import BatchTurboQuantKVCache, TurboQuantKVCache, TurboQuantMSEState, resolve_kv_bits
 
 from .. import _native as n
+from .._mlx.arrays import FORMS
 from .._mlx.cache import Cache
-from .._mlx.convert import Side, give_codes, take_codes
+from .._mlx.convert import Side, check_position, give_codes, take_codes
 from ..codecs import codecs
 from ..rows import MLX_VLM_FLAG, codec_bits, codec_info
 
@@ -71,16 +72,31 @@ def _dim(cache: Any, name: str) -> int:
     return int(codec.dim) if codec is not None else words * 32 // int(getattr(cache, f"{name}_bits"))
 
 
+def check(cache: Any, count: int) -> None:
+    """Refuses states that are not norms and indices of `count` tokens. Where they do not fit each other, take_codes() or MLX says so."""
+    for name in ("key", "value"):
+        state, codec, width = getattr(cache, f"{name}s"), getattr(cache, f"{name}_codec", None), getattr(cache, f"{name}_bits")
+        if type(state) is not TurboQuantMSEState:
+            continue
+        norms, words = state.norms, state.indices
+        if not isinstance(norms, mx.array) or not isinstance(words, mx.array) or norms.dtype not in FORMS or words.dtype != mx.uint32 or \
+                norms.ndim != 3 or words.ndim != 4 or norms.shape != words.shape[:3] or not norms.shape[0] or not norms.shape[1]:
+            raise ValueError(f"{name}s of the {type(cache).__name__} must be norms (sequence, head, token) of a float dtype and indices "
+                             "(sequence, head, token, word) of uint32, for the same tokens")
+        if codec is not None and not width % 1 and words.shape[3] != -(-codec.dim * int(width) // 32):
+            raise ValueError(f"{name}s of the {type(cache).__name__} have {words.shape[3]} words, but {name}_bits={width:g} and the head size "
+                             f"is {codec.dim}")
+        check_position(cache, count, norms.shape[2])
+
+
 def _side(state: Any, count: int) -> Side:
     return state.indices[:, :, :count], state.norms[:, :, :count, None], None
 
 
 def take(ours: Cache, cache: Any, count: int) -> bool:
-    """The first `count` columns, bit for bit; False if the codecs of the policy are others."""
+    """The first `count` columns, bit for bit; False if the codecs of the policy are others. check() has been called."""
     if _why_not(cache):
         return False
-    if cache.keys.norms.shape[2] < count:
-        raise ValueError(f"the {type(cache).__name__} is at {count} tokens, but has {cache.keys.norms.shape[2]}")
     dims = _dim(cache, "key"), _dim(cache, "value")
     return take_codes(ours, (f"tv{cache.key_bits:g}", f"tv{cache.value_bits:g}"), dims, (_side(cache.keys, count), _side(cache.values, count)),
                       mx.float32)
@@ -88,8 +104,16 @@ def take(ours: Cache, cache: Any, count: int) -> bool:
 
 def floats(cache: Any, count: int) -> Tuple[mx.array, mx.array]:
     """The rows as mlx-vlm decodes them."""
-    k, v = cache.dequantize()
-    return k[:, :, :count], v[:, :, :count]
+    states = cache.keys, cache.values
+    if any(type(state) is not TurboQuantMSEState for state in states):
+        k, v = cache.dequantize()
+        return k[:, :, :count], v[:, :, :count]
+    if getattr(cache, "key_codec", None) is None:  # made from a state
+        d_k, d_v = _dim(cache, "key"), _dim(cache, "value")
+        cache = TurboQuantKVCache(bits=cache.bits, key_bits=cache.key_bits, value_bits=cache.value_bits, seed=cache.seed)
+        cache._ensure_codecs(mx.zeros((1, 1, 1, d_k)), mx.zeros((1, 1, 1, d_v)))
+    k, v = cache.dequantize(*(TurboQuantMSEState(s.norms[:, :, :count], s.indices[:, :, :count]) for s in states))
+    return k, v
 
 
 def give(cache: Any, k: str, v: str, is_batch: bool) -> Any:

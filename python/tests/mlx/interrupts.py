@@ -19,8 +19,8 @@ def interrupted(call, at, kind=Stop):
 
     def moment(frame, event, argument):
         name, file = frame.f_code.co_name, frame.f_code.co_filename
-        # ctypes drops what a callback raises before its first line, and Python what a finalizer raises.
-        if event == "c_call" or HERE not in file or file.endswith("_stream.py") or name in ("_destroy", "<genexpr>"):
+        # A generator that goes on is interrupted inside its `try`, but what is raised here comes out of it.
+        if event == "c_call" or HERE not in file or name in ("_generator", "<genexpr>"):
             return
         if not left[0]:
             sys.setprofile(None)

@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+import sys
 import threading
 import unittest
 
@@ -341,6 +342,12 @@ class Batches(unittest.TestCase):
         for bad, kind in (([-1], ValueError), ([0.5], TypeError), (3, TypeError), ([2**40], ValueError)):
             with self.assertRaises(kind):
                 BatchQuireKVCache(bad, Settings())
+        most = 2**31 - 1
+        batch = BatchQuireKVCache([most, 1], Settings("f32"))
+        for call in (lambda: batch.prepare(left_padding=[0, most]), lambda: batch.extend(self.batch(2))):
+            with self.assertRaisesRegex(ValueError, "at most"):
+                call()
+        self.assertEqual(batch.left_padding.tolist(), [most, 1])
         batch = BatchQuireKVCache([0, 0], Settings("f32"))
         for bad in (dict(left_padding=[1]), dict(left_padding=[-1, 0]), dict(right_padding=[1, 0]), dict(right_padding=[1, 0], lengths=[3]),
                     dict(right_padding=[1, 0], lengths=[-1, 2]), dict(right_padding=[1], lengths=[1, 2])):
@@ -363,6 +370,33 @@ class Batches(unittest.TestCase):
             self.assertEqual(b.offset.tolist(), [3, 5])
             right(self, b.extract(0), 3)
             right(self, b.extract(1), 5)
+
+
+class Scales(unittest.TestCase):
+    def test_zero_weighs_all_tokens_alike(self):
+        """The library takes 0 for 1 / sqrt(d_k), MLX does not."""
+        for policy, most in (("f32", 1e-5), ("r8", 1e-3), ("tv4", 1e-3)):
+            cache = QuireKVCache(policy)
+            k, v, q = rows(1, 1, 2, 70, 64), rows(2, 1, 2, 70, 64), rows(3, 1, 4, 1, 64)
+            keys, values = cache.update_and_fetch(k, v)
+            want = np.repeat(numpy(values.decode()).mean(2, keepdims=True), 2, 1)
+            for scale in (0.0, -0.0, 1e-46):
+                self.assertLess(error(numpy(mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale)), want), most)
+            for scale in (float("nan"), float("inf"), 1e39):
+                with self.assertRaisesRegex(ValueError, "scale"):
+                    mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale)
+            self.assertEqual(cache.offset, 70)
+
+
+class Conversions(unittest.TestCase):
+    def test_positions_without_rows(self):
+        for make in (mlx_cache.KVCache, lambda: mlx_cache.QuantizedKVCache(64, 4), lambda: mlx_cache.RotatingKVCache(32, 4)):
+            for offset in (-3, -1, 10**6):
+                theirs = make()
+                theirs.update_and_fetch(rows(1, 1, H, 9, 64), rows(2, 1, H, 9, 64))
+                theirs.offset = offset
+                with self.assertRaises(ValueError, msg=(type(theirs), offset)):
+                    quire_mlx.from_mlx(theirs)
 
 
 class Elsewhere(unittest.TestCase):
@@ -403,6 +437,36 @@ class Elsewhere(unittest.TestCase):
         self.assertEqual((cache.offset, cache._settle().length(0), cache._sequences[0].length), (200, 200, 200))
         np.testing.assert_array_equal(numpy(cache.keys.decode()), np.broadcast_to(numpy(arrays[1]), (1, H, 200, D)))
 
+    def test_a_state_while_another_thread_uses_the_cache(self):
+        cache, arrays, wrong = filled(70), feed(0, 1), []
+        mx.eval(arrays)
+        state = dict(cache.state.items())
+
+        def work():
+            for _ in range(300):
+                try:
+                    attend(cache, *arrays)
+                except ValueError as e:
+                    wrong.extend([] if "has changed" in str(e) else [e])
+                except BaseException as e:
+                    wrong.append(e)
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            threads = [threading.Thread(target=work) for _ in range(2)]
+            for t in threads:
+                t.start()
+            while any(t.is_alive() for t in threads):
+                cache.state = state
+            for t in threads:
+                t.join()
+        finally:
+            sys.setswitchinterval(interval)
+        self.assertEqual(wrong, [])
+        cache.state = state
+        right(self, cache, 70)
+
     def test_a_forked_child(self):
         cache, (q, k, v) = filled(10), feed(10, 1)
         mx.eval(q, k, v)
@@ -432,9 +496,12 @@ class Elsewhere(unittest.TestCase):
 
     def test_a_signal_handler_that_uses_the_cache(self):
         cache = filled(10)
+        state = dict(filled(7).state.items())
         with cache._guard():
             with self.assertRaisesRegex(RuntimeError, "in use"):
                 cache.trim(1)
+            with self.assertRaisesRegex(RuntimeError, "in use"):
+                cache.state = state
         right(self, cache, 10)
 
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Inside the real mlx-vlm, with text models of random weights: its generator, its batch generator, its prefix cache."""
+import copy
 import sys
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 import mlx.core as mx
 import numpy as np
@@ -13,6 +15,7 @@ from mlx_vlm.speculative.cache_state import rollback_speculative_cache, start_sp
 from mlx_vlm.turboquant import TurboQuantKVCache
 from quire import QuireError
 from vlm_support import MOST, PROMPTS, attend, batch, greedy, logits, numpy, rows, small_model
+from interrupts import interrupted
 from reference import attention, error
 
 SMALL = dict(head_dim=16, layer_norm_eps=1e-5, rope_theta=10000.0, partial_rotary_factor=0.5, attention_bias=False, mlp_bias=False)
@@ -128,6 +131,28 @@ class MakeCache(unittest.TestCase):
         quire_vlm.detach(model)
         self.assertEqual([type(c) for c in make_prompt_cache(model.language_model)], own)
 
+    def test_detach_gives_back_a_make_cache_of_the_object(self):
+        model = build("gemma3_text", WINDOWS).language_model
+        own = lambda: [KVCache(), KVCache()]
+        model.make_cache = own
+        quire_vlm.attach(model, "r8")
+        quire_vlm.attach(model, "tv4")
+        self.assertEqual([type(c) for c in make_prompt_cache(model)], [quire_vlm.QuireKVCache] * 2)
+        quire_vlm.detach(model)
+        self.assertIs(model.make_cache, own)
+
+    def test_an_attached_model_makes_caches_in_many_threads(self):
+        model = build("gemma3_text", WINDOWS).language_model
+        quire_vlm.attach(model, "r8")
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            with ThreadPoolExecutor(8) as threads:
+                found = list(threads.map(lambda _: type(make_prompt_cache(model)[1]), range(400)))
+        finally:
+            sys.setswitchinterval(interval)
+        self.assertEqual(set(found), {quire_vlm.QuireKVCache})
+
     def test_no_attribute_that_means_something_else(self):
         for cache in (quire_vlm.QuireKVCache("tv4"), quire_vlm.BatchQuireKVCache([0], quire_vlm.Settings("tv4"))):
             for name in ("bits", "group_size", "dequantize_for_apc", "start_speculation", "start_position"):
@@ -191,6 +216,48 @@ class Batches(unittest.TestCase):
                 np.testing.assert_array_equal(k[i, :, first:], numpy(theirs.state[0])[i, :, first:])
                 np.testing.assert_array_equal(v[i, :, first:], numpy(theirs.state[1])[i, :, first:])
 
+    def test_draft_tokens_while_sequences_come_and_go(self):
+        """What prepare() has said of a sequence stays with it until finalize()."""
+        pools = quire_vlm.Pools(threads=1)
+
+        def batch(*lengths):
+            caches = [quire_vlm.QuireKVCache("f32", pools=pools) for _ in lengths]
+            for cache, length in zip(caches, lengths):
+                cache.update_and_fetch(rows(1, 1, 2, length, 32), rows(2, 1, 2, length, 32))
+            return quire_vlm.QuireKVCache.merge(caches)
+
+        def lengths(cache):
+            cache.finalize()
+            now = cache._settle()
+            self.assertEqual([s.length for s in now.sequences], [now.length(i) for i in range(len(now.sequences))])
+            return cache.offset.tolist()
+
+        for tails, others, want in (([1, 2], None, [69, 3, 30]), (None, [4], [70, 5, 26]), ([1, 2], [4], [69, 3, 26])):
+            one, other = batch(70, 5), batch(30)
+            if tails:
+                one.prepare(right_padding=tails)
+            if others:
+                other.prepare(right_padding=others)
+            one.extend(other)
+            copied = copy.deepcopy(one)
+            left = copy.deepcopy(one)
+            left.filter([2, 0, 0])
+            self.assertEqual((lengths(one), lengths(copied), lengths(left)), (want, want, [want[2], want[0], want[0]]))
+        one = batch(70, 5)
+        one.prepare(right_padding=[1, 2])
+        with self.assertRaisesRegex(ValueError, "finalize"):
+            quire_vlm.to_mlx(one)
+        self.assertEqual(one.extract(0).offset, 70)
+        one.state = dict(batch(8, 9, 10).state.items())
+        self.assertEqual(lengths(one), [8, 9, 10])
+        for at in range(400):
+            one = batch(70, 5)
+            one.prepare(right_padding=[1, 2])
+            if not interrupted(lambda: one.filter([1]), at):
+                break
+            self.assertIn(lengths(one), ([3], [69, 3]))
+        self.assertGreater(at, 10)
+
     def test_draft_tokens_of_a_ring(self):
         for spare in (0, 8):
             ours = quire_vlm.BatchQuireKVCache([0, 2], quire_vlm.Settings("f32", 0, 1, 32, 4, spare))
@@ -238,6 +305,12 @@ class Snapshots(unittest.TestCase):
             with self.assertRaises(ValueError):
                 one.prefix_cache_restore(wrong)
         self.assertEqual((one.offset, one.nbytes), (100, self.filled().nbytes))
+        pools = one.pools
+        for state, wrong in ((self.filled().prefix_cache_snapshot()["state"], "pools"), (saved["state"], quire_vlm.Pools(threads=1))):
+            with self.assertRaises((TypeError, ValueError)):
+                one.prefix_cache_restore({"state": state, "pools": wrong})
+            self.assertIs(one.pools, pools)
+        self.assertEqual(one.offset, 100)
 
     def test_merge(self):
         caches = [self.filled(100), KVCache(), self.filled(40)]

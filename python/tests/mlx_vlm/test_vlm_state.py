@@ -101,6 +101,9 @@ class States(unittest.TestCase):
         bare = TurboQuantKVCache.from_state(theirs.state, theirs.meta_state)
         back = quire_vlm.to_mlx(quire_vlm.from_mlx(bare), quantized=True)
         same_state(self, back.state[0], theirs.state[0])
+        for a, b in zip(quire_vlm.from_mlx(bare, "f32").keys_and_values(), theirs.dequantize()):
+            np.testing.assert_array_equal(numpy(a.decode()), numpy(b))
+        self.assertIsNone(getattr(bare, "key_codec", None))
 
     def test_what_has_no_codes_here_is_refused(self):
         for options, d, why in ((dict(bits=4, key_bits=3.5), 64, "half bits"), (dict(bits=7), 64, "2 to 6 bits"), (dict(bits=1), 64, "2 to 6"),
@@ -125,12 +128,20 @@ class States(unittest.TestCase):
         for change in (dict(values=part(whole.values, lambda x: x[:, :, :5])), dict(values=part(whole.values, lambda x: x[:, :1])), dict(values=None),
                        dict(values=part(whole.values, lambda x: mx.concatenate([x, x]))), dict(offset=500),
                        dict(keys=TurboQuantMSEState(whole.keys.norms[:, :, :5], whole.keys.indices)),
-                       dict(keys=TurboQuantMSEState(whole.keys.norms, whole.keys.indices[..., :4]))):
+                       dict(keys=TurboQuantMSEState(whole.keys.norms, whole.keys.indices[..., :4])), dict(offset=-3),
+                       dict(keys=TurboQuantMSEState(whole.keys.norms.astype(mx.int32), whole.keys.indices)),
+                       dict(keys=TurboQuantMSEState(whole.keys.norms[0], whole.keys.indices)),
+                       dict(keys=TurboQuantMSEState(whole.keys.norms, whole.keys.indices[0])),
+                       dict(keys=TurboQuantMSEState(whole.keys.norms, whole.keys.indices.view(mx.int32))),
+                       dict(keys=TurboQuantMSEState(np.array(whole.keys.norms), np.array(whole.keys.indices))),
+                       dict(keys=part(whole.keys, lambda x: x[:, :0]), values=part(whole.values, lambda x: x[:, :0])),
+                       dict(keys=part(whole.keys, lambda x: x[:0]), values=part(whole.values, lambda x: x[:0]))):
             theirs, *_ = filled(TurboQuantKVCache(bits=4), 9)
             for name, value in change.items():
                 setattr(theirs, name, value)
-            with self.assertRaises(ValueError, msg=change.keys()):
-                quire_vlm.from_mlx(theirs)
+            for policy in (None, "r8"):
+                with self.assertRaises(ValueError, msg=change.keys()):
+                    quire_vlm.from_mlx(theirs, policy)
         theirs = BatchTurboQuantKVCache([0, 2], bits=4)
         theirs.update_and_fetch(rows(1, 2, KV_HEADS, 9, 64), rows(2, 2, KV_HEADS, 9, 64))
         for padding in ([0], [-1, 0]):
@@ -147,6 +158,14 @@ class States(unittest.TestCase):
 
 
 class OtherCaches(unittest.TestCase):
+    def test_positions_without_rows(self):
+        for make in (KVCache, lambda: QuantizedKVCache(64, 4), lambda: RotatingKVCache(32, 4)):
+            for offset in (-3, -1, *([] if make().__class__ is RotatingKVCache else [10**6])):  # a ring has as many rows as it was made for
+                theirs, *_ = filled(make(), 9)
+                theirs.offset = offset
+                with self.assertRaises(ValueError, msg=(type(theirs), offset)):
+                    quire_vlm.from_mlx(theirs)
+
     def test_floats(self):
         for theirs in (KVCache(), BatchKVCache([0, 7])):
             theirs, k, v = filled(theirs, 50, 64, 96, n_sequences=2)
