@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Measures what the forms of TurboQuant, and Quire's r codecs, cost at the same bits: KL divergence on a real model in mlx-lm.
 
-    python/tests/mlx/run.py eval/turboquant.py [--contexts 4] [--forms NAME,...] [--write eval/results/turboquant.jsonl] FOLDER
+    python/tests/mlx/run.py eval/turboquant.py [--contexts 4] [--forms NAME,...] [--write docs/bench/turboquant.jsonl] FOLDER
 
 FOLDER is a model for mlx-lm; @model stands for scripts/make-mlx-model. Every row of K and V is encoded and decoded before attention, which
 MLX then computes in float32: so every form has the same attention, and only the codes differ. Queries of the second half of each context
