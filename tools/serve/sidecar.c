@@ -198,8 +198,8 @@ static void settle_watched(relay *r)
             "quire serve: path=%s status=%u prompt=%u cached=%u computed=%u restored=%u slot=%u first_ms=%.1f "
             "lookup_ms=%.1f load_ms=%.1f write_ms=%.1f restore_ms=%.1f total_ms=%.1f\n",
             r->target, r->status, r->n, t.cache_n, t.prompt_n, r->restored, r->lease.slot,
-            r->first > 0 ? r->first - r->begin : 0, r->lookup, r->times.load, r->times.write, r->times.restore,
-            now_ms() - r->begin);
+            r->first > 0 ? r->first - r->begin : 0, r->lookup, r->times.load, r->times.write,
+            r->times.restore, now_ms() - r->begin);
 }
 
 static void relay_end(void *ctx)
