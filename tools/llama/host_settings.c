@@ -15,7 +15,7 @@ static char *trimmed(char *s)
     return s;
 }
 
-/* The value of the last line `key = value`, or NULL. */
+/* The value of the last line `key = value`, or NULL if there is none or it is empty. */
 static char *read_key(const char *path, const char *key)
 {
     char *line = NULL, *value = NULL;
@@ -31,6 +31,10 @@ static char *read_key(const char *path, const char *key)
     }
     free(line);
     if (f) fclose(f);
+    if (value && !*value) { /* nothing is set */
+        free(value);
+        value = NULL;
+    }
     return value;
 }
 
