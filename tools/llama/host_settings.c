@@ -38,10 +38,19 @@ static char *read_key(const char *path, const char *key)
     return value;
 }
 
+/* Values belong to the process, which becomes the host with them. */
+static const char *keep(char *value)
+{
+    static char *kept[8];
+    static unsigned n;
+    if (value && n < 8) kept[n++] = value;
+    return value;
+}
+
 const char *host_setting(const char *variable, const char *key)
 {
     const char *value = getenv(variable), *path = getenv("QUIRE_CONFIG");
-    if (!value && path && *path) value = read_key(path, key);
+    if (!value && path && *path) value = keep(read_key(path, key));
     return value && *value ? value : NULL;
 }
 
