@@ -38,19 +38,27 @@ static char *read_key(const char *path, const char *key)
     return value;
 }
 
-/* Values belong to the process, which becomes the host with them. */
-static const char *keep(char *value)
+/* Read once for each key. Values belong to the process, which becomes the host with them. */
+static const char *setting_of_file(const char *path, const char *key)
 {
-    static char *kept[8];
-    static unsigned n;
-    if (value && n < 8) kept[n++] = value;
-    return value;
+    static struct {
+        const char *key;
+        char *value;
+    } known[8];
+    size_t i = 0;
+    while (i < sizeof known / sizeof *known && known[i].key && strcmp(known[i].key, key)) i++;
+    if (i == sizeof known / sizeof *known) return NULL; /* there are three keys */
+    if (!known[i].key) {
+        known[i].key = key;
+        known[i].value = read_key(path, key);
+    }
+    return known[i].value;
 }
 
 const char *host_setting(const char *variable, const char *key)
 {
     const char *value = getenv(variable), *path = getenv("QUIRE_CONFIG");
-    if (!value && path && *path) value = keep(read_key(path, key));
+    if (!value && path && *path) value = setting_of_file(path, key);
     return value && *value ? value : NULL;
 }
 
