@@ -24,7 +24,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { MOST_CONNECTIONS = 4096, IDLE_SECONDS = 60, READY_MS = 3600000 };
+enum { MOST_CONNECTIONS = 4096, IDLE_SECONDS = 60 };
 #define MOST_BODY (256u << 20)
 
 typedef struct serve {
@@ -303,7 +303,6 @@ static void raise_file_limit(void)
 typedef struct waiter {
     sidecar *sidecar;
     pthread_t main;
-    bool was_ready;
 } waiter;
 
 static void engine_changed(void *ctx, engine_state state, uint32_t generation, const char *why)

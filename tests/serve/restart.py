@@ -56,7 +56,6 @@ def passed_through():
         for path in ("/slots/0?action=erase", "/%73lots/0?action=save", "//slots/0?action=restore"):
             expect(s.ask("POST", path, {"filename": "x"})[0] == 403, f"slots are not for clients: {path}")
         expect(s.complete("Hello", id_slot=77)["id_slot"] < 8, "a client's id_slot does not count")
-        events = []
         status, headers, body = s.ask("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "stream": True})
         events = [line for line in body.decode().splitlines() if line.startswith("data: ")]
         expect(status == 200 and "text/event-stream" in headers.get("Content-Type", "") and events[-1] == "data: [DONE]" and len(events) > 3,

@@ -178,11 +178,18 @@ char *body_tokenize(const char *text, size_t n, size_t *size)
     return made;
 }
 
+/* A member of an answer that is an object; *doc is to be freed in any case. */
+static yyjson_val *read_member(const char *bytes, size_t size, const char *name, yyjson_doc **doc)
+{
+    *doc = yyjson_read(bytes, size, YYJSON_READ_NUMBER_AS_RAW);
+    yyjson_val *root = *doc ? yyjson_doc_get_root(*doc) : NULL;
+    return yyjson_is_obj(root) ? member(root, name) : NULL;
+}
+
 uint32_t *body_read_tokens(const char *bytes, size_t size, uint32_t *n)
 {
-    yyjson_doc *doc = yyjson_read(bytes, size, YYJSON_READ_NUMBER_AS_RAW);
-    yyjson_val *root = doc ? yyjson_doc_get_root(doc) : NULL;
-    yyjson_val *list = yyjson_is_obj(root) ? member(root, "tokens") : NULL;
+    yyjson_doc *doc;
+    yyjson_val *list = read_member(bytes, size, "tokens", &doc);
     uint32_t *found = yyjson_is_arr(list) ? numbers(list, n) : NULL;
     yyjson_doc_free(doc);
     return found;
@@ -190,9 +197,8 @@ uint32_t *body_read_tokens(const char *bytes, size_t size, uint32_t *n)
 
 char *body_read_prompt(const char *bytes, size_t size, size_t *n)
 {
-    yyjson_doc *doc = yyjson_read(bytes, size, YYJSON_READ_NUMBER_AS_RAW);
-    yyjson_val *root = doc ? yyjson_doc_get_root(doc) : NULL;
-    yyjson_val *prompt = yyjson_is_obj(root) ? member(root, "prompt") : NULL;
+    yyjson_doc *doc;
+    yyjson_val *prompt = read_member(bytes, size, "prompt", &doc);
     char *text = NULL;
     if (yyjson_is_str(prompt)) {
         *n = yyjson_get_len(prompt);

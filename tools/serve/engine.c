@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "serve/engine.h"
 
+#include "serve/clock.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -11,7 +13,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Between a process that ended and the next. One that lived for a while starts with the first again. */
@@ -31,24 +32,6 @@ struct engine {
     bool is_stopping, was_ready;
     int status; /* of the last process, as from waitpid() */
 };
-
-static long long now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (long long)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
-static struct timespec in_ms(long long ms)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += ms / 1000;
-    t.tv_nsec += ms % 1000 * 1000000;
-    t.tv_sec += t.tv_nsec / 1000000000;
-    t.tv_nsec %= 1000000000;
-    return t;
-}
 
 static void tell(engine *e, engine_state state, const char *why)
 {
@@ -93,9 +76,9 @@ static void watch(engine *e, pid_t pid)
         if (ended == pid) return;
         if (stopping && !asked_to_end) {
             kill(pid, SIGTERM);
-            asked_to_end = now_ms();
+            asked_to_end = (long long)clock_ms();
         }
-        if (asked_to_end && now_ms() - asked_to_end > STOP_GRACE_MS) kill(pid, SIGKILL);
+        if (asked_to_end && (long long)clock_ms() - asked_to_end > STOP_GRACE_MS) kill(pid, SIGKILL);
         if (!ready && !stopping) {
             char *body;
             size_t n;
@@ -105,7 +88,7 @@ static void watch(engine *e, pid_t pid)
             free(body);
             if (ready) tell(e, ENGINE_READY, "");
         }
-        struct timespec until = in_ms(HEALTH_EVERY_MS);
+        struct timespec until = clock_in_ms(HEALTH_EVERY_MS);
         pthread_mutex_lock(&e->lock);
         if (!e->is_stopping || asked_to_end) pthread_cond_timedwait(&e->changed, &e->lock, &until);
         pthread_mutex_unlock(&e->lock);
@@ -124,7 +107,7 @@ static const char *describe(int status, char *text, size_t size)
 /* false: the engine is to stop. */
 static bool pause_for(engine *e, long long ms)
 {
-    struct timespec until = in_ms(ms);
+    struct timespec until = clock_in_ms(ms);
     pthread_mutex_lock(&e->lock);
     while (!e->is_stopping && pthread_cond_timedwait(&e->changed, &e->lock, &until) != ETIMEDOUT) {
     }
@@ -153,7 +136,7 @@ static void *keep(void *ctx)
     int false_starts = 0;
     char why[128] = "";
     for (bool go_on = true; go_on;) {
-        long long begin = now_ms();
+        long long begin = (long long)clock_ms();
         if (start_one(e)) {
             tell(e, ENGINE_STARTING, "");
             watch(e, e->pid);
@@ -161,7 +144,7 @@ static void *keep(void *ctx)
         } else {
             snprintf(why, sizeof why, "no process can be made: %s", strerror(errno));
         }
-        if (now_ms() - begin > LONG_LIFE_MS) pause = FIRST_PAUSE_MS;
+        if ((long long)clock_ms() - begin > LONG_LIFE_MS) pause = FIRST_PAUSE_MS;
         pthread_mutex_lock(&e->lock);
         go_on = !e->is_stopping && (e->was_ready || ++false_starts < MOST_FALSE_STARTS);
         pthread_mutex_unlock(&e->lock);
@@ -177,14 +160,10 @@ static void *keep(void *ctx)
 engine *engine_start(const engine_options *options)
 {
     engine *e = (engine *)calloc(1, sizeof *e);
-    pthread_condattr_t monotonic;
     if (!e) return NULL;
     e->options = *options;
     pthread_mutex_init(&e->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&e->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    clock_cond_init(&e->changed);
     if (!pthread_create(&e->keeper, NULL, keep, e)) return e;
     free(e);
     return NULL;
@@ -192,7 +171,7 @@ engine *engine_start(const engine_options *options)
 
 engine_state engine_wait_ready(engine *e, uint32_t timeout_ms)
 {
-    struct timespec until = in_ms(timeout_ms);
+    struct timespec until = clock_in_ms(timeout_ms);
     pthread_mutex_lock(&e->lock);
     while (e->state != ENGINE_READY && e->state != ENGINE_GONE &&
            pthread_cond_timedwait(&e->changed, &e->lock, &until) != ETIMEDOUT) {

@@ -17,38 +17,37 @@ typedef enum flag_use {
 
 /* Flags of llama-server (llama.cpp 0.5 to 0.7) that matter here, with the variables that stand for them. */
 static const struct known {
-    const char *name, *brief, *off,
-        *variable; /* off: its opposite, which is fine where the flag is refused */
+    const char *name, *brief, *variable;
     bool has_value;
     flag_use use;
     const char *why; /* of REFUSED */
 } known[] = {
-    {"--host", NULL, NULL, "LLAMA_ARG_HOST", true, TAKEN, NULL},
-    {"--port", NULL, NULL, "LLAMA_ARG_PORT", true, TAKEN, NULL},
-    {"--parallel", "-np", NULL, "LLAMA_ARG_N_PARALLEL", true, TAKEN, NULL},
-    {"--ctx-size", "-c", NULL, "LLAMA_ARG_CTX_SIZE", true, TAKEN, NULL},
-    {"--no-kv-unified", "-no-kvu", NULL, NULL, false, TAKEN, NULL},
-    {"--slot-prompt-similarity", "-sps", NULL, NULL, true, TAKEN, NULL},
-    {"--cache-ram", "-cram", NULL, "LLAMA_ARG_CACHE_RAM", true, TAKEN, NULL},
-    {"--slot-save-path", NULL, NULL, NULL, true, REFUSED, "quire serve keeps slot files itself"},
-    {"--kv-unified", "-kvu", NULL, "LLAMA_ARG_KV_UNIFIED", false, REFUSED,
+    {"--host", NULL, "LLAMA_ARG_HOST", true, TAKEN, NULL},
+    {"--port", NULL, "LLAMA_ARG_PORT", true, TAKEN, NULL},
+    {"--parallel", "-np", "LLAMA_ARG_N_PARALLEL", true, TAKEN, NULL},
+    {"--ctx-size", "-c", "LLAMA_ARG_CTX_SIZE", true, TAKEN, NULL},
+    {"--no-kv-unified", "-no-kvu", NULL, false, TAKEN, NULL},
+    {"--slot-prompt-similarity", "-sps", NULL, true, TAKEN, NULL},
+    {"--cache-ram", "-cram", "LLAMA_ARG_CACHE_RAM", true, TAKEN, NULL},
+    {"--slot-save-path", NULL, NULL, true, REFUSED, "quire serve keeps slot files itself"},
+    {"--kv-unified", "-kvu", "LLAMA_ARG_KV_UNIFIED", false, REFUSED,
      "a unified cache clears idle slots whenever a request begins"},
-    {"--no-cache-prompt", NULL, NULL, NULL, false, REFUSED, "no prefix would ever be reused"},
-    {"--ssl-key-file", NULL, NULL, "LLAMA_ARG_SSL_KEY_FILE", true, REFUSED,
+    {"--no-cache-prompt", NULL, NULL, false, REFUSED, "no prefix would ever be reused"},
+    {"--ssl-key-file", NULL, "LLAMA_ARG_SSL_KEY_FILE", true, REFUSED,
      "quire serve speaks plain HTTP; put nginx, HAProxy or Caddy before it for TLS"},
-    {"--ssl-cert-file", NULL, NULL, "LLAMA_ARG_SSL_CERT_FILE", true, REFUSED,
+    {"--ssl-cert-file", NULL, "LLAMA_ARG_SSL_CERT_FILE", true, REFUSED,
      "quire serve speaks plain HTTP; put nginx, HAProxy or Caddy before it for TLS"},
-    {"--models-dir", NULL, NULL, "LLAMA_ARG_MODELS_DIR", true, REFUSED,
+    {"--models-dir", NULL, "LLAMA_ARG_MODELS_DIR", true, REFUSED,
      "a server with several models cannot be watched; start one server for each model"},
-    {"--embedding", "--embeddings", NULL, "LLAMA_ARG_EMBEDDINGS", false, REFUSED,
+    {"--embedding", "--embeddings", "LLAMA_ARG_EMBEDDINGS", false, REFUSED,
      "embeddings have no prefixes to keep; start llama-server itself"},
-    {"--rerank", "--reranking", NULL, "LLAMA_ARG_RERANKING", false, REFUSED,
+    {"--rerank", "--reranking", "LLAMA_ARG_RERANKING", false, REFUSED,
      "reranking has no prefixes to keep; start llama-server itself"},
-    {"--model", "-m", NULL, "LLAMA_ARG_MODEL", true, SEEN, NULL},
-    {"--api-prefix", NULL, NULL, "LLAMA_ARG_API_PREFIX", true, SEEN, NULL},
-    {"--api-key", NULL, NULL, "LLAMA_API_KEY", true, SEEN, NULL},
-    {"--api-key-file", NULL, NULL, NULL, true, SEEN, NULL},
-    {"--swa-full", NULL, NULL, "LLAMA_ARG_SWA_FULL", false, SEEN, NULL},
+    {"--model", "-m", "LLAMA_ARG_MODEL", true, SEEN, NULL},
+    {"--api-prefix", NULL, "LLAMA_ARG_API_PREFIX", true, SEEN, NULL},
+    {"--api-key", NULL, "LLAMA_API_KEY", true, SEEN, NULL},
+    {"--api-key-file", NULL, NULL, true, SEEN, NULL},
+    {"--swa-full", NULL, "LLAMA_ARG_SWA_FULL", false, SEEN, NULL},
 };
 
 #define N_KNOWN (sizeof known / sizeof *known)

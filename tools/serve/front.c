@@ -186,7 +186,7 @@ void front_drop(front_request *r)
     queue(r, 0, NULL);
 }
 
-static void give_fault(front_request *r, unsigned status, const char *kind, const char *sentence)
+void front_give_fault(front_request *r, unsigned status, const char *kind, const char *sentence)
 {
     char text[512];
     snprintf(text, sizeof text, "{\"error\":{\"code\":%u,\"message\":\"%s\",\"type\":\"%s\"}}", status,
@@ -231,7 +231,7 @@ static enum MHD_Result take_request(void *ctx, struct MHD_Connection *connection
     /* The answer may take as long as it takes; only a client that sends nothing is timed out. */
     MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
     if (r->is_too_large)
-        give_fault(r, 413, "invalid_request_error", "the body of the request is too large");
+        front_give_fault(r, 413, "invalid_request_error", "the body of the request is too large");
     else
         f->options.handle(f->options.ctx, r);
     return r->has_answer ? r->result : MHD_NO;

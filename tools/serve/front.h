@@ -53,6 +53,8 @@ bool front_add_header(front_request *r, const char *name, const char *value);
 /* Exactly one of these for each request. */
 void front_give(front_request *r, const front_answer *answer);
 void front_give_text(front_request *r, unsigned status, const char *type, const char *text);
+/* An error in the form of llama-server's. kind and sentence: without characters that JSON escapes. */
+void front_give_fault(front_request *r, unsigned status, const char *kind, const char *sentence);
 /* No answer: the connection is closed. */
 void front_drop(front_request *r);
 

@@ -3,17 +3,17 @@
 #include "serve/prefix.h"
 
 #include "files/slot_file.h"
+#include "serve/clock.h"
+#include "store/vouch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PAGE = QUIRE_PAGE_TOKENS, LAYOUT_TEXT = 8192, PATH_SIZE = 512 };
 /* Of an answer of the server about a slot. */
 #define MOST_ANSWER (1u << 20)
-#define VOUCHED "computed-from-zero" /* as quire store put-slot: pages are shared with it */
 
 struct prefix {
     prefix_options o;
@@ -21,13 +21,6 @@ struct prefix {
     slot_layout layout;
     header_lines *headers;
 };
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
 
 static unsigned post(const prefix *p, const char *target, const char *text)
 {
@@ -161,17 +154,17 @@ uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32
     uint32_t n_pages = n_tokens / PAGE;
     uint8_t *room = (uint8_t *)malloc(p->layout.page_bytes * (n_pages + 1));
     void **rooms = (void **)calloc(n_pages + 1, sizeof *rooms);
-    double begin = now_ms();
+    double begin = clock_ms();
     path_of(p, slot, path, name);
     uint32_t got = room && rooms ? load(p, tokens, n_pages, room, rooms) : 0;
-    times->load = now_ms() - begin;
+    times->load = clock_ms() - begin;
     const char *wrong =
         got ? slot_write(path, &p->layout, tokens, (uint8_t *const *)(void *)rooms, got, p->o.n_slots) : "";
     free(room);
     free(rooms);
-    times->write = now_ms() - begin - times->load;
+    times->write = clock_ms() - begin - times->load;
     bool good = !wrong && exchange_slot(p, slot, "restore");
-    times->restore = now_ms() - begin - times->load - times->write;
+    times->restore = clock_ms() - begin - times->load - times->write;
     unlink(path);
     return good ? got * PAGE : 0;
 }

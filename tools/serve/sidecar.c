@@ -4,6 +4,7 @@
 
 #include "common/growing.h"
 #include "serve/body.h"
+#include "serve/clock.h"
 #include "serve/route.h"
 #include "serve/slots.h"
 
@@ -15,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
 #include <unistd.h>
 
 /* The end of an answer, where the server's counts are. */
@@ -29,20 +29,12 @@ struct sidecar {
     slots *slots;
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t stopping_cond;
-    prefix *prefix;               /* NULL: nothing can be kept */
-    uint32_t generation, n_users; /* of the prefix */
+    prefix *prefix; /* NULL: nothing can be kept */
     bool is_ready, no_restore, is_stopping;
     sidecar_counts counts;
     pthread_t saver;
     bool has_saver;
 };
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
 
 static void say(const char *text)
 {
@@ -58,22 +50,13 @@ static void say(const char *text)
 
 /* ----------------------------------------------------------------- the engine */
 
-/* A prefix lives as long as somebody uses it. */
-static prefix *use_prefix(sidecar *s)
+/* NULL: nothing can be kept now. One that was made stays until the end. */
+static prefix *prefix_now(sidecar *s)
 {
     pthread_mutex_lock(&s->lock);
     prefix *p = s->is_ready ? s->prefix : NULL;
-    s->n_users += p != NULL;
     pthread_mutex_unlock(&s->lock);
     return p;
-}
-
-static void leave_prefix(sidecar *s, const prefix *p)
-{
-    if (!p) return;
-    pthread_mutex_lock(&s->lock);
-    s->n_users--;
-    pthread_mutex_unlock(&s->lock);
 }
 
 void sidecar_engine_changed(void *ctx, engine_state state, uint32_t generation, const char *why)
@@ -82,7 +65,6 @@ void sidecar_engine_changed(void *ctx, engine_state state, uint32_t generation, 
     char message[256], line[400];
     pthread_mutex_lock(&s->lock);
     s->is_ready = false;
-    s->generation = generation;
     bool needs_prefix = state == ENGINE_READY && !s->prefix && s->o.prefix.store;
     pthread_mutex_unlock(&s->lock);
     if (state == ENGINE_DOWN) {
@@ -114,7 +96,7 @@ typedef struct relay {
     size_t n_tail;
     uint32_t *tokens, n;
     slot_lease lease;
-    bool is_watched, is_unwatched, has_begun, has_ended;
+    bool is_watched, is_unwatched, has_ended;
     uint32_t restored;
     unsigned status;
     long long n_read; /* of the body */
@@ -160,14 +142,6 @@ static bool has_left(void *ctx)
     return poll(&p, 1, 0) > 0 && p.revents;
 }
 
-static void fault(front_request *request, unsigned status, const char *kind, const char *sentence)
-{
-    char text[512];
-    snprintf(text, sizeof text, "{\"error\":{\"code\":%u,\"message\":\"%s\",\"type\":\"%s\"}}", status,
-             sentence, kind);
-    front_give_text(request, status, "application/json; charset=utf-8", text);
-}
-
 /* What the server said of the prompt is compared with what was thought of it. */
 static void settle_watched(relay *r)
 {
@@ -199,7 +173,7 @@ static void settle_watched(relay *r)
             "lookup_ms=%.1f load_ms=%.1f write_ms=%.1f restore_ms=%.1f total_ms=%.1f\n",
             r->target, r->status, r->n, t.cache_n, t.prompt_n, r->restored, r->lease.slot,
             r->first > 0 ? r->first - r->begin : 0, r->lookup, r->times.load, r->times.write,
-            r->times.restore, now_ms() - r->begin);
+            r->times.restore, clock_ms() - r->begin);
 }
 
 static void relay_end(void *ctx)
@@ -238,7 +212,7 @@ static long relay_read(void *ctx, char *bytes, size_t size)
     exchange_end end;
     size_t n = exchange_read(r->x, bytes, size, &end);
     if (n) {
-        if (r->first <= 0) r->first = now_ms();
+        if (r->first <= 0) r->first = clock_ms();
         keep_tail(r, bytes, n);
         r->n_read += (long long)n;
         if (r->n_read == exchange_length(r->x)) r->has_ended = true; /* nobody asks for more */
@@ -269,7 +243,8 @@ static void pass(relay *r, front_request *request)
             front_drop(request);
         } else {
             COUNT(r->s, failed, 1);
-            fault(request, 503, "unavailable_error", "the server behind quire serve does not answer");
+            front_give_fault(request, 503, "unavailable_error",
+                             "the server behind quire serve does not answer");
         }
         relay_end(r);
         return;
@@ -344,9 +319,9 @@ static void restore(relay *r, prefix *p)
     bool may = !s->no_restore;
     pthread_mutex_unlock(&s->lock);
     if (!may || !slots_are_watched(s->slots) || r->n < r->lease.n_same + s->o.restore_least) return;
-    double begin = now_ms();
+    double begin = clock_ms();
     uint32_t stored = prefix_look_up(p, r->tokens, r->n);
-    r->lookup = now_ms() - begin;
+    r->lookup = clock_ms() - begin;
     if (stored < r->lease.n_same + s->o.restore_least) return;
     slots_exchange(s->slots, &r->lease);
     r->restored = prefix_restore(p, r->lease.slot, r->tokens, stored, &r->times);
@@ -364,9 +339,8 @@ static watching watch(relay *r, front_request *request, body *b, bool is_chat)
     r->tail = (char *)malloc(TAIL_BYTES);
     if (!r->tokens || !r->n || !r->tail) return NOT_WATCHED;
     if (!slots_take(s->slots, r->tokens, r->n, has_left, &client, &r->lease)) return CLIENT_LEFT;
-    prefix *p = use_prefix(s);
+    prefix *p = prefix_now(s);
     if (p) restore(r, p);
-    leave_prefix(s, p);
     r->made = body_for_slot(b, r->lease.slot, &n);
     r->is_watched = r->made;
     if (!r->made) slots_give_unknown(s->slots, &r->lease);
@@ -403,7 +377,8 @@ void sidecar_handle(void *ctx, front_request *request)
         return;
     }
     if (to == ROUTE_REFUSED) {
-        fault(request, 403, "permission_error", "slots and adapters of this server belong to quire serve");
+        front_give_fault(request, 403, "permission_error",
+                         "slots and adapters of this server belong to quire serve");
         return;
     }
     relay *r = (relay *)calloc(1, sizeof *r);
@@ -412,12 +387,12 @@ void sidecar_handle(void *ctx, front_request *request)
         return;
     }
     r->s = s;
-    r->begin = now_ms();
+    r->begin = clock_ms();
     snprintf(r->target, sizeof r->target, "%.*s", (int)strcspn(front_target(request), "?"),
              front_target(request));
     front_headers(request, take_header, r);
     if (!ready && to != ROUTE_PLAIN) {
-        fault(request, 503, "unavailable_error", "the server behind quire serve is not ready");
+        front_give_fault(request, 503, "unavailable_error", "the server behind quire serve is not ready");
         relay_end(r);
         return;
     }
@@ -486,21 +461,16 @@ static void save_one(sidecar *s, prefix *p)
 static void *keep_saving(void *ctx)
 {
     sidecar *s = (sidecar *)ctx;
-    double last = now_ms();
+    double last = clock_ms();
     pthread_mutex_lock(&s->lock);
     while (!s->is_stopping) {
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        t.tv_nsec += SAVE_EVERY_MS * 1000000;
-        t.tv_sec += t.tv_nsec / 1000000000;
-        t.tv_nsec %= 1000000000;
+        struct timespec t = clock_in_ms(SAVE_EVERY_MS);
         pthread_cond_timedwait(&s->stopping_cond, &s->lock, &t);
         pthread_mutex_unlock(&s->lock);
-        if (!slots_busy(s->slots) || now_ms() - last > SAVE_AT_LATEST_MS) {
-            prefix *p = use_prefix(s);
+        if (!slots_busy(s->slots) || clock_ms() - last > SAVE_AT_LATEST_MS) {
+            prefix *p = prefix_now(s);
             if (p) save_one(s, p);
-            leave_prefix(s, p);
-            last = now_ms();
+            last = clock_ms();
         }
         pthread_mutex_lock(&s->lock);
     }
@@ -511,15 +481,11 @@ static void *keep_saving(void *ctx)
 sidecar *sidecar_create(const sidecar_options *options)
 {
     sidecar *s = (sidecar *)calloc(1, sizeof *s);
-    pthread_condattr_t monotonic;
     if (!s) return NULL;
     s->o = *options;
     s->slots = slots_create(options->n_slots);
     pthread_mutex_init(&s->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->stopping_cond, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    clock_cond_init(&s->stopping_cond);
     s->has_saver = s->slots && !pthread_create(&s->saver, NULL, keep_saving, s);
     if (s->has_saver) return s;
     sidecar_destroy(s);

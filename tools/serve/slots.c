@@ -2,10 +2,11 @@
 #define _POSIX_C_SOURCE 200809L
 #include "serve/slots.h"
 
+#include "serve/clock.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* A slot that shares fewer tokens with the prompt is no better than the one used least recently. */
 enum { WORTH_KEEPING = 32 };
@@ -30,14 +31,10 @@ struct slots {
 slots *slots_create(uint32_t n)
 {
     slots *s = (slots *)calloc(1, sizeof *s + sizeof(held) * n);
-    pthread_condattr_t monotonic;
     if (!s) return NULL;
     s->n = n;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->freed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    clock_cond_init(&s->freed);
     return s;
 }
 
@@ -104,11 +101,7 @@ static bool take_best(slots *s, const uint32_t *tokens, uint32_t n, slot_lease *
 
 static void wait_a_little(slots *s)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_nsec += ASK_EVERY_MS * 1000000;
-    t.tv_sec += t.tv_nsec / 1000000000;
-    t.tv_nsec %= 1000000000;
+    struct timespec t = clock_in_ms(ASK_EVERY_MS);
     pthread_cond_timedwait(&s->freed, &s->lock, &t);
 }
 

@@ -3,6 +3,7 @@
 #include "serve/upstream.h"
 
 #include "common/growing.h"
+#include "serve/clock.h"
 
 #include <curl/curl.h>
 #include <errno.h>
@@ -11,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
 
 /* Of an answer; when so much waits for the client, the server has to wait too. */
 #define MOST_WAITING (256u << 10)
@@ -70,13 +70,6 @@ bool upstream_init(void)
 void upstream_end(void)
 {
     curl_global_cleanup();
-}
-
-static long long now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (long long)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
 /* ---------------------------------------------------------------- callbacks */
@@ -145,7 +138,7 @@ static int take_timer(CURLM *multi, long timeout_ms, void *ctx)
 {
     exchange *x = (exchange *)ctx;
     (void)multi;
-    x->timer_ms = timeout_ms < 0 ? -1 : now_ms() + timeout_ms;
+    x->timer_ms = timeout_ms < 0 ? -1 : (long long)clock_ms() + timeout_ms;
     return 0;
 }
 
@@ -214,7 +207,7 @@ exchange *exchange_begin(const upstream *to, const exchange_request *r)
     if (!x) return NULL;
     x->client = r->client;
     x->length = -1;
-    x->deadline_ms = r->timeout_ms ? now_ms() + r->timeout_ms : 0;
+    x->deadline_ms = r->timeout_ms ? (long long)clock_ms() + r->timeout_ms : 0;
     x->multi = curl_multi_init();
     x->easy = curl_easy_init();
     x->timer_ms = -1;
@@ -256,7 +249,7 @@ static void look_for_end(exchange *x)
 
 static int wait_ms(const exchange *x)
 {
-    long long now = now_ms(), until = -1;
+    long long now = (long long)clock_ms(), until = -1;
     if (x->timer_ms >= 0) until = x->timer_ms;
     if (x->deadline_ms && (until < 0 || x->deadline_ms < until)) until = x->deadline_ms;
     if (until < 0) return -1;
@@ -273,7 +266,7 @@ static bool act(exchange *x, const struct pollfd *found, nfds_t n)
                    (e & (POLLERR | POLLNVAL) ? CURL_CSELECT_ERR : 0);
         if (what && curl_multi_socket_action(x->multi, found[i].fd, what, &running) != CURLM_OK) return false;
     }
-    if (x->timer_ms >= 0 && now_ms() >= x->timer_ms) {
+    if (x->timer_ms >= 0 && (long long)clock_ms() >= x->timer_ms) {
         x->timer_ms = -1;
         if (curl_multi_socket_action(x->multi, CURL_SOCKET_TIMEOUT, 0, &running) != CURLM_OK) return false;
     }
@@ -296,7 +289,7 @@ static exchange_end step(exchange *x)
     if (ready < 0 && errno != EINTR) return EXCHANGE_FAILED;
     if (ready > 0 && found[n].revents) return EXCHANGE_LEFT;
     if (ready < 0) return EXCHANGE_GOES_ON;
-    if (x->deadline_ms && now_ms() >= x->deadline_ms) return EXCHANGE_TIMED_OUT;
+    if (x->deadline_ms && (long long)clock_ms() >= x->deadline_ms) return EXCHANGE_TIMED_OUT;
     if (!act(x, found, n)) return EXCHANGE_FAILED;
     look_for_end(x);
     return EXCHANGE_GOES_ON;
