@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+/* metrics: what is counted, from any thread, and how /quire/metrics tells it. */
+#ifndef QUIRE_TOOLS_SERVE_METRICS_H
+#define QUIRE_TOOLS_SERVE_METRICS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+/* Name, and what it counts. */
+#define SERVE_COUNTS(X)                                                               \
+    X(requests, "Requests of clients.")                                               \
+    X(watched, "Requests whose slot and tokens were known.")                          \
+    X(unwatched, "Requests that may have used any slot.")                             \
+    X(passed, "Requests that use no slot.")                                           \
+    X(left, "Clients that left before their answer had ended.")                       \
+    X(failed, "Requests that the server did not answer.")                             \
+    X(prompt_tokens, "Tokens of watched prompts.")                                    \
+    X(warm_tokens, "Of these, tokens that a slot still held.")                        \
+    X(restored_tokens, "Of these, tokens that came from the store.")                  \
+    X(computed_tokens, "Of these, tokens that the server computed.")                  \
+    X(restores, "Prompts that were restored.")                                        \
+    X(restores_short, "Restored prompts of which the server reused less.")            \
+    X(saves, "Slots that were saved.")                                                \
+    X(saves_refused, "Slots that could not be saved, or held another prompt.")        \
+    X(saved_tokens, "Tokens of saved slots, those that were stored before included.") \
+    X(miscounted, "Answers whose token count was not that of the prompt.")
+
+typedef struct serve_counts {
+#define SERVE_COUNTS_MEMBER(name, text) _Atomic uint64_t name;
+    SERVE_COUNTS(SERVE_COUNTS_MEMBER)
+#undef SERVE_COUNTS_MEMBER
+} serve_counts;
+
+#define SERVE_COUNT(counts, member, by) ((void)atomic_fetch_add(&(counts)->member, (by)))
+
+enum { SERVE_METRICS_SIZE = 16384 };
+/* In Prometheus' text format. */
+void serve_metrics_print(serve_counts *counts, char text[SERVE_METRICS_SIZE]);
+
+#endif

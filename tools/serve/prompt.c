@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT */
+#include "serve/prompt.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Of an answer that lists tokens. */
+#define MOST_ANSWER (256u << 20)
+
+static char *ask(const prompt_source *from, const char *path, const char *text, size_t size, size_t *n)
+{
+    char target[128], *answer;
+    snprintf(target, sizeof target, "%s%s", from->api_prefix, path);
+    const exchange_request wire = {.method = "POST",
+                                   .target = target,
+                                   .headers = from->headers,
+                                   .body = text,
+                                   .body_size = size,
+                                   .has_body = true,
+                                   .client = from->client};
+    if (upstream_ask(from->to, &wire, MOST_ANSWER, &answer, n) == 200) return answer;
+    free(answer);
+    return NULL;
+}
+
+static uint32_t *tokenize(const prompt_source *from, const char *text, size_t n, uint32_t *n_tokens)
+{
+    size_t size;
+    char *request = body_tokenize(text, n, &size);
+    char *answer = request ? ask(from, "/tokenize", request, size, &size) : NULL;
+    uint32_t *tokens = answer ? body_read_tokens(answer, size, n_tokens) : NULL;
+    free(request);
+    free(answer);
+    return tokens;
+}
+
+uint32_t *prompt_tokens(const prompt_source *from, const body *b, bool is_chat, const char *bytes,
+                        size_t size, uint32_t *n)
+{
+    uint32_t *tokens = NULL;
+    switch (body_kind(b, is_chat)) {
+    case BODY_TOKENS: return body_tokens(b, n);
+    case BODY_TEXT: bytes = body_text(b, &size); return tokenize(from, bytes, size, n);
+    case BODY_CHAT: {
+        char *answer = ask(from, "/apply-template", bytes, size, &size);
+        char *prompt = answer ? body_read_prompt(answer, size, &size) : NULL;
+        if (prompt) tokens = tokenize(from, prompt, size, n);
+        free(answer);
+        free(prompt);
+        return tokens;
+    }
+    case BODY_OTHER: break;
+    }
+    return NULL;
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "serve/relay.h"
+
+#include "serve/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+/* The end of an answer, where the server's counts are. */
+#define TAIL_BYTES (16u << 10)
+
+typedef struct relay {
+    relay_order order;
+    exchange *x;
+    char *tail;
+    size_t n_tail;
+    long long n_read; /* of the body */
+    double first_ms;
+    exchange_end end;
+} relay;
+
+/* ------------------------------------------------------------------ headers */
+
+static bool is_hop(const char *name)
+{
+    static const char *const hops[] = {"Connection",
+                                       "Keep-Alive",
+                                       "Proxy-Authenticate",
+                                       "Proxy-Authorization",
+                                       "Proxy-Connection",
+                                       "TE",
+                                       "Trailer",
+                                       "Transfer-Encoding",
+                                       "Upgrade",
+                                       "Expect",
+                                       "Content-Length"};
+    for (size_t i = 0; i < sizeof hops / sizeof *hops; i++)
+        if (!strcasecmp(name, hops[i])) return true;
+    return false;
+}
+
+typedef struct taking {
+    header_lines *lines;
+    bool good;
+} taking;
+
+static void take_header(void *ctx, const char *name, const char *value)
+{
+    taking *t = (taking *)ctx;
+    if (!is_hop(name)) t->good = header_lines_add(&t->lines, name, value) && t->good;
+}
+
+bool relay_headers(const front_request *request, header_lines **out)
+{
+    taking t = {NULL, true};
+    front_headers(request, take_header, &t);
+    if (t.good)
+        *out = t.lines;
+    else
+        header_lines_free(t.lines);
+    return t.good;
+}
+
+static void give_header(void *ctx, const char *name, const char *value)
+{
+    if (!is_hop(name)) (void)front_add_header((front_request *)ctx, name, value);
+}
+
+/* ------------------------------------------------------------------- answers */
+
+static void keep_tail(relay *r, const char *bytes, size_t n)
+{
+    if (!r->tail) return;
+    if (n >= TAIL_BYTES) {
+        memcpy(r->tail, bytes + n - TAIL_BYTES, TAIL_BYTES);
+        r->n_tail = TAIL_BYTES;
+        return;
+    }
+    if (r->n_tail + n > TAIL_BYTES) {
+        size_t keep = TAIL_BYTES - n;
+        memmove(r->tail, r->tail + r->n_tail - keep, keep);
+        r->n_tail = keep;
+    }
+    memcpy(r->tail + r->n_tail, bytes, n);
+    r->n_tail += n;
+}
+
+static long read_body(void *ctx, char *bytes, size_t size)
+{
+    relay *r = (relay *)ctx;
+    exchange_end end;
+    size_t n = exchange_read(r->x, bytes, size, &end);
+    if (n) {
+        if (r->first_ms <= 0) r->first_ms = clock_ms();
+        keep_tail(r, bytes, n);
+        r->n_read += (long long)n;
+        if (r->n_read == exchange_length(r->x)) r->end = EXCHANGE_DONE; /* nobody asks for more */
+        return (long)n;
+    }
+    r->end = end;
+    return end == EXCHANGE_DONE ? 0 : -1;
+}
+
+static void relay_free(relay *r)
+{
+    exchange_free(r->x);
+    free(r->tail);
+    free(r);
+}
+
+static void end_relay(void *ctx)
+{
+    relay *r = (relay *)ctx;
+    relay_outcome outcome = {r->end, exchange_status(r->x), r->tail, r->n_tail, r->first_ms};
+    exchange_free(r->x); /* the server hears of it before its slot is given to another */
+    r->x = NULL;
+    r->order.ended(r->order.ctx, &outcome);
+    relay_free(r);
+}
+
+bool relay_pass(front_request *request, const relay_order *order)
+{
+    size_t n;
+    const char *given = front_body(request, &n);
+    const exchange_request wire = {.method = front_method(request),
+                                   .target = front_target(request),
+                                   .headers = order->headers,
+                                   .body = order->body ? order->body : given,
+                                   .body_size = order->body ? strlen(order->body) : n,
+                                   .has_body = order->body || front_has_body(request),
+                                   .client = front_socket(request)};
+    relay *r = (relay *)calloc(1, sizeof *r);
+    if (!r) return false;
+    r->order = *order;
+    r->end = EXCHANGE_LEFT; /* unless the answer is read to its end */
+    if (order->keeps_tail) r->tail = (char *)malloc(TAIL_BYTES);
+    r->x = exchange_begin(order->to, &wire);
+    exchange_end end = r->x ? exchange_wait(r->x) : EXCHANGE_FAILED;
+    if (end == EXCHANGE_LEFT) {
+        front_drop(request);
+        end_relay(r);
+        return true;
+    }
+    if (end != EXCHANGE_GOES_ON && end != EXCHANGE_DONE) {
+        relay_free(r);
+        return false;
+    }
+    exchange_headers(r->x, give_header, request);
+    const front_answer answer = {.status = exchange_status(r->x),
+                                 .length = exchange_length(r->x),
+                                 .read = read_body,
+                                 .end = end_relay,
+                                 .ctx = r};
+    front_give(request, &answer);
+    return true;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/* saver: a thread that offers the store what slots hold, in moments when the server is idle. */
+#ifndef QUIRE_TOOLS_SERVE_SAVER_H
+#define QUIRE_TOOLS_SERVE_SAVER_H
+
+#include "serve/metrics.h"
+#include "serve/prefix.h"
+#include "serve/slots.h"
+
+typedef struct saver saver;
+
+typedef struct saver_options {
+    slots *slots;
+    serve_counts *counts;
+    uint32_t min_tokens;          /* prompts with fewer tokens are not saved */
+    prefix *(*prefix)(void *ctx); /* where they go; NULL: nowhere now */
+    void *ctx;
+} saver_options;
+
+/* NULL: out of memory, or no thread. */
+saver *saver_start(const saver_options *options);
+void saver_stop(saver *s);
+
+#endif
