@@ -20,6 +20,11 @@ def tool():
     return os.environ.get("QUIRE_TOOL") or str(kit.ROOT / "build/release/bin/quire")
 
 
+def llama_server(model, context):
+    """The line of a llama-server, without its port."""
+    return [str(kit.programs() / "llama-server"), "-m", kit.model(model), "-c", str(context), "-t", str(kit.threads)]
+
+
 def children(pid):
     """Processes that a process has started."""
     found = []
@@ -37,11 +42,11 @@ def children(pid):
 class Sidecar:
     """with Sidecar(store, ...) as s: it is ready, and is stopped at the end."""
 
-    def __init__(self, store, *flags, options=(), env=None):
+    def __init__(self, store, *flags, options=(), env=None, model="smollm2-135m", context=CONTEXT, server=None):
         self.port = kit.free_port()
         self.log = tempfile.TemporaryFile("w+")
-        command = [tool(), "serve", "--log", "--store", str(store), "--store-size", "1G", *options, "--", str(kit.programs() / "llama-server"),
-                   "-m", kit.model("smollm2-135m"), "-c", str(CONTEXT), "--port", str(self.port), "-t", str(kit.threads), *flags]
+        command = [tool(), "serve", "--log", "--store", str(store), *([] if store == "none" else ["--store-size", "1G"]), *options, "--",
+                   *(server or llama_server(model, context)), "--port", str(self.port), *flags]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
                                         env={**os.environ, "QUIRE_PLUGIN": str(kit.plugin()), **(env or {})})
         self.ended = None
