@@ -42,8 +42,8 @@ def children(pid):
 class Sidecar:
     """with Sidecar(store, ...) as s: it is ready, and is stopped at the end."""
 
-    def __init__(self, store, *flags, options=(), env=None, model="smollm2-135m", context=CONTEXT, server=None):
-        self.port = kit.free_port()
+    def __init__(self, store, *flags, options=(), env=None, model="smollm2-135m", context=CONTEXT, server=None, port=None):
+        self.port = port or kit.free_port()
         self.log = tempfile.TemporaryFile("w+")
         command = [tool(), "serve", "--log", "--store", str(store), *([] if store == "none" else ["--store-size", "1G"]), *options, "--",
                    *(server or llama_server(model, context)), "--port", str(self.port), *flags]
