@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from servers import Cluster, Direct, ask, make_secret
-from sidecar import Sidecar, children, kit, llama_server, tool
+from sidecar import Sidecar, kit, llama_server, tool
 
 expect, note, part = kit.expect, kit.note, kit.part
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -66,15 +66,6 @@ def references():
             if min(a - b for a, b in tops) > 0.2:
                 right[prompt] = answer["content"]
     return right
-
-
-def folder_of(s):
-    """Where the server of this quire serve keeps its socket and slot files."""
-    for pid in children(s.process.pid):
-        found = re.search(rb"(/(?:dev/shm|tmp)/quire-serve\.\w{6})/llama\.sock", Path(f"/proc/{pid}/cmdline").read_bytes())
-        if found:
-            return Path(found[1].decode())
-    return None
 
 
 def alive_with(words):
@@ -133,7 +124,7 @@ class Fleet:
     def start(self):
         # The same port each time, as a service has it.
         self.serve = Sidecar(self.place / "store", "-np", "2", options=self.options, context=CONTEXT, port=self.port)
-        self.folders.add(folder_of(self.serve))
+        self.folders.add(self.serve.folder())
 
     def kill_sidecar(self, _):
         self.serve.process.kill()
@@ -176,7 +167,7 @@ def killed_under_load(right):
             for i, kill in enumerate(order):
                 time.sleep(chance.uniform(0.1, 1.5))
                 kill(chance)
-                fleet.folders.add(folder_of(fleet.serve))
+                fleet.folders.add(fleet.serve.folder())
                 prompt = chance.choice(list(right))
                 got = complete(fleet.port, prompt)
                 what = f"{i} {kill.__name__}"

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -103,6 +104,14 @@ class Sidecar:
         """The process of the llama-server."""
         found = children(self.process.pid)
         return found[0] if found else None
+
+    def folder(self):
+        """Where its server has its socket and slot files; None while there is no server."""
+        for pid in children(self.process.pid):
+            found = re.search(rb"(/(?:dev/shm|tmp)/quire-serve\.\w{6})/llama\.sock", Path(f"/proc/{pid}/cmdline").read_bytes())
+            if found:
+                return Path(found[1].decode())
+        return None
 
     def stop(self):
         if self.process.poll() is None:

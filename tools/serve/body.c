@@ -218,9 +218,11 @@ static bool read_timings(const char *text, size_t n, body_timings *out)
     if (good) {
         long cache = whole(member(root, "cache_n")), prompt = whole(member(root, "prompt_n"));
         long made = whole(member(root, "predicted_n"));
+        const char *raw =
+            yyjson_get_raw(member(root, "prompt_ms")); /* strtod() ends at what follows a number */
         good = cache >= 0 && prompt >= 0;
         *out = (body_timings){(uint32_t)(cache > 0 ? cache : 0), (uint32_t)(prompt > 0 ? prompt : 0),
-                              (uint32_t)(made > 0 ? made : 0)};
+                              (uint32_t)(made > 0 ? made : 0), raw ? strtod(raw, NULL) : 0};
     }
     yyjson_doc_free(doc);
     return good;

@@ -40,6 +40,7 @@ char *body_read_prompt(const char *bytes, size_t size, size_t *n);
 /* What a server says at the end of an answer. */
 typedef struct body_timings {
     uint32_t cache_n, prompt_n, predicted_n; /* tokens: reused, computed, made */
+    double prompt_ms;                        /* that computing took; 0: it does not say */
 } body_timings;
 
 /* Looks for the last "timings" in the end of an answer, of one object or of a stream of events. */

@@ -177,6 +177,9 @@ static uint32_t save_pages(const prefix *p, const slot_file *slot)
     uint8_t *page = (uint8_t *)malloc(p->layout.page_bytes);
     const void *one[] = {page};
     quire_chain *chain = page ? chain_of(p, slot->tokens, n_pages * PAGE) : NULL;
+    const quire_chain *all[] = {chain};
+    /* What is stored already is not copied again. Asked for anew, because it may have been evicted since it was saved. */
+    if (chain && !quire_chain_lookup_many(all, 1, p->o.timeout_ms, &done)) done /= PAGE;
     for (bool full = false; chain && done < n_pages && !full;) {
         uint32_t dropped = 0;
         slot_get_page(slot, done, page);

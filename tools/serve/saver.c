@@ -8,6 +8,8 @@
 #include <stdlib.h>
 
 enum { SAVE_EVERY_MS = 100, SAVE_AT_LATEST_MS = 5000 };
+/* Tokens that a request waits for when they would be lost: two pages take longer to compute than to save. */
+enum { WORTH_WAITING = 2 * QUIRE_PAGE_TOKENS };
 
 struct saver {
     saver_options o;
@@ -17,24 +19,44 @@ struct saver {
     bool is_stopping;
 };
 
+/* The tokens that the slot holds and how many of them are stored now; NULL: it could not be saved. */
+static uint32_t *save(const saver *s, prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n,
+                      uint32_t *n_held, uint32_t *n_stored)
+{
+    const char *why;
+    *n_held = *n_stored = 0;
+    uint32_t *list = prefix_save(p, slot, tokens, n, n_held, n_stored, &why);
+    SERVE_COUNT(s->o.counts, saves, list != NULL);
+    SERVE_COUNT(s->o.counts, saved_tokens, *n_stored);
+    SERVE_COUNT(s->o.counts, saves_refused, !list);
+    return list;
+}
+
 static void save_one(const saver *s, prefix *p)
 {
     slot_lease lease;
-    uint32_t n, n_held = 0, n_stored = 0;
-    const char *why;
+    uint32_t n, n_held, n_stored;
     uint32_t *tokens = slots_take_unsaved(s->o.slots, QUIRE_PAGE_TOKENS, &lease, &n), *list = NULL;
     if (!tokens) return;
     bool worth = n >= s->o.min_tokens;
-    if (worth) list = prefix_save(p, lease.slot, tokens, n, &n_held, &n_stored, &why);
+    if (worth) list = save(s, p, lease.slot, tokens, n, &n_held, &n_stored);
     if (list)
         slots_give_stored(s->o.slots, &lease, list, n_held, n_stored);
     else if (worth)
         slots_give_unknown(s->o.slots, &lease);
     else
         slots_give_stored(s->o.slots, &lease, tokens, n, n); /* not looked at again until it has grown */
-    SERVE_COUNT(s->o.counts, saves, list != NULL);
-    SERVE_COUNT(s->o.counts, saved_tokens, n_stored);
-    SERVE_COUNT(s->o.counts, saves_refused, worth && !list);
+    free(list);
+    free(tokens);
+}
+
+void saver_save_before(saver *s, const slot_lease *lease)
+{
+    uint32_t n = 0, n_held, n_stored;
+    prefix *p = s->o.prefix(s->o.ctx);
+    uint32_t *tokens = p ? slots_unsaved(s->o.slots, lease, WORTH_WAITING, &n) : NULL;
+    uint32_t *list = n >= s->o.min_tokens ? save(s, p, lease->slot, tokens, n, &n_held, &n_stored) : NULL;
+    if (list) slots_hold(s->o.slots, lease, list, n_held, n_stored);
     free(list);
     free(tokens);
 }

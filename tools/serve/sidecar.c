@@ -10,6 +10,7 @@
 #include "serve/route.h"
 #include "serve/saver.h"
 #include "serve/slots.h"
+#include "serve/worth.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -22,6 +23,7 @@ struct sidecar {
     slots *slots;
     saver *saver;
     serve_counts counts;
+    worth worth;
     pthread_mutex_t lock; /* of what follows */
     prefix *prefix;       /* NULL: nothing can be kept */
     bool is_ready, no_restore;
@@ -89,7 +91,7 @@ typedef struct visit {
     slot_lease lease;
     use use;
     uint32_t restored;
-    double begin, lookup;
+    double begin, lookup, save;
     prefix_times times;
     char target[64];
 } visit;
@@ -107,9 +109,9 @@ static void log_visit(const visit *v, const relay_outcome *o, const body_timings
     fprintf(
         stderr,
         "quire serve: path=%s status=%u prompt=%u cached=%u computed=%u restored=%u slot=%u first_ms=%.1f "
-        "lookup_ms=%.1f load_ms=%.1f write_ms=%.1f restore_ms=%.1f total_ms=%.1f\n",
+        "lookup_ms=%.1f save_ms=%.1f load_ms=%.1f write_ms=%.1f restore_ms=%.1f total_ms=%.1f\n",
         v->target, o->status, v->n, t->cache_n, t->prompt_n, v->restored, v->lease.slot,
-        o->first_ms > 0 ? o->first_ms - v->begin : 0, v->lookup, v->times.load, v->times.write,
+        o->first_ms > 0 ? o->first_ms - v->begin : 0, v->lookup, v->save, v->times.load, v->times.write,
         v->times.restore, clock_ms() - v->begin);
 }
 
@@ -127,6 +129,7 @@ static void settle(const visit *v, const relay_outcome *o)
     else
         slots_give_unknown(s->slots, &v->lease);
     if (told) {
+        worth_computed(&s->worth, t.prompt_n, t.prompt_ms);
         SERVE_COUNT(&s->counts, prompt_tokens, v->n);
         SERVE_COUNT(&s->counts, computed_tokens, t.prompt_n);
         SERVE_COUNT(&s->counts, restored_tokens, v->restored < t.cache_n ? v->restored : t.cache_n);
@@ -188,13 +191,22 @@ static void restore(visit *v, prefix *p)
     pthread_mutex_lock(&s->lock);
     bool may = !s->no_restore;
     pthread_mutex_unlock(&s->lock);
-    if (!may || !slots_are_watched(s->slots) || v->n < v->lease.n_same + s->o.restore_least) return;
+    uint32_t stored = 0;
+    if (may && slots_are_watched(s->slots) && v->n > v->lease.n_same + QUIRE_PAGE_TOKENS) {
+        double begin = clock_ms();
+        stored = prefix_look_up(p, v->tokens, v->n);
+        v->lookup = clock_ms() - begin;
+    }
+    bool better = stored > v->lease.n_same &&
+                  worth_restoring(&s->worth, stored / QUIRE_PAGE_TOKENS, stored - v->lease.n_same);
+    if (better) slots_exchange(s->slots, &v->lease);
     double begin = clock_ms();
-    uint32_t stored = prefix_look_up(p, v->tokens, v->n);
-    v->lookup = clock_ms() - begin;
-    if (stored < v->lease.n_same + s->o.restore_least) return;
-    slots_exchange(s->slots, &v->lease);
+    saver_save_before(s->saver, &v->lease);
+    v->save = clock_ms() - begin;
+    if (!better) return;
     v->restored = prefix_restore(p, v->lease.slot, v->tokens, stored, &v->times);
+    worth_restored(&s->worth, stored / QUIRE_PAGE_TOKENS, v->times.load + v->times.write + v->times.restore);
+    slots_hold(s->slots, &v->lease, v->tokens, v->restored, v->restored);
     if (v->restored) SERVE_COUNT(&s->counts, restores, 1);
 }
 
@@ -313,6 +325,7 @@ sidecar *sidecar_create(const sidecar_options *options)
     if (!s) return NULL;
     s->o = *options;
     s->slots = slots_create(options->n_slots);
+    worth_init(&s->worth, options->restore_least);
     pthread_mutex_init(&s->lock, NULL);
     const saver_options saving = {.slots = s->slots,
                                   .counts = &s->counts,
@@ -331,6 +344,7 @@ void sidecar_destroy(sidecar *s)
     saver_stop(s->saver);
     prefix_destroy(s->prefix);
     slots_destroy(s->slots);
+    worth_destroy(&s->worth);
     pthread_mutex_destroy(&s->lock);
     free(s);
 }

@@ -249,6 +249,35 @@ uint32_t *slots_take_unsaved(slots *s, uint32_t least, slot_lease *lease, uint32
     return copy;
 }
 
+uint32_t *slots_unsaved(slots *s, const slot_lease *lease, uint32_t least, uint32_t *n)
+{
+    uint32_t *copy = NULL;
+    pthread_mutex_lock(&s->lock);
+    if (is_valid(s, lease)) {
+        const held *h = &s->held[lease->slot];
+        uint32_t kept = h->n_stored > lease->n_same ? h->n_stored : lease->n_same;
+        if (h->n && h->n + h->n_more >= kept + least) copy = (uint32_t *)malloc(sizeof *copy * h->n);
+        if (copy) memcpy(copy, h->tokens, sizeof *copy * (*n = h->n));
+    }
+    pthread_mutex_unlock(&s->lock);
+    return copy;
+}
+
+void slots_hold(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n, uint32_t n_stored)
+{
+    pthread_mutex_lock(&s->lock);
+    if (is_valid(s, lease)) {
+        held *h = &s->held[lease->slot];
+        if (keep(h, tokens, n)) {
+            h->n_stored = n_stored;
+            h->n_more = 0;
+        } else {
+            forget(h);
+        }
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
 uint32_t slots_busy(slots *s)
 {
     uint32_t n = 0;

@@ -45,6 +45,13 @@ uint32_t *slots_take_unsaved(slots *s, uint32_t least, slot_lease *lease, uint32
 /* Gives it back: the store has been offered the first n_stored of these tokens. */
 void slots_give_stored(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n,
                        uint32_t n_stored);
+/*
+ * Of a slot that is taken: the tokens that it holds (copied), if to go on from the first lease->n_same of them would lose at least `least`
+ * that the store does not have; else NULL.
+ */
+uint32_t *slots_unsaved(slots *s, const slot_lease *lease, uint32_t least, uint32_t *n);
+/* A slot that is taken, and stays so, holds these tokens now. The store has the first n_stored of them. */
+void slots_hold(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n, uint32_t n_stored);
 uint32_t slots_busy(slots *s);
 
 #endif
