@@ -43,7 +43,7 @@ def conversations(server):
         prompt = json.loads(server.ask("POST", "/apply-template", {"messages": messages})[2])["prompt"]
         tokens = json.loads(server.ask("POST", "/tokenize", {"content": prompt, "add_special": True, "parse_special": True})[2])["tokens"]
         if 200 <= len(tokens) <= LONGEST:
-            found.append(tokens)
+            found.append(tokens if len(found) else tokens[:192])  # the first ends with a page
     return found
 
 
@@ -64,7 +64,12 @@ def distance(a, b):
 
 
 def whole(tokens):
-    return (len(tokens) - 1) // 64 * 64
+    return len(tokens) // 64 * 64
+
+
+def reused(tokens):
+    """The last token of a prompt is computed in any case."""
+    return min(whole(tokens), len(tokens) - 1)
 
 
 def compared(policy):
@@ -78,11 +83,11 @@ def compared(policy):
                 if not s.wait_figure("saves", len(warm) + 1, 60):
                     raise kit.Broken("a prompt was not saved")
                 warm.append(probs(s, tokens, 8))
-            expect(all(w[0] == whole(t) for w, t in zip(warm, prompts)), f"{policy}: a warm slot has the whole pages of each prompt",
+            expect(all(w[0] == reused(t) for w, t in zip(warm, prompts)), f"{policy}: a warm slot has the whole pages of each prompt",
                    str([(w[0], len(t)) for w, t in zip(warm, prompts)][:10]))
         with Sidecar(store, "-np", "1", options=options, context=CONTEXT) as s:
             restored = [probs(s, tokens, 8) for tokens in prompts]
-            expect(s.figures()["restores"] == N and all(r[0] == whole(t) for r, t in zip(restored, prompts)),
+            expect(s.figures()["restores"] == N and all(r[0] == reused(t) for r, t in zip(restored, prompts)),
                    f"{policy}: {N} conversations are restored after a restart", str(s.figures()))
         same = sum(a == b for a, b in zip(warm, restored))
         n_numbers = sum(len(row) for _, rows in restored for row in rows)
@@ -99,7 +104,8 @@ def compared(policy):
         at = [int(q * (N - 1)) for q in (0.5, 0.9, 1.0)]
         note(f"{policy}: difference to computing with -ub 512, median, 90 % and most: computing with -ub {SPLIT} " + ", ".join(f"{spread[i]:.4f}" for i in at) +
              "; restored " + ", ".join(f"{found[i]:.4f}" for i in at) + f"; the same likeliest token {top[0]} and {top[1]} of {N}")
-        expect(all(found[i] <= 1.5 * spread[i] + 1e-6 for i in at), f"{policy}: restored prompts differ from computed ones as two ways of computing do",
+        most = [2.0] * 3 if kit.quick else [1.5, 1.5, 2.0]  # few conversations have no quantiles
+        expect(all(found[i] <= m * spread[-1 if kit.quick else i] + 1e-4 for i, m in zip(at, most)), f"{policy}: restored prompts differ from computed ones as two ways of computing do",
                f"{[spread[i] for i in at]} {[found[i] for i in at]}")
     finally:
         shutil.rmtree(store, ignore_errors=True)
