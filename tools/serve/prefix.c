@@ -59,7 +59,7 @@ static const char *read_slot(const prefix *p, uint32_t slot, slot_file *out)
     char path[PATH_SIZE], name[32];
     path_of(p, slot, path, name);
     const char *wrong =
-        exchange_slot(p, slot, "save") ? slot_read(out, path) : "the server does not save its slots";
+        exchange_slot(p, slot, "save") ? slot_map(out, path) : "the server does not save its slots";
     unlink(path);
     return wrong;
 }
