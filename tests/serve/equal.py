@@ -24,7 +24,7 @@ expect, note, part = kit.expect, kit.note, kit.part
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 SEED = int(os.environ.get("QUIRE_SEED", "23"))
 N = 4 if kit.quick else 300
-LONGEST = 300 if kit.quick else 700
+LONGEST = 300 if kit.quick else 450
 CONTEXT = 1024
 SPLIT = "64"  # -ub of the second server that computes everything
 SENTENCES = [s for s in kit.TEXT_FILE.read_text().replace("\n", " ").split(". ") if 20 < len(s) < 300]

@@ -204,24 +204,50 @@ static bool has_same_rows(const slot_layout *a, const slot_layout *b)
     return same;
 }
 
+struct prefix_copy {
+    slot_file file;
+};
+
+prefix_copy *prefix_take_copy(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, const char **why)
+{
+    prefix_copy *c = (prefix_copy *)calloc(1, sizeof *c);
+    *why = c ? read_slot(p, slot, &c->file) : "out of memory";
+    if (*why) {
+        free(c);
+        return NULL;
+    }
+    if (c->file.n_cells < n || memcmp(c->file.tokens, tokens, sizeof *tokens * n))
+        *why = "the slot does not hold the prompt that was watched";
+    else if (!has_same_rows(&c->file.layout, &p->layout))
+        *why = "the slot has other types than before";
+    if (!*why) return c;
+    prefix_free_copy(c);
+    return NULL;
+}
+
+uint32_t prefix_store_copy(const prefix *p, const prefix_copy *c)
+{
+    return save_pages(p, &c->file);
+}
+
+void prefix_free_copy(prefix_copy *c)
+{
+    if (!c) return;
+    slot_free(&c->file);
+    free(c);
+}
+
 uint32_t *prefix_save(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, uint32_t *n_held,
                       uint32_t *n_stored, const char **why)
 {
-    slot_file file;
-    uint32_t *list = NULL;
-    *why = read_slot(p, slot, &file);
-    if (*why) return NULL;
-    if (file.n_cells < n || memcmp(file.tokens, tokens, sizeof *tokens * n))
-        *why = "the slot does not hold the prompt that was watched";
-    else if (!has_same_rows(&file.layout, &p->layout))
-        *why = "the slot has other types than before";
-    else if (!(list = (uint32_t *)malloc(sizeof *list * (file.n_cells + 1u))))
-        *why = "out of memory";
+    prefix_copy *c = prefix_take_copy(p, slot, tokens, n, why);
+    uint32_t *list = c ? (uint32_t *)malloc(sizeof *list * (c->file.n_cells + 1u)) : NULL;
+    if (c && !list) *why = "out of memory";
     if (list) {
-        *n_held = file.n_cells;
-        memcpy(list, file.tokens, sizeof *list * file.n_cells);
-        *n_stored = save_pages(p, &file);
+        *n_held = c->file.n_cells;
+        memcpy(list, c->file.tokens, sizeof *list * *n_held);
+        *n_stored = prefix_store_copy(p, c);
     }
-    slot_free(&file);
+    prefix_free_copy(c);
     return list;
 }

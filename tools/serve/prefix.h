@@ -45,4 +45,11 @@ uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32
 uint32_t *prefix_save(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, uint32_t *n_held,
                       uint32_t *n_stored, const char **why);
 
+/* The two halves of prefix_save(): what the server has written of a slot, after which the slot may be used, and what takes longer. */
+typedef struct prefix_copy prefix_copy;
+prefix_copy *prefix_take_copy(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, const char **why);
+/* Returns how many of its tokens are stored now. */
+uint32_t prefix_store_copy(const prefix *p, const prefix_copy *c);
+void prefix_free_copy(prefix_copy *c);
+
 #endif

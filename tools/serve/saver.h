@@ -20,7 +20,7 @@ typedef struct saver_options {
 /* NULL: out of memory, or no thread. */
 saver *saver_start(const saver_options *options);
 void saver_stop(saver *s);
-/* A request is about to use this slot: what would be lost by that, and would take long to compute again, is saved first. */
+/* A request is about to use this slot: what would be lost by that is copied first, and stored while the request goes on. */
 void saver_save_before(saver *s, const slot_lease *lease);
 
 #endif
