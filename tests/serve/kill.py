@@ -133,10 +133,10 @@ class Fleet:
         self.start()
 
     def kill_server(self, _):
-        pid = self.serve.server()
-        if pid:
-            os.kill(pid, signal.SIGKILL)
-            time.sleep(0.2)
+        pid, end = self.serve.server(), time.monotonic() + PATIENCE
+        os.kill(pid, signal.SIGKILL)
+        while self.serve.server() in (None, pid) and time.monotonic() < end:
+            time.sleep(0.05)
         self.serve.wait_ready()
 
     def kill_master(self, chance):
