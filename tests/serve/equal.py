@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Random conversations, greedy, with and without the store: scripts/check-serve-equal (300 of them), with --quick 4.
+"""Random conversations, greedy, with and without the store: scripts/check-serve-equal (300 of them), with --quick 3.
 
 1. A prefix that was restored after a restart, against the same prefix kept warm in a slot, at the same number of cached tokens and the same -ub:
    all log-probabilities are the same numbers.
@@ -23,7 +23,7 @@ from sidecar import Sidecar, kit, llama_server
 expect, note, part = kit.expect, kit.note, kit.part
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 SEED = int(os.environ.get("QUIRE_SEED", "23"))
-N = 4 if kit.quick else 300
+N = 3 if kit.quick else 300
 LONGEST = 300 if kit.quick else 450
 CONTEXT = 1024
 SPLIT = "64"  # -ub of the second server that computes everything

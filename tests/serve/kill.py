@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Processes of a quire serve killed under load, in random order: scripts/kill-serve (50 times), with --quick 4 times.
 
-Killed are quire serve itself, its llama-server, and masters of the cluster of redis-servers that is its remote tier. A request that is answered
+Killed are quire serve itself, its llama-server, the gateway before it, and masters of the cluster of redis-servers that is its remote tier. A request that is answered
 is answered with the right text; after each restart requests are answered again; at the end no process and no file is left, and the store is whole.
 Then the same requests with a full disk, and while the time of day jumps. QUIRE_SEED chooses another order.
 """
@@ -31,6 +31,7 @@ N_PROMPTS = 3 if kit.quick else 8
 CONTEXT = 1024
 PATIENCE = 120  # seconds in which a request that is sent after a restart must be answered
 TEXT = kit.TEXT_FILE.read_text()
+right = {}  # the answer to each prompt
 OPTIONS = ("--min-tokens", "128", "--kv", "safe")
 
 
@@ -56,16 +57,14 @@ def complete(port, prompt, timeout=PATIENCE):
         raise
 
 
-def references():
+def find_answers():
     """Of prompts whose answer does not depend on how a batch was cut: the likeliest token is far before the second."""
-    right = {}
     with Direct(llama_server("smollm2-135m", CONTEXT), "-np", "1", policy="safe") as d:
         for prompt in prompts():
             answer = json.loads(d.ask("POST", "/completion", {"prompt": prompt, "n_predict": 6, "temperature": 0, "seed": 1, "n_probs": 2})[2])
             tops = [[t["logprob"] for t in p["top_logprobs"]] for p in answer["completion_probabilities"]]
             if min(a - b for a, b in tops) > 0.2:
                 right[prompt] = answer["content"]
-    return right
 
 
 def alive_with(words):
@@ -112,19 +111,53 @@ class Load:
             t.join()
 
 
+def has_gateway():
+    return "--replica" in subprocess.run([tool(), "serve", "--help"], stdout=subprocess.PIPE, text=True).stdout
+
+
 class Fleet:
-    """A cluster and one quire serve, whose processes can be killed and started again."""
+    """A cluster, one quire serve and a gateway before it, whose processes can be killed and started again."""
 
     def __init__(self, place, cluster):
-        self.place, self.cluster, self.folders = place, cluster, set()
+        self.place, self.cluster, self.folders, self.gateway = place, cluster, set(), None
         self.options = (*OPTIONS, "--secret-file", make_secret(place / "key"), "--remote", cluster.address())
-        self.port = kit.free_port()
+        self.serve_port = self.port = kit.free_port()
         self.start()
+        if has_gateway():
+            self.port = kit.free_port()
+            self.start_gateway()
 
     def start(self):
         # The same port each time, as a service has it.
-        self.serve = Sidecar(self.place / "store", "-np", "2", options=self.options, context=CONTEXT, port=self.port)
+        self.serve = Sidecar(self.place / "store", "-np", "2", options=self.options, context=CONTEXT, port=self.serve_port)
         self.folders.add(self.serve.folder())
+
+    def start_gateway(self):
+        self.gateway = subprocess.Popen([tool(), "serve", "--replica", f"127.0.0.1:{self.serve_port}", "--port", str(self.port)], stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def wait_ready(self):
+        """What is before the server knows that it is there again."""
+        end = time.monotonic() + PATIENCE
+        while self.gateway and time.monotonic() < end:
+            try:
+                if ask(self.port, "GET", "/quire/health", timeout=5)[0] == 200:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.1)
+
+    def kill_gateway(self, _):
+        self.gateway.kill()
+        self.gateway.wait()
+        self.start_gateway()
+
+    def end(self):
+        if self.gateway:
+            self.gateway.terminate()
+            self.gateway.wait(20)
+        self.serve.stop()
+        self.serve.log.close()
 
     def kill_sidecar(self, _):
         self.serve.process.kill()
@@ -155,18 +188,19 @@ def verify(store):
     expect(not strange, "no temporary file is left in it", str(strange))
 
 
-def killed_under_load(right):
+def killed_under_load():
     chance = random.Random(SEED)
     with tempfile.TemporaryDirectory(prefix="quire-serve-kill.") as place, Cluster(3, 0 if kit.quick else 3) as cluster:
         fleet = Fleet(Path(place), cluster)
-        kinds = [fleet.kill_sidecar, fleet.kill_server, fleet.kill_master]
-        order = [kinds[i % 3] for i in range(KILLS)]
+        kinds = [fleet.kill_sidecar, fleet.kill_server, fleet.kill_master, *([fleet.kill_gateway] if fleet.gateway else [])]
+        order = [kinds[i % len(kinds)] for i in range(KILLS)]
         chance.shuffle(order)
         load, unanswered, wrong = Load(fleet.port, right), [], []
         try:
             for i, kill in enumerate(order):
                 time.sleep(chance.uniform(0.1, 1.5))
                 kill(chance)
+                fleet.wait_ready()
                 fleet.folders.add(fleet.serve.folder())
                 prompt = chance.choice(list(right))
                 got = complete(fleet.port, prompt)
@@ -179,8 +213,7 @@ def killed_under_load(right):
             load.end()
             figures = fleet.serve.figures() if fleet.serve.process.poll() is None else {}
             said = fleet.serve.text()
-            fleet.serve.stop()
-            fleet.serve.log.close()
+            fleet.end()
         names = [k.__name__ for k in order]
         note(f"seed {SEED}: " + ", ".join(f"{n} {names.count(n)} times" for n in sorted(set(names))) + f"; {load.counts['right']} answers, {load.counts['none']} requests without one")
         note(f"of the last process: {figures}")
@@ -195,7 +228,7 @@ def killed_under_load(right):
         verify(Path(place) / "store")
 
 
-def disk_full(right):
+def disk_full():
     with tempfile.TemporaryDirectory(prefix="quire-serve-full.") as place:
         if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", place], stderr=subprocess.DEVNULL).returncode:
             note("a full disk needs the right to mount; left out")
@@ -217,7 +250,7 @@ def disk_full(right):
             subprocess.run(["umount", place], check=True)
 
 
-def clock_jumps(right):
+def clock_jumps():
     with tempfile.TemporaryDirectory(prefix="quire-serve-clock.") as place:
         place = Path(place)
         made = subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O1", "-o", str(place / "clock_jump.so"), str(Path(__file__).with_name("clock_jump.c"))])
@@ -234,7 +267,8 @@ def clock_jumps(right):
                             os.pwrite(file.fileno(), struct.pack("q", seconds), 0)
                         begin = time.monotonic()
                         got.append((seconds, complete(s.port, prompt) == right[prompt], round(time.monotonic() - begin, 1)))
-                        s.wait_figure("saves", min(i + 1, 1), 5)
+                        if not i and not restores:
+                            s.wait_figure("saves", 1, 5)
                     restores += s.figures()["restores"]
         expect(all(ok for _, ok, _ in got), "while the time of day jumps, requests are answered", str(got))
         expect(restores > 0, "and prompts are restored", str(got))
@@ -242,13 +276,13 @@ def clock_jumps(right):
 
 
 def run():
-    right = references()
+    find_answers()
     if not expect(len(right) >= 2, "there are prompts with clear answers", str(right)):
         return
     note(f"{len(right)} prompts, such as the answer {next(iter(right.values()))!r}")
-    part(killed_under_load, right)
-    part(disk_full, right)
-    part(clock_jumps, right)
+    part(killed_under_load)
+    part(disk_full)
+    part(clock_jumps)
 
 
 if __name__ == "__main__":
