@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
 #include "serve/prefix.h"
 
 #include "files/slot_file.h"
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { PAGE = QUIRE_PAGE_TOKENS, LAYOUT_TEXT = 8192, PATH_SIZE = 512 };
@@ -147,12 +148,24 @@ static uint32_t load(const prefix *p, const uint32_t *tokens, uint32_t n_pages, 
     return n / PAGE;
 }
 
+/* Room that is written once: large pages of the system, where they are allowed, take a third of the time of small ones. */
+static uint8_t *take_room(size_t bytes)
+{
+    enum { LARGE = 2 << 20 };
+    void *room = NULL;
+    if (posix_memalign(&room, LARGE, (bytes + LARGE - 1) / LARGE * LARGE)) return NULL;
+#ifdef MADV_HUGEPAGE
+    (void)madvise(room, (bytes + LARGE - 1) / LARGE * LARGE, MADV_HUGEPAGE);
+#endif
+    return (uint8_t *)room;
+}
+
 uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n_tokens,
                         prefix_times *times)
 {
     char path[PATH_SIZE], name[32];
     uint32_t n_pages = n_tokens / PAGE;
-    uint8_t *room = (uint8_t *)malloc(p->layout.page_bytes * (n_pages + 1));
+    uint8_t *room = take_room(p->layout.page_bytes * (n_pages + 1));
     void **rooms = (void **)calloc(n_pages + 1, sizeof *rooms);
     double begin = clock_ms();
     path_of(p, slot, path, name);
