@@ -14,6 +14,10 @@ static void write_codes(const uint8_t *code, uint32_t d, uint32_t bits, uint8_t 
 {
     uint64_t held = 0;
     uint32_t n_held = 0;
+    if (bits == 8 && d % 4 == 0) { /* the stream is the codes */
+        memcpy(bytes, code, d);
+        return;
+    }
     for (uint32_t i = 0; i < d; i++) {
         held |= (uint64_t)code[i] << n_held;
         n_held += bits;
@@ -30,6 +34,17 @@ static void read_codes(const uint8_t *bytes, uint32_t d, uint32_t bits, uint8_t 
 {
     uint64_t held = 0;
     uint32_t n_held = 0;
+    if (bits == 8) {
+        memcpy(code, bytes, d);
+        return;
+    }
+    if (bits == 4 && d % 2 == 0) {
+        for (uint32_t i = 0; i < d / 2; i++) {
+            code[2 * i] = bytes[i] & 15;
+            code[2 * i + 1] = bytes[i] >> 4;
+        }
+        return;
+    }
     for (uint32_t i = 0; i < d; i++) {
         if (n_held < bits) {
             held |= (uint64_t)quire_load32(bytes) << n_held;
