@@ -14,32 +14,40 @@ struct saver {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t stopping;
-    bool is_stopping;
+    bool is_stopping, is_saving;
 };
 
-static void save_one(const saver *s, prefix *p)
+/* false: no slot holds anything new. */
+static bool save_one(const saver *s, uint32_t wait_ms)
 {
     slot_lease lease;
-    uint32_t n, n_held = 0, n_stored = 0;
+    uint32_t n, n_known, n_held = 0, n_stored = 0;
     const char *why;
-    uint32_t *tokens = slots_take_unsaved(s->o.slots, QUIRE_PAGE_TOKENS, &lease, &n), *list = NULL;
-    if (!tokens) return;
+    uint32_t *tokens =
+        slots_take_unsaved(s->o.slots, QUIRE_PAGE_TOKENS, wait_ms, &lease, &n, &n_known);
+    if (!tokens) return false;
     bool worth = n >= s->o.min_tokens;
-    if (worth) list = prefix_save(p, lease.slot, tokens, n, &n_held, &n_stored, &why);
+    prefix *p = worth ? s->o.prefix(s->o.ctx, lease.owner) : NULL;
+    uint32_t *list = p ? prefix_save(p, lease.slot, tokens, n, n_known, &n_held, &n_stored, &why) : NULL;
+    bool all = n_stored + QUIRE_PAGE_TOKENS > n_held;
+    /* What the store did not take is offered again when the slot has grown, not at once. */
     if (list)
-        slots_give_stored(s->o.slots, &lease, list, n_held, n_stored);
-    else if (worth)
+        slots_give_stored(s->o.slots, &lease, list, n_held, n_held);
+    else if (p)
         slots_give_unknown(s->o.slots, &lease);
     else
-        slots_give_stored(s->o.slots, &lease, tokens, n, n); /* not looked at again until it has grown */
-    SERVE_COUNT(s->o.counts, saves, list != NULL);
+        slots_give_stored(s->o.slots, &lease, tokens, n, n);
+    SERVE_COUNT(s->o.counts, saves, list && all);
+    SERVE_COUNT(s->o.counts, saves_partial, list && !all);
     SERVE_COUNT(s->o.counts, saved_tokens, n_stored);
-    SERVE_COUNT(s->o.counts, saves_refused, worth && !list);
+    SERVE_COUNT(s->o.counts, saves_refused, p && !list);
     free(list);
     free(tokens);
+    return true;
 }
 
-/* The server does nothing else while it saves: so in idle moments, and at the latest after some seconds. */
+/* The server does nothing else while it saves: so in idle moments. If there are none, some seconds after the last save the next slot that a
+ * request gives back is saved before others get it. */
 static void *keep_saving(void *ctx)
 {
     saver *s = (saver *)ctx;
@@ -48,16 +56,33 @@ static void *keep_saving(void *ctx)
     while (!s->is_stopping) {
         struct timespec t = clock_in_ms(SAVE_EVERY_MS);
         pthread_cond_timedwait(&s->stopping, &s->lock, &t);
+        if (s->is_stopping) break;
+        bool late = clock_ms() - last > SAVE_AT_LATEST_MS;
+        s->is_saving = true;
         pthread_mutex_unlock(&s->lock);
-        if (!slots_busy(s->o.slots) || clock_ms() - last > SAVE_AT_LATEST_MS) {
-            prefix *p = s->o.prefix(s->o.ctx);
-            if (p) save_one(s, p);
+        if (s->o.can_save(s->o.ctx) && (late || !slots_busy(s->o.slots)) &&
+            (save_one(s, late ? SAVE_EVERY_MS : 0) || !slots_busy(s->o.slots)))
             last = clock_ms();
-        }
         pthread_mutex_lock(&s->lock);
+        s->is_saving = false;
+        pthread_cond_broadcast(&s->stopping);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;
+}
+
+void saver_finish(saver *s, uint32_t timeout_ms)
+{
+    double until = clock_ms() + timeout_ms;
+    struct timespec t = clock_in_ms(timeout_ms);
+    int late = 0;
+    pthread_mutex_lock(&s->lock);
+    s->is_stopping = true;
+    pthread_cond_broadcast(&s->stopping);
+    while (s->is_saving && !late) late = pthread_cond_timedwait(&s->stopping, &s->lock, &t);
+    pthread_mutex_unlock(&s->lock);
+    while (s->o.can_save(s->o.ctx) && clock_ms() < until && save_one(s, 0)) {
+    }
 }
 
 saver *saver_start(const saver_options *options)

@@ -13,12 +13,15 @@ typedef struct saver_options {
     slots *slots;
     serve_counts *counts;
     uint32_t min_tokens;          /* prompts with fewer tokens are not saved */
-    prefix *(*prefix)(void *ctx); /* where they go; NULL: nowhere now */
+    prefix *(*prefix)(void *ctx, uint32_t owner); /* where they go; NULL: nowhere now */
+    bool (*can_save)(void *ctx); /* the server is there */
     void *ctx;
 } saver_options;
 
 /* NULL: out of memory, or no thread. */
 saver *saver_start(const saver_options *options);
+/* Saves what free slots hold, for at most so long. The thread saves nothing more. */
+void saver_finish(saver *s, uint32_t timeout_ms);
 void saver_stop(saver *s);
 
 #endif
