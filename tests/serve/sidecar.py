@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,11 @@ CONTEXT = 2048
 
 def tool():
     return os.environ.get("QUIRE_TOOL") or str(kit.ROOT / "build/release/bin/quire")
+
+
+def llama_server(model, context):
+    """The line of a llama-server, without its port."""
+    return [str(kit.programs() / "llama-server"), "-m", kit.model(model), "-c", str(context), "-t", str(kit.threads)]
 
 
 def children(pid):
@@ -37,11 +43,11 @@ def children(pid):
 class Sidecar:
     """with Sidecar(store, ...) as s: it is ready, and is stopped at the end."""
 
-    def __init__(self, store, *flags, options=(), env=None):
-        self.port = kit.free_port()
+    def __init__(self, store, *flags, options=(), env=None, model="smollm2-135m", context=CONTEXT, server=None, port=None):
+        self.port = port or kit.free_port()
         self.log = tempfile.TemporaryFile("w+")
-        command = [tool(), "serve", "--log", "--store", str(store), "--store-size", "1G", *options, "--", str(kit.programs() / "llama-server"),
-                   "-m", kit.model("smollm2-135m"), "-c", str(CONTEXT), "--port", str(self.port), "-t", str(kit.threads), *flags]
+        command = [tool(), "serve", "--log", "--store", str(store), *([] if store == "none" else ["--store-size", "1G"]), *options, "--",
+                   *(server or llama_server(model, context)), "--port", str(self.port), *flags]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
                                         env={**os.environ, "QUIRE_PLUGIN": str(kit.plugin()), **(env or {})})
         self.ended = None
@@ -98,6 +104,14 @@ class Sidecar:
         """The process of the llama-server."""
         found = children(self.process.pid)
         return found[0] if found else None
+
+    def folder(self):
+        """Where its server has its socket and slot files; None while there is no server."""
+        for pid in children(self.process.pid):
+            found = re.search(rb"(/(?:dev/shm|tmp)/quire-serve\.\w{6})/llama\.sock", Path(f"/proc/{pid}/cmdline").read_bytes())
+            if found:
+                return Path(found[1].decode())
+        return None
 
     def stop(self):
         if self.process.poll() is None:

@@ -58,7 +58,8 @@ static long whole(const yyjson_val *v)
 static double real(const yyjson_val *v)
 {
     char text[40] = "";
-    if (yyjson_is_raw(v) && yyjson_get_len(v) < sizeof text) memcpy(text, yyjson_get_raw(v), yyjson_get_len(v));
+    if (yyjson_is_raw(v) && yyjson_get_len(v) < sizeof text)
+        memcpy(text, yyjson_get_raw(v), yyjson_get_len(v));
     return strtod(text, NULL);
 }
 

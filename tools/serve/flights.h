@@ -27,8 +27,8 @@ typedef struct flight_request {
     uint32_t owner; /* flights of others are not seen */
     const uint32_t *tokens;
     uint32_t n;
-    uint32_t n_have;      /* tokens that need not be computed, as far as is known */
-    double ms_per_token;  /* that computing takes; 0: not known */
+    uint32_t n_have;             /* tokens that need not be computed, as far as is known */
+    double ms_per_token;         /* that computing takes; 0: not known */
     bool (*has_left)(void *ctx); /* asked every 50 ms */
     void *ctx;
 } flight_request;

@@ -17,9 +17,9 @@ typedef struct prefix_options {
     const quire_identity *identity; /* of one tenant and model; copied by the store */
     const char *kv;                 /* the policy of the cache, or "stock" */
     upstream to;
-    bool has_disk;             /* the store has a directory */
-    const char *folder;        /* where the server keeps slot files */
-    const char *authorization; /* value of the header for the server's own interface, or NULL */
+    bool has_disk;                /* the store has a directory */
+    const char *folder;           /* where the server keeps slot files */
+    const char *authorization;    /* value of the header for the server's own interface, or NULL */
     uint32_t n_slots, timeout_ms; /* timeout_ms: of the store */
     uint32_t slot_timeout_ms;     /* of the server, to save or restore a slot */
 } prefix_options;

@@ -23,8 +23,7 @@ static bool save_one(const saver *s, uint32_t wait_ms)
     slot_lease lease;
     uint32_t n, n_known, n_held = 0, n_stored = 0;
     const char *why;
-    uint32_t *tokens =
-        slots_take_unsaved(s->o.slots, QUIRE_PAGE_TOKENS, wait_ms, &lease, &n, &n_known);
+    uint32_t *tokens = slots_take_unsaved(s->o.slots, QUIRE_PAGE_TOKENS, wait_ms, &lease, &n, &n_known);
     if (!tokens) return false;
     bool worth = n >= s->o.min_tokens;
     prefix *p = worth ? s->o.prefix(s->o.ctx, lease.owner) : NULL;

@@ -12,9 +12,9 @@ typedef struct saver saver;
 typedef struct saver_options {
     slots *slots;
     serve_counts *counts;
-    uint32_t min_tokens;          /* prompts with fewer tokens are not saved */
+    uint32_t min_tokens;                          /* prompts with fewer tokens are not saved */
     prefix *(*prefix)(void *ctx, uint32_t owner); /* where they go; NULL: nowhere now */
-    bool (*can_save)(void *ctx); /* the server is there */
+    bool (*can_save)(void *ctx);                  /* the server is there */
     void *ctx;
 } saver_options;
 

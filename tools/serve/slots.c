@@ -30,7 +30,7 @@ struct slots {
     pthread_cond_t freed;
     uint32_t n, generation, n_unwatched;
     uint32_t n_unwatched_ever;
-    uint32_t n_want_all; /* that wait for all slots: others wait for them */
+    uint32_t n_want_all;  /* that wait for all slots: others wait for them */
     uint32_t saver_least; /* of slots_take_unsaved(), while it waits; 0: it does not */
     uint64_t clock;
     held held[];

@@ -12,7 +12,8 @@ typedef struct tenants tenants;
 enum { TENANT_NAME = 64 };
 
 typedef struct tenant {
-    uint32_t number;    /* from 1 on, the same for all keys with the same secret, also after the file was read again */
+    uint32_t
+        number; /* from 1 on, the same for all keys with the same secret, also after the file was read again */
     bool reads_metrics; /* a key for /quire/metrics alone: it has no secret and no number */
     uint8_t secret[32];
     char name[TENANT_NAME]; /* printable text */
