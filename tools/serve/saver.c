@@ -17,32 +17,66 @@ struct saver {
     bool is_stopping, is_saving;
 };
 
+/* What a slot holds, as slots_take_unsaved() and slots_endangered() tell it. */
+typedef struct find {
+    uint32_t *tokens, n, n_known, owner;
+} find;
+
+static bool is_worth(const saver *s, const find *f)
+{
+    return f->n >= s->o.min_tokens && s->o.prefix(s->o.ctx, f->owner);
+}
+
+/* The tokens that the server says the slot holds, from malloc(); NULL: nothing was saved. */
+static uint32_t *save(const saver *s, uint32_t slot, const find *f, uint32_t *n_held)
+{
+    uint32_t n_stored = 0;
+    const char *why;
+    uint32_t *list = prefix_save(s->o.prefix(s->o.ctx, f->owner), slot, f->tokens, f->n, f->n_known, n_held,
+                                 &n_stored, &why);
+    bool all = n_stored + QUIRE_PAGE_TOKENS > *n_held;
+    SERVE_COUNT(s->o.counts, saves, list && all);
+    SERVE_COUNT(s->o.counts, saves_partial, list && !all);
+    SERVE_COUNT(s->o.counts, saved_tokens, n_stored);
+    SERVE_COUNT(s->o.counts, saves_refused, !list);
+    return list;
+}
+
 /* false: no slot holds anything new. */
 static bool save_one(const saver *s, uint32_t wait_ms)
 {
     slot_lease lease;
-    uint32_t n, n_known, n_held = 0, n_stored = 0;
-    const char *why;
-    uint32_t *tokens = slots_take_unsaved(s->o.slots, QUIRE_PAGE_TOKENS, wait_ms, &lease, &n, &n_known);
-    if (!tokens) return false;
-    bool worth = n >= s->o.min_tokens;
-    prefix *p = worth ? s->o.prefix(s->o.ctx, lease.owner) : NULL;
-    uint32_t *list = p ? prefix_save(p, lease.slot, tokens, n, n_known, &n_held, &n_stored, &why) : NULL;
-    bool all = n_stored + QUIRE_PAGE_TOKENS > n_held;
+    find f;
+    uint32_t n_held = 0, *list = NULL;
+    f.tokens = slots_take_unsaved(s->o.slots, QUIRE_PAGE_TOKENS, wait_ms, &lease, &f.n, &f.n_known);
+    if (!f.tokens) return false;
+    f.owner = lease.owner;
+    bool worth = is_worth(s, &f);
+    if (worth) list = save(s, lease.slot, &f, &n_held);
     /* What the store did not take is offered again when the slot has grown, not at once. */
     if (list)
         slots_give_stored(s->o.slots, &lease, list, n_held, n_held);
-    else if (p)
+    else if (worth)
         slots_give_unknown(s->o.slots, &lease);
     else
-        slots_give_stored(s->o.slots, &lease, tokens, n, n);
-    SERVE_COUNT(s->o.counts, saves, list && all);
-    SERVE_COUNT(s->o.counts, saves_partial, list && !all);
-    SERVE_COUNT(s->o.counts, saved_tokens, n_stored);
-    SERVE_COUNT(s->o.counts, saves_refused, p && !list);
+        slots_give_stored(s->o.slots, &lease, f.tokens, f.n, f.n);
     free(list);
-    free(tokens);
+    free(f.tokens);
     return true;
+}
+
+void saver_rescue(saver *s, const slot_lease *lease)
+{
+    find f;
+    uint32_t n_held;
+    f.tokens =
+        slots_endangered(s->o.slots, lease, s->o.min_tokens, &f.n, &f.n_known, &f.owner);
+    if (!f.tokens) return;
+    if (is_worth(s, &f)) {
+        free(save(s, lease->slot, &f, &n_held));
+        SERVE_COUNT(s->o.counts, rescues, 1);
+    }
+    free(f.tokens);
 }
 
 /* The server does nothing else while it saves: so in idle moments. If there are none, some seconds after the last save the next slot that a

@@ -373,6 +373,25 @@ uint32_t *slots_take_unsaved(slots *s, uint32_t least, uint32_t wait_ms, slot_le
     return copy;
 }
 
+uint32_t *slots_endangered(slots *s, const slot_lease *lease, uint32_t least, uint32_t *n, uint32_t *n_stored,
+                           uint32_t *owner)
+{
+    uint32_t *copy = NULL;
+    pthread_mutex_lock(&s->lock);
+    const held *h = is_valid(s, lease) ? &s->held[lease->slot] : NULL;
+    uint32_t safe = h && h->n_stored > lease->n_same ? h->n_stored : lease->n_same;
+    if (h && !s->n_unwatched && h->n && h->n + h->n_more >= safe + least)
+        copy = (uint32_t *)malloc(sizeof *copy * h->n);
+    if (copy) {
+        memcpy(copy, h->tokens, sizeof *copy * h->n);
+        *n = h->n;
+        *n_stored = h->n_stored;
+        *owner = h->owner;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return copy;
+}
+
 uint32_t slots_busy(slots *s)
 {
     pthread_mutex_lock(&s->lock);

@@ -71,6 +71,12 @@ uint32_t *slots_take_unsaved(slots *s, uint32_t least, uint32_t wait_ms, slot_le
 /* Gives it back: the store has been offered the first n_stored of these tokens. */
 void slots_give_stored(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n,
                        uint32_t n_stored);
+/*
+ * What the slot of a lease holds and would be lost to the request: at least `least` tokens that are not stored, behind those that the
+ * prompt shares with it. Returns all of them (copied), whose they are, and how many are known to be stored; NULL: nothing.
+ */
+uint32_t *slots_endangered(slots *s, const slot_lease *lease, uint32_t least, uint32_t *n, uint32_t *n_stored,
+                           uint32_t *owner);
 uint32_t slots_busy(slots *s);
 
 #endif

@@ -112,6 +112,7 @@ static void restore(visit *v)
     v->lookup = clock_ms() - begin;
     if (stored < v->lease.n_same + s->o.restore_least) return;
     slots_exchange(s->slots, &v->lease);
+    saver_rescue(s->saver, &v->lease);
     v->restored = prefix_restore(v->keep, v->lease.slot, v->tokens, stored, &v->times);
     if (!v->restored) return;
     v->lease.is_own = true; /* the file has replaced all that was there */
@@ -125,6 +126,7 @@ static void copy(visit *v, const flight *from, uint32_t n_shared)
     if (!may_restore(s) || n_shared < v->lease.n_same + s->o.restore_least) return;
     double begin = clock_ms();
     slots_exchange(s->slots, &v->lease);
+    saver_rescue(s->saver, &v->lease);
     if (!prefix_copy_in(v->keep, v->lease.slot, flight_copy(from))) return;
     v->times.restore = clock_ms() - begin;
     v->copied = n_shared;
@@ -209,6 +211,7 @@ bool visit_take_slot(visit *v, int client)
         v->use = USES_LEASE;
         if (part == FLIGHT_JOINS) copy(v, met, n_shared);
         if (v->keep && !v->copied) restore(v);
+        if (!v->copied && !v->restored) saver_rescue(s->saver, &v->lease);
         if (v->leads) lead(v, client);
     }
     if (part == FLIGHT_JOINS) flight_leave(met);
@@ -227,5 +230,6 @@ bool visit_take_blindly(visit *v, const body *b, route to, int client)
     bool here = one ? slots_take(s->slots, v->owner, NULL, 0, has_left, &client, &v->lease)
                     : slots_take_all(s->slots, has_left, &client, &v->lease);
     if (here) v->use = one ? USES_BLINDLY : USES_ALL;
+    if (here && one) saver_rescue(s->saver, &v->lease);
     return here;
 }
