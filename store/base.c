@@ -77,10 +77,14 @@ quire_allocator quire_mem_allocator(const quire_allocator *allocator)
     return a;
 }
 
+void *quire_mem_take_room(const quire_allocator *a, size_t bytes)
+{
+    return bytes < SIZE_MAX / 2 ? a->alloc(a->ctx, bytes ? bytes : 1) : NULL;
+}
+
 void *quire_mem_take(const quire_allocator *a, size_t bytes)
 {
-    if (bytes >= SIZE_MAX / 2) return NULL;
-    void *ptr = a->alloc(a->ctx, bytes ? bytes : 1);
+    void *ptr = quire_mem_take_room(a, bytes);
     if (ptr) memset(ptr, 0, bytes ? bytes : 1);
     return ptr;
 }

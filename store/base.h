@@ -46,6 +46,8 @@ bool quire_thread_start(pthread_t *thread, void *(*run)(void *), void *arg);
 
 quire_allocator quire_mem_allocator(const quire_allocator *allocator); /* alloc and free are filled in */
 void *quire_mem_take(const quire_allocator *a, size_t bytes);          /* zeros; NULL if there is none */
+void *quire_mem_take_room(const quire_allocator *a,
+                          size_t bytes); /* the same, for what is written at once: not cleared */
 void quire_mem_free(const quire_allocator *a, void *ptr, size_t bytes);
 /* Makes *buffer, of *cap bytes, at least so large; what was in it is lost. false: no memory, and nothing has changed. */
 bool quire_mem_grow(const quire_allocator *a, uint8_t **buffer, size_t *cap, size_t bytes);

@@ -182,7 +182,7 @@ quire_blob *quire_namespace_share(quire_namespace *ns, quire_pool *pool, quire_p
 quire_blob *quire_namespace_copy(quire_namespace *ns, const void *bytes)
 {
     const quire_allocator *a = quire_namespace_allocator(ns);
-    void *copy = quire_mem_take(a, ns->raw_bytes);
+    void *copy = quire_mem_take_room(a, ns->raw_bytes);
     quire_blob *blob = copy ? new_blob(ns, copy, ns->raw_bytes) : NULL;
     if (!blob)
         quire_mem_free(a, copy, ns->raw_bytes);

@@ -13,6 +13,9 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <glob.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -348,6 +351,16 @@ static void raise_file_limit(void)
     setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+/* Pages of a megabyte come and go all the time; to get each from the kernel anew takes as long as all else that is done with them. */
+static void keep_memory(void)
+{
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    mallopt(M_TRIM_THRESHOLD, 64 << 20);
+    mallopt(M_ARENA_MAX, 4); /* a connection has a thread, but not an arena, for itself */
+#endif
+}
+
 typedef struct waiter {
     sidecar *sidecar;
     pthread_t main;
@@ -431,6 +444,7 @@ int cmd_serve(int argc, char **argv)
     set_signals(&s, &ends);
     pthread_sigmask(SIG_BLOCK, &ends, NULL); /* before any thread: the main one waits for them */
     raise_file_limit();
+    keep_memory();
     if (!upstream_init()) return tool_failed("serve", "libcurl cannot be used");
     code = make_folder(&s);
     if (!code) code = open_tenants(&s);

@@ -21,10 +21,6 @@ PROMPT = TEXT[:1600]  # about 400 tokens
 store = Path(tempfile.mkdtemp(prefix="quire-serve-test."))
 
 
-def leftovers():
-    return {p.name for folder in ("/dev/shm", "/tmp") for p in Path(folder).glob("quire-serve.??????")}
-
-
 def restored(*options):
     """Computed, stopped, started again, restored; in the cache of Quire's device and in llama-server's own."""
     with Sidecar(store, options=options) as s:
@@ -44,6 +40,14 @@ def restored(*options):
         status, _, answer = s.ask("POST", "/v1/chat/completions", chat)
         expect(status == 200 and s.figures()["miscounted"] == 0, "the tokens of a chat are those that the server counts", answer[:300])
         expect(s.figures()["restores"] == 1 and s.figures()["restores_short"] == 0, "it counts what it did", str(s.figures()))
+
+
+def never_idle():
+    """Requests come one after the other, and their prompts do not fit into the slots: what a request would overwrite is saved before."""
+    with Sidecar(store / "busy", "-np", "1") as s:
+        texts = [[s.complete(TEXT[at:at + 1600])["content"] for at in (3000, 6000)] for _ in range(2)]
+        expect(s.figures()["restores"] == 2, "prompts are restored though the server is never idle", str(s.figures()))
+        expect(texts[0] == texts[1], "with the same texts", str(texts))
 
 
 def passed_through():
@@ -87,7 +91,7 @@ def killed():
         s.wait_ready()
         expect(s.server() not in (None, old), "a killed server is started again")
         expect(s.complete(PROMPT)["timings"]["prompt_n"] < 200, "and its prompts are restored")
-        server = s.server()
+        server, left = s.server(), s.folder()
         s.process.kill()
         s.process.wait()
         for _ in range(100):
@@ -95,13 +99,12 @@ def killed():
                 break
             time.sleep(0.1)
         expect(not Path(f"/proc/{server}").exists(), "the server ends with a killed quire serve")
-    left = leftovers()
-    expect(len(left) >= 1, "a killed quire serve leaves its folder")
+    expect(left and left.exists(), "a killed quire serve leaves its folder")
     with Sidecar(store) as s:
         expect("Paris" in s.complete("The capital of France is", 4)["content"], "after that it starts again")
-        expect(not left & leftovers(), "and removes that folder", str(left))
-        mine = leftovers()
-    expect(not mine & leftovers(), "nothing is left after a clean stop", str(mine & leftovers()))
+        expect(not left.exists(), "and removes that folder", str(left))
+        mine = s.folder()
+    expect(mine and not mine.exists(), "nothing is left after a clean stop", str(mine))
 
 
 def refused():
@@ -126,6 +129,7 @@ def run():
     try:
         part(restored)
         part(restored, "--kv", "none")
+        part(never_idle)
         part(passed_through)
         part(client_leaves)
         part(killed)

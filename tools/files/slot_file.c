@@ -1,13 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /* slot_file: slots of llama-server, state versions 3 and 4 with one KV cache. Version 4 also says how the rows are rotated. */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
 #include "files/slot_file.h"
 
 #include "files/private_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef MAP_POPULATE /* of Linux: all pages at once, instead of a fault for each */
+#define MAP_POPULATE 0
+#endif
 
 #define MAGIC 0x67677371u
 #define FIRST_VERSION 3u
@@ -184,11 +192,12 @@ static const char *read_state(slot_file *s, reader *r)
     return wrong;
 }
 
-const char *slot_parse(slot_file *s, uint8_t *bytes, size_t n)
+static const char *parse(slot_file *s, uint8_t *bytes, size_t n, bool is_mapped)
 {
     memset(s, 0, sizeof *s);
     s->bytes = bytes;
     s->n = n;
+    s->is_mapped = is_mapped;
     reader r = {.bytes = s->bytes, .n = s->n};
     const char *wrong = NULL;
     if (take(&r, 4) != MAGIC || r.failed)
@@ -201,6 +210,24 @@ const char *slot_parse(slot_file *s, uint8_t *bytes, size_t n)
     return wrong;
 }
 
+const char *slot_parse(slot_file *s, uint8_t *bytes, size_t n)
+{
+    return parse(s, bytes, n, false);
+}
+
+const char *slot_map(slot_file *s, const char *path)
+{
+    struct stat st = {0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    void *bytes = MAP_FAILED;
+    if (fd >= 0 && !fstat(fd, &st) && st.st_size > 0)
+        bytes = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
+    const char *wrong = fd < 0 || (st.st_size > 0 && bytes == MAP_FAILED) ? strerror(errno) : NULL;
+    if (fd >= 0) close(fd);
+    if (wrong) return wrong;
+    return bytes == MAP_FAILED ? "the file is empty" : parse(s, (uint8_t *)bytes, (size_t)st.st_size, true);
+}
+
 const char *slot_read(slot_file *s, const char *path)
 {
     size_t n;
@@ -210,7 +237,10 @@ const char *slot_read(slot_file *s, const char *path)
 
 void slot_free(slot_file *s)
 {
-    free(s->bytes);
+    if (s->is_mapped)
+        munmap(s->bytes, s->n);
+    else
+        free(s->bytes);
     free(s->tokens);
     memset(s, 0, sizeof *s);
 }

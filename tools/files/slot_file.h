@@ -37,6 +37,7 @@ typedef struct slot_layout {
 typedef struct slot_file {
     uint8_t *bytes;
     size_t n;
+    bool is_mapped; /* bytes are those of the file itself */
     slot_layout layout;
     uint32_t *tokens, n_tokens; /* at least n_cells */
     uint32_t n_cells;           /* cell i has position i */
@@ -44,6 +45,8 @@ typedef struct slot_file {
 
 /* NULL, or one sentence about what is wrong. */
 const char *slot_read(slot_file *out, const char *path);
+/* The same without a copy: of a file that nobody else changes or shortens as long as it is used. It may be removed. */
+const char *slot_map(slot_file *out, const char *path);
 /* The same of bytes from malloc(), which it takes over in any case. */
 const char *slot_parse(slot_file *out, uint8_t *bytes, size_t n);
 void slot_free(slot_file *slot);

@@ -23,7 +23,6 @@
     X(saves, "Slots that were saved.")                                                \
     X(saves_refused, "Slots that could not be saved, or held another prompt.")        \
     X(saved_tokens, "Tokens of saved slots, those that were stored before included.") \
-    X(rescues, "Saves of a slot that a waiting request was about to overwrite.")     \
     X(saves_partial, "Saves of which the store did not take all pages.")              \
     X(shared, "Prompts whose beginning another request had just computed.")           \
     X(shared_tokens, "Their tokens that were copied from its slot.")                  \

@@ -86,7 +86,7 @@ static const char *read_slot(prefix *p, uint32_t slot, slot_file *out)
     char path[PATH_SIZE], name[PREFIX_NAME];
     if (!prefix_copy_out(p, slot, name)) return "the server does not save its slots";
     path_of(p, name, path);
-    const char *wrong = slot_read(out, path);
+    const char *wrong = slot_map(out, path);
     unlink(path);
     return wrong;
 }
@@ -165,7 +165,7 @@ static quire_chain *chain_of(const prefix *p, const uint32_t *tokens, uint32_t n
 uint32_t prefix_look_up(prefix *p, const uint32_t *tokens, uint32_t n)
 {
     uint32_t found = 0;
-    quire_chain *chain = n > PAGE ? chain_of(p, tokens, n - 1) : NULL;
+    quire_chain *chain = n >= PAGE ? chain_of(p, tokens, n) : NULL;
     const quire_chain *one[] = {chain};
     if (chain && quire_chain_lookup_many(one, 1, p->o.timeout_ms, &found)) found = 0;
     quire_chain_destroy(chain);

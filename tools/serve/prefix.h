@@ -38,7 +38,7 @@ prefix *prefix_create(const prefix_options *options, char *message, size_t size)
 prefix *prefix_create_like(const prefix *p, const quire_identity *identity, char *message, size_t size);
 void prefix_destroy(prefix *p);
 
-/* Tokens of the longest stored prefix; at least one token of the prompt is left to compute. */
+/* Tokens of the longest stored prefix. It may be the whole prompt: the server computes the last token again in any case. */
 uint32_t prefix_look_up(prefix *p, const uint32_t *tokens, uint32_t n);
 /* Fills the slot with the first n_tokens, a multiple of 64. Returns how many there are in it now; 0: none, and what it holds is not known. */
 uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n_tokens,

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 
 enum { SAVE_EVERY_MS = 100, SAVE_AT_LATEST_MS = 5000 };
+/* Tokens that a request waits for when they would be lost: two pages take longer to compute than to save. */
+enum { WORTH_WAITING = 2 * QUIRE_PAGE_TOKENS };
 
 struct saver {
     saver_options o;
@@ -17,7 +19,7 @@ struct saver {
     bool is_stopping, is_saving;
 };
 
-/* What a slot holds, as slots_take_unsaved() and slots_endangered() tell it. */
+/* What a slot holds, as slots_take_unsaved() and slots_unsaved() tell it. */
 typedef struct find {
     uint32_t *tokens, n, n_known, owner;
 } find;
@@ -65,16 +67,17 @@ static bool save_one(const saver *s, uint32_t wait_ms)
     return true;
 }
 
-void saver_rescue(saver *s, const slot_lease *lease)
+void saver_save_before(saver *s, const slot_lease *lease)
 {
     find f;
     uint32_t n_held;
     f.tokens =
-        slots_endangered(s->o.slots, lease, s->o.min_tokens, &f.n, &f.n_known, &f.owner);
+        slots_unsaved(s->o.slots, lease, WORTH_WAITING, &f.n, &f.n_known, &f.owner);
     if (!f.tokens) return;
     if (is_worth(s, &f)) {
-        free(save(s, lease->slot, &f, &n_held));
-        SERVE_COUNT(s->o.counts, rescues, 1);
+        uint32_t *list = save(s, lease->slot, &f, &n_held);
+        if (list) slots_hold(s->o.slots, lease, list, n_held, n_held);
+        free(list);
     }
     free(f.tokens);
 }

@@ -20,8 +20,8 @@ typedef struct saver_options {
 
 /* NULL: out of memory, or no thread. */
 saver *saver_start(const saver_options *options);
-/* Saves what the slot of a lease holds, before a request takes its place. The caller keeps the lease. */
-void saver_rescue(saver *s, const slot_lease *lease);
+/* A request is about to use this slot: what would be lost by that, and would take long to compute again, is saved first. */
+void saver_save_before(saver *s, const slot_lease *lease);
 /* Saves what free slots hold, for at most so long. The thread saves nothing more. */
 void saver_finish(saver *s, uint32_t timeout_ms);
 void saver_stop(saver *s);

@@ -269,6 +269,7 @@ sidecar *sidecar_create(const sidecar_options *options)
     s->slots = slots_create(options->n_slots);
     s->keeps = keeps_create(&options->prefix, options->tenants);
     s->flights = flights_create(remove_copy, s);
+    worth_init(&s->worth, options->restore_least);
     pthread_mutex_init(&s->lock, NULL);
     const saver_options saving = {.slots = s->slots,
                                   .counts = &s->counts,
@@ -289,6 +290,7 @@ void sidecar_destroy(sidecar *s)
     keeps_destroy(s->keeps);
     flights_destroy(s->flights);
     slots_destroy(s->slots);
+    worth_destroy(&s->worth);
     pthread_mutex_destroy(&s->lock);
     free(s);
 }

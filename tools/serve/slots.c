@@ -283,14 +283,13 @@ static void give(slots *s, const slot_lease *lease, const uint32_t *tokens, uint
     pthread_mutex_unlock(&s->lock);
 }
 
-void slots_give(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n, uint32_t n_more,
-                uint32_t n_stored)
+void slots_give(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n, uint32_t n_more)
 {
     uint32_t stored = 0;
     pthread_mutex_lock(&s->lock);
     if (is_valid(s, lease) && lease->is_own) stored = still_stored(&s->held[lease->slot], tokens, n);
     pthread_mutex_unlock(&s->lock);
-    give(s, lease, tokens, n, n_more, stored > n_stored ? stored : n_stored);
+    give(s, lease, tokens, n, n_more, stored);
 }
 
 void slots_give_stored(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n,
@@ -373,7 +372,7 @@ uint32_t *slots_take_unsaved(slots *s, uint32_t least, uint32_t wait_ms, slot_le
     return copy;
 }
 
-uint32_t *slots_endangered(slots *s, const slot_lease *lease, uint32_t least, uint32_t *n, uint32_t *n_stored,
+uint32_t *slots_unsaved(slots *s, const slot_lease *lease, uint32_t least, uint32_t *n, uint32_t *n_stored,
                            uint32_t *owner)
 {
     uint32_t *copy = NULL;
@@ -390,6 +389,22 @@ uint32_t *slots_endangered(slots *s, const slot_lease *lease, uint32_t least, ui
     }
     pthread_mutex_unlock(&s->lock);
     return copy;
+}
+
+void slots_hold(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n, uint32_t n_stored)
+{
+    pthread_mutex_lock(&s->lock);
+    if (is_valid(s, lease)) {
+        held *h = &s->held[lease->slot];
+        if (lease->is_own) h->owner = lease->owner;
+        if (keep(h, tokens, n)) {
+            h->n_stored = n_stored;
+            h->n_more = 0;
+        } else {
+            forget(h);
+        }
+    }
+    pthread_mutex_unlock(&s->lock);
 }
 
 uint32_t slots_busy(slots *s)

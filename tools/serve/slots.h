@@ -47,12 +47,8 @@ bool slots_is_valid(slots *s, const slot_lease *lease);
 uint32_t slots_look_up(slots *s, uint32_t owner, const uint32_t *tokens, uint32_t n);
 /* Instead of the slot of the lease, which is given back as it was: the one that is the least loss, if another is free. */
 void slots_exchange(slots *s, slot_lease *lease);
-/*
- * Gives it back, with the tokens that it holds now from position 0 on (copied), and how many more that are not known. The store is known
- * to have the first n_stored of them, besides those that the slot held before.
- */
-void slots_give(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n, uint32_t n_more,
-                uint32_t n_stored);
+/* Gives it back, with the tokens that it holds now from position 0 on (copied), and how many more that are not known. */
+void slots_give(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n, uint32_t n_more);
 /* Gives it back; what it holds is not known. If the lease says that it is the owner's alone, it still is. */
 void slots_give_unknown(slots *s, const slot_lease *lease);
 
@@ -75,8 +71,10 @@ void slots_give_stored(slots *s, const slot_lease *lease, const uint32_t *tokens
  * What the slot of a lease holds and would be lost to the request: at least `least` tokens that are not stored, behind those that the
  * prompt shares with it. Returns all of them (copied), whose they are, and how many are known to be stored; NULL: nothing.
  */
-uint32_t *slots_endangered(slots *s, const slot_lease *lease, uint32_t least, uint32_t *n, uint32_t *n_stored,
-                           uint32_t *owner);
+uint32_t *slots_unsaved(slots *s, const slot_lease *lease, uint32_t least, uint32_t *n, uint32_t *n_stored,
+                        uint32_t *owner);
+/* A slot that is taken, and stays so, holds these tokens now. The store has the first n_stored of them. */
+void slots_hold(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n, uint32_t n_stored);
 uint32_t slots_busy(slots *s);
 
 #endif

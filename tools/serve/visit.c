@@ -23,9 +23,9 @@ static void log_visit(const visit *v, const relay_outcome *o, const body_timings
     fprintf(
         stderr,
         "quire serve: path=%s status=%u prompt=%u cached=%u computed=%u restored=%u copied=%u ahead=%u slot=%u first_ms=%.1f "
-        "lookup_ms=%.1f load_ms=%.1f write_ms=%.1f restore_ms=%.1f total_ms=%.1f\n",
+        "lookup_ms=%.1f save_ms=%.1f load_ms=%.1f write_ms=%.1f restore_ms=%.1f total_ms=%.1f\n",
         v->target, o->status, v->n, t->cache_n, t->prompt_n, v->restored, v->copied, v->primed, v->lease.slot,
-        o->first_ms > 0 ? o->first_ms - v->begin : 0, v->lookup, v->times.load, v->times.write,
+        o->first_ms > 0 ? o->first_ms - v->begin : 0, v->lookup, v->save, v->times.load, v->times.write,
         v->times.restore, clock_ms() - v->begin);
 }
 
@@ -46,15 +46,6 @@ static bool may_restore(sidecar *s)
     bool may = !s->no_restore;
     pthread_mutex_unlock(&s->lock);
     return may && slots_are_watched(s->slots);
-}
-
-static void measure(sidecar *s, const body_timings *t)
-{
-    if (t->prompt_n < QUIRE_PAGE_TOKENS || t->prompt_ms <= 0) return;
-    double now = t->prompt_ms / t->prompt_n;
-    pthread_mutex_lock(&s->lock);
-    s->ms_per_token = s->ms_per_token > 0 ? 0.75 * s->ms_per_token + 0.25 * now : now;
-    pthread_mutex_unlock(&s->lock);
 }
 
 static void count_tokens(const visit *v, const body_timings *t)
@@ -81,12 +72,12 @@ void visit_settle(visit *v, const relay_outcome *o)
     bool is_short =
         told && v->restored && t.cache_n + 1 < v->restored && slots_are_undisturbed(s->slots, &v->lease);
     if (right)
-        slots_give(s->slots, &v->lease, v->tokens, v->n, t.predicted_n ? t.predicted_n - 1 : 0, v->restored);
+        slots_give(s->slots, &v->lease, v->tokens, v->n, t.predicted_n ? t.predicted_n - 1 : 0);
     else
         slots_give_unknown(s->slots, &v->lease);
     if (told) {
         count_tokens(v, &t);
-        measure(s, &t);
+        worth_computed(&s->worth, t.prompt_n, t.prompt_ms);
         SERVE_COUNT(&s->counts, miscounted, !right);
         SERVE_COUNT(&s->counts, restores_short, is_short);
     }
@@ -103,20 +94,33 @@ void visit_settle_blindly(visit *v, const relay_outcome *o)
 
 /* ------------------------------------------------------------------ restoring */
 
+/* What is in the slot of the lease and would be lost. */
+static void save_before(visit *v)
+{
+    double begin = clock_ms();
+    saver_save_before(v->s->saver, &v->lease);
+    v->save = clock_ms() - begin;
+}
+
 static void restore(visit *v)
 {
     sidecar *s = v->s;
-    if (!may_restore(s) || v->n < v->lease.n_same + s->o.restore_least) return;
-    double begin = clock_ms();
-    uint32_t stored = prefix_look_up(v->keep, v->tokens, v->n);
-    v->lookup = clock_ms() - begin;
-    if (stored < v->lease.n_same + s->o.restore_least) return;
-    slots_exchange(s->slots, &v->lease);
-    saver_rescue(s->saver, &v->lease);
+    uint32_t stored = 0;
+    if (v->keep && may_restore(s) && v->n > v->lease.n_same + QUIRE_PAGE_TOKENS) {
+        double begin = clock_ms();
+        stored = prefix_look_up(v->keep, v->tokens, v->n);
+        v->lookup = clock_ms() - begin;
+    }
+    bool better = stored > v->lease.n_same &&
+                  worth_restoring(&s->worth, stored / QUIRE_PAGE_TOKENS, stored - v->lease.n_same);
+    if (better) slots_exchange(s->slots, &v->lease);
+    save_before(v);
+    if (!better) return;
     v->restored = prefix_restore(v->keep, v->lease.slot, v->tokens, stored, &v->times);
-    if (!v->restored) return;
-    v->lease.is_own = true; /* the file has replaced all that was there */
-    SERVE_COUNT(&s->counts, restores, 1);
+    worth_restored(&s->worth, stored / QUIRE_PAGE_TOKENS, v->times.load + v->times.write + v->times.restore);
+    if (v->restored) v->lease.is_own = true; /* the file has replaced all that was there */
+    slots_hold(s->slots, &v->lease, v->tokens, v->restored, v->restored);
+    if (v->restored) SERVE_COUNT(&s->counts, restores, 1);
 }
 
 /* From the slot of another request, which has just computed the same beginning. */
@@ -126,11 +130,13 @@ static void copy(visit *v, const flight *from, uint32_t n_shared)
     if (!may_restore(s) || n_shared < v->lease.n_same + s->o.restore_least) return;
     double begin = clock_ms();
     slots_exchange(s->slots, &v->lease);
-    saver_rescue(s->saver, &v->lease);
-    if (!prefix_copy_in(v->keep, v->lease.slot, flight_copy(from))) return;
+    save_before(v);
+    bool good = prefix_copy_in(v->keep, v->lease.slot, flight_copy(from));
     v->times.restore = clock_ms() - begin;
+    if (good) v->lease.is_own = true;
+    slots_hold(s->slots, &v->lease, v->tokens, good ? n_shared : 0, 0);
+    if (!good) return;
     v->copied = n_shared;
-    v->lease.is_own = true;
     SERVE_COUNT(&s->counts, shared, 1);
 }
 
@@ -155,7 +161,7 @@ static bool compute(visit *v, uint32_t n, int client)
     if (good) {
         v->primed = t.prompt_n;
         v->lease.is_own = true;
-        measure(s, &t);
+        worth_computed(&s->worth, t.prompt_n, t.prompt_ms);
     }
     free(text);
     free(answer);
@@ -193,15 +199,13 @@ bool visit_take_slot(visit *v, int client)
     uint32_t n_shared = 0;
     flight_part part = FLIGHT_ALONE;
     if (v->keep && s->o.n_slots > 1) {
-        pthread_mutex_lock(&s->lock);
         const flight_request r = {.owner = v->owner,
                                   .tokens = v->tokens,
                                   .n = v->n,
                                   .n_have = slots_look_up(s->slots, v->owner, v->tokens, v->n),
-                                  .ms_per_token = s->ms_per_token,
+                                  .ms_per_token = worth_ms_per_token(&s->worth),
                                   .has_left = has_left,
                                   .ctx = &client};
-        pthread_mutex_unlock(&s->lock);
         part = flights_enter(s->flights, &r, &met, &n_shared);
     }
     if (part == FLIGHT_LEADS) v->leads = met;
@@ -210,8 +214,7 @@ bool visit_take_slot(visit *v, int client)
     if (here) {
         v->use = USES_LEASE;
         if (part == FLIGHT_JOINS) copy(v, met, n_shared);
-        if (v->keep && !v->copied) restore(v);
-        if (!v->copied && !v->restored) saver_rescue(s->saver, &v->lease);
+        if (!v->copied) restore(v);
         if (v->leads) lead(v, client);
     }
     if (part == FLIGHT_JOINS) flight_leave(met);
@@ -230,6 +233,9 @@ bool visit_take_blindly(visit *v, const body *b, route to, int client)
     bool here = one ? slots_take(s->slots, v->owner, NULL, 0, has_left, &client, &v->lease)
                     : slots_take_all(s->slots, has_left, &client, &v->lease);
     if (here) v->use = one ? USES_BLINDLY : USES_ALL;
-    if (here && one) saver_rescue(s->saver, &v->lease);
+    slot_lease each = v->lease;
+    for (each.slot = 0; here && !one && each.slot < s->o.n_slots; each.slot++)
+        saver_save_before(s->saver, &each);
+    if (here && one) save_before(v);
     return here;
 }

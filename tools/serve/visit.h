@@ -12,6 +12,7 @@
 #include "serve/saver.h"
 #include "serve/sidecar.h"
 #include "serve/slots.h"
+#include "serve/worth.h"
 
 #include <pthread.h>
 
@@ -22,9 +23,9 @@ struct sidecar {
     flights *flights;
     saver *saver;
     serve_counts counts;
+    worth worth;
     pthread_mutex_t lock; /* of what follows */
     bool is_ready, no_restore, is_finishing;
-    double ms_per_token; /* that computing a prompt takes; 0: not measured */
 };
 
 /* Of slots: one that the server chooses, one that is known, with or without knowing the tokens, all. */
@@ -42,7 +43,7 @@ typedef struct visit {
     flight *leads;
     uint32_t restored, copied,
         primed; /* tokens: from the store, from another's slot, computed ahead of the request */
-    double begin, lookup;
+    double begin, lookup, save;
     prefix_times times;
     char target[64];
 } visit;
