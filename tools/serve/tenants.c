@@ -98,17 +98,21 @@ static const char *read_line(list *l, const char *path, char *line)
 
 static const char *read_lines(list *l, const char *path, FILE *f, unsigned *number)
 {
-    char line[LINE_SIZE];
-    while (fgets(line, sizeof line, f)) {
-        size_t n = strlen(line);
+    char *line = NULL;
+    size_t cap = 0;
+    const char *wrong = NULL;
+    for (ssize_t n; !wrong && (n = getline(&line, &cap, f)) >= 0;) {
         ++*number;
-        if (n + 1 == sizeof line || (n && line[n - 1] != '\n' && !feof(f)))
-            return "it is too long, or has a byte 0";
-        line[strcspn(line, "\r\n")] = 0;
-        const char *wrong = read_line(l, path, line);
-        if (wrong) return wrong;
+        if (n > LINE_SIZE || memchr(line, 0, (size_t)n)) {
+            wrong = "it is too long, or has a byte 0";
+        } else {
+            line[strcspn(line, "\r\n")] = 0;
+            wrong = read_line(l, path, line);
+        }
     }
-    return ferror(f) ? "it cannot be read" : NULL;
+    if (!wrong && ferror(f)) wrong = "it cannot be read";
+    free(line);
+    return wrong;
 }
 
 static bool read_list(list *l, const char *path, char *message, size_t size)
