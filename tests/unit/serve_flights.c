@@ -56,8 +56,7 @@ static void *enter(void *ctx)
 
 static guest of(flights *all, uint32_t owner, double ms_per_token)
 {
-    return (guest){.all = all,
-                   .r = {.owner = owner, .tokens = prompt, .n = N, .ms_per_token = ms_per_token}};
+    return (guest){.all = all, .r = {.owner = owner, .tokens = prompt, .n = N, .ms_per_token = ms_per_token}};
 }
 
 static void start(guest *g)
@@ -113,7 +112,8 @@ static void test_apart(void **state)
     enter(&other); /* the same tokens of another tenant */
     assert_int_equal(other.part, FLIGHT_LEADS);
     assert_true(other.ms < 1000);
-    guest brief = of(all, 1, 10); /* the leader computes three times as much: this one is sooner ready by itself */
+    guest brief =
+        of(all, 1, 10); /* the leader computes three times as much: this one is sooner ready by itself */
     brief.r.n = 700;
     enter(&brief);
     assert_int_equal(brief.part, FLIGHT_LEADS);
@@ -240,8 +240,9 @@ int main(void)
 {
     for (uint32_t i = 0; i < N; i++) prompt[i] = i;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copy),     cmocka_unit_test(test_apart),         cmocka_unit_test(test_leader_fails),
-        cmocka_unit_test(test_patience), cmocka_unit_test(test_client_leaves), cmocka_unit_test(test_many),
+        cmocka_unit_test(test_copy),          cmocka_unit_test(test_apart),
+        cmocka_unit_test(test_leader_fails),  cmocka_unit_test(test_patience),
+        cmocka_unit_test(test_client_leaves), cmocka_unit_test(test_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

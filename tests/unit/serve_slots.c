@@ -189,13 +189,56 @@ static void test_unsaved(void **state)
     slots_destroy(s);
 }
 
+typedef struct comer {
+    slots *s;
+    pthread_t thread;
+    int place;
+} comer;
+
+static int n_served;
+
+static void *come(void *ctx)
+{
+    comer *c = (comer *)ctx;
+    struct timespec t = {0, 5000000};
+    slot_lease lease = take(c->s, ANN);
+    c->place = n_served++; /* one slot: nobody else is here */
+    nanosleep(&t, NULL);
+    slots_give(c->s, &lease, prompt, N, 0);
+    return NULL;
+}
+
+/* Nobody is overtaken. */
+static void test_order(void **state)
+{
+    slots *s = slots_create(1);
+    comer all[8];
+    struct timespec t = {0, 20000000};
+    (void)state;
+    slots_reset(s, 1);
+    slot_lease first = take(s, ANN);
+    for (int i = 0; i < 8; i++) {
+        all[i] = (comer){.s = s};
+        assert_int_equal(pthread_create(&all[i].thread, NULL, come, &all[i]), 0);
+        nanosleep(&t, NULL);
+    }
+    slots_give(s, &first, prompt, N, 0);
+    for (int i = 0; i < 8; i++) pthread_join(all[i].thread, NULL);
+    for (int i = 1; i < 8; i++) assert_true(all[i].place > all[i - 1].place);
+    slots_destroy(s);
+}
+
 int main(void)
 {
     for (uint32_t i = 0; i < N; i++) prompt[i] = i + 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_owners),    cmocka_unit_test(test_own_slot_is_chosen),
-        cmocka_unit_test(test_restarted), cmocka_unit_test(test_all),
-        cmocka_unit_test(test_unsaved),   cmocka_unit_test(test_saved_under_load),
+        cmocka_unit_test(test_owners),
+        cmocka_unit_test(test_own_slot_is_chosen),
+        cmocka_unit_test(test_restarted),
+        cmocka_unit_test(test_all),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_unsaved),
+        cmocka_unit_test(test_saved_under_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

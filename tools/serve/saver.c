@@ -71,8 +71,7 @@ void saver_save_before(saver *s, const slot_lease *lease)
 {
     find f;
     uint32_t n_held;
-    f.tokens =
-        slots_unsaved(s->o.slots, lease, WORTH_WAITING, &f.n, &f.n_known, &f.owner);
+    f.tokens = slots_unsaved(s->o.slots, lease, WORTH_WAITING, &f.n, &f.n_known, &f.owner);
     if (!f.tokens) return;
     if (is_worth(s, &f)) {
         uint32_t *list = save(s, lease->slot, &f, &n_held);

@@ -25,6 +25,11 @@ typedef struct held {
 /* Of a slot that has no rows. */
 #define OWNER_ANY UINT32_MAX
 
+/* A request that waits for a slot; they are served in the order in which they came. */
+typedef struct waiter {
+    struct waiter *next;
+} waiter;
+
 struct slots {
     pthread_mutex_t lock;
     pthread_cond_t freed;
@@ -33,6 +38,7 @@ struct slots {
     uint32_t n_want_all;  /* that wait for all slots: others wait for them */
     uint32_t saver_least; /* of slots_take_unsaved(), while it waits; 0: it does not */
     uint64_t clock;
+    waiter *first;
     held held[];
 };
 
@@ -155,13 +161,24 @@ static bool wait_on(slots *s, bool (*has_left)(void *ctx), void *ctx)
     return !left;
 }
 
+static waiter **find_waiter(slots *s, const waiter *w)
+{
+    waiter **at = &s->first;
+    while (*at && *at != w) at = &(*at)->next;
+    return at;
+}
+
 bool slots_take(slots *s, uint32_t owner, const uint32_t *tokens, uint32_t n, bool (*has_left)(void *ctx),
                 void *ctx, slot_lease *out)
 {
     bool taken;
+    waiter self = {NULL};
     pthread_mutex_lock(&s->lock);
-    while (!(taken = take_best(s, owner, tokens, n, out)) && wait_on(s, has_left, ctx)) {
+    *find_waiter(s, NULL) = &self;
+    while (!(taken = s->first == &self && take_best(s, owner, tokens, n, out)) && wait_on(s, has_left, ctx)) {
     }
+    *find_waiter(s, &self) = self.next;
+    pthread_cond_broadcast(&s->freed); /* the next one may find another slot that is free */
     pthread_mutex_unlock(&s->lock);
     return taken;
 }
@@ -373,7 +390,7 @@ uint32_t *slots_take_unsaved(slots *s, uint32_t least, uint32_t wait_ms, slot_le
 }
 
 uint32_t *slots_unsaved(slots *s, const slot_lease *lease, uint32_t least, uint32_t *n, uint32_t *n_stored,
-                           uint32_t *owner)
+                        uint32_t *owner)
 {
     uint32_t *copy = NULL;
     pthread_mutex_lock(&s->lock);
