@@ -27,12 +27,14 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { MOST_CONNECTIONS = 4096, IDLE_SECONDS = 60 };
+enum { MOST_CONNECTIONS = 4096, IDLE_SECONDS = 60, SLOT_TIMEOUT_MS = 60000 };
+/* At the end: for slots that are not saved yet, and for what the store has not written yet. */
+enum { SAVE_TIMEOUT_MS = 10000, FLUSH_TIMEOUT_MS = 5000 };
 #define MOST_BODY (256u << 20)
 
 typedef struct serve {
     store_options store; /* first: the options of the store are parsed into it */
-    const char *kv, *profile;
+    const char *kv, *profile, *tenants_file;
     uint32_t min_tokens, restore_least;
     bool log;
     int argc; /* of the server */
@@ -46,6 +48,7 @@ typedef struct serve {
     serve_flags flags;
     quire_store *open_store;
     quire_identity identity;
+    tenants *tenants;
 } serve;
 
 static void set_rest(void *ctx, int argc, char **argv)
@@ -71,6 +74,10 @@ static const tool_option options[] = {
      "32 bytes or 64 hex digits, the same on all servers that share prompts; only you may be able to\n"
      "read it (default: serve.key in the directory of --store, made there; needed with --remote)",
      TOOL_WORD(serve, store.secret_file)},
+    {"--tenants", "FILE",
+     "clients by their API keys, each with prompts of its own: lines of the SHA-256 of a key in hex, the file\n"
+     "of the tenant's secret and a name; SIGHUP reads it again (default: all clients share their prompts)",
+     TOOL_WORD(serve, tenants_file)},
     {"--min-tokens", "N", "prompts with fewer tokens are not kept (default: 256)",
      TOOL_NUMBER(serve, min_tokens, 64, 1u << 30)},
     {"--log", NULL, "print a line for each request on stderr", TOOL_FLAG(serve, log)},
@@ -196,7 +203,9 @@ static int find_store(serve *s)
                      home && *home ? home : "/tmp");
         s->store.directory = s->directory;
     }
-    if (s->store.remote.host && !s->store.secret_file)
+    if (s->tenants && s->store.secret_file)
+        return tool_usage("serve", "give --tenants or --secret-file: each tenant has a secret of its own");
+    if (s->store.remote.host && !s->store.secret_file && !s->tenants)
         return tool_usage("serve",
                           "give --secret-file FILE with --remote: servers that share prompts share a secret");
     if (!s->store.directory) return TOOL_OK;
@@ -209,7 +218,32 @@ static int find_store(serve *s)
         uint64_t tenth = (uint64_t)room.f_bavail * room.f_frsize / 10, usual = UINT64_C(20) << 30;
         s->store.cap_bytes = tenth < usual ? tenth : usual;
     }
-    return s->store.secret_file ? TOOL_OK : make_secret(s);
+    return s->store.secret_file || s->tenants ? TOOL_OK : make_secret(s);
+}
+
+/* Of nobody: with tenants nothing is kept under it. */
+static int invent_secret(serve *s)
+{
+    s->store.has_secret =
+        getrandom(s->store.secret, sizeof s->store.secret, 0) == (ssize_t)sizeof s->store.secret;
+    return s->store.has_secret ? TOOL_OK : tool_failed("serve", "no random bytes: %s", strerror(errno));
+}
+
+static int open_tenants(serve *s)
+{
+    char message[512];
+    if (!s->tenants_file) return TOOL_OK;
+    s->tenants = tenants_open(s->tenants_file, message, sizeof message);
+    return s->tenants ? invent_secret(s) : tool_failed("serve", "%s", message);
+}
+
+static void read_tenants_again(serve *s)
+{
+    char message[512];
+    if (tenants_read_again(s->tenants, message, sizeof message))
+        fprintf(stderr, "quire serve: the file of --tenants has %u keys\n", tenants_count(s->tenants));
+    else
+        fprintf(stderr, "quire serve: the tenants stay as they were: %s\n", message);
 }
 
 static int open_store(serve *s)
@@ -249,6 +283,19 @@ static int name_policy(serve *s)
     return TOOL_OK;
 }
 
+/* A key for the server's own interface: the first that it takes. */
+static int read_api_key(serve *s)
+{
+    char line[512] = "";
+    FILE *f = s->flags.api_key || !s->flags.api_key_file ? NULL : fopen(s->flags.api_key_file, "re");
+    const char *key = s->flags.api_key;
+    if (f && fgets(line, sizeof line, f)) key = line;
+    if (f) fclose(f);
+    if (key && *key)
+        snprintf(s->authorization, sizeof s->authorization, "Bearer %.*s", (int)strcspn(key, ",\r\n"), key);
+    return TOOL_OK;
+}
+
 static int read_flags(serve *s)
 {
     char message[512];
@@ -257,13 +304,14 @@ static int read_flags(serve *s)
     s->has_model = says.model && model_open(&s->model, says.model, message, sizeof message);
     int code = name_policy(s);
     if (code) return code;
-    const serve_place place = {s->socket, s->folder, s->with_device, s->has_model ? s->model.context : 0};
+    const serve_place place = {.socket = s->socket,
+                               .folder = s->folder,
+                               .has_tenants = s->tenants,
+                               .with_device = s->with_device,
+                               .trained = s->has_model ? s->model.context : 0};
     const char *wrong = flags_read(&s->flags, s->argc, s->argv, &place, message, sizeof message);
     if (wrong) return tool_failed("serve", "%s", wrong);
-    if (s->flags.api_key)
-        snprintf(s->authorization, sizeof s->authorization, "Bearer %.*s",
-                 (int)strcspn(s->flags.api_key, ","), s->flags.api_key);
-    return TOOL_OK;
+    return read_api_key(s);
 }
 
 /* quire run, which becomes the server. */
@@ -325,6 +373,14 @@ static void engine_changed(void *ctx, engine_state state, uint32_t generation, c
     if (state == ENGINE_GONE) pthread_kill(w->main, SIGTERM);
 }
 
+static void set_signals(const serve *s, sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGINT);
+    if (s->tenants_file) sigaddset(set, SIGHUP);
+}
+
 static int run(serve *s)
 {
     char message[512];
@@ -340,7 +396,10 @@ static int run(serve *s)
                                               .folder = s->folder,
                                               .authorization = *s->authorization ? s->authorization : NULL,
                                               .n_slots = s->flags.n_slots,
-                                              .timeout_ms = 2000},
+                                              .has_disk = s->store.directory,
+                                              .timeout_ms = 2000,
+                                              .slot_timeout_ms = SLOT_TIMEOUT_MS},
+                                   .tenants = s->tenants,
                                    .n_slots = s->flags.n_slots,
                                    .min_tokens = s->min_tokens ? s->min_tokens : 256,
                                    .restore_least = s->restore_least ? s->restore_least : 128,
@@ -355,17 +414,16 @@ static int run(serve *s)
                                 .most_body = MOST_BODY,
                                 .handle = sidecar_handle,
                                 .ctx = w.sidecar};
-    sigemptyset(&ends);
-    sigaddset(&ends, SIGTERM);
-    sigaddset(&ends, SIGINT);
+    set_signals(s, &ends);
     front *f = front_start(&face, message, sizeof message);
     const engine_options server = {.argv = line, .to = to, .changed = engine_changed, .ctx = &w};
     engine *e = f ? engine_start(&server) : NULL;
     if (!f) tool_failed("serve", "%s", message);
     if (e) {
         fprintf(stderr, "quire serve: listening at %s, port %u\n", s->flags.host, front_port(f));
-        sigwait(&ends, &which);
+        while (!sigwait(&ends, &which) && which == SIGHUP) read_tenants_again(s);
         front_quiesce(f);
+        sidecar_finish(w.sidecar, SAVE_TIMEOUT_MS);
         code = engine_stop(e);
     }
     front_stop(f);
@@ -383,18 +441,19 @@ int cmd_serve(int argc, char **argv)
     if (code >= 0) return code;
     if (s.argc < 1) return tool_usage("serve", "it needs a llama-server; quire serve --help explains it");
     signal(SIGPIPE, SIG_IGN);
-    sigemptyset(&ends);
-    sigaddset(&ends, SIGTERM);
-    sigaddset(&ends, SIGINT);
+    set_signals(&s, &ends);
     pthread_sigmask(SIG_BLOCK, &ends, NULL); /* before any thread: the main one waits for them */
     raise_file_limit();
     keep_memory();
     if (!upstream_init()) return tool_failed("serve", "libcurl cannot be used");
     code = make_folder(&s);
+    if (!code) code = open_tenants(&s);
     if (!code) code = read_flags(&s);
     if (!code) code = open_store(&s);
     if (!code) code = run(&s);
+    if (s.open_store) quire_store_flush(s.open_store, FLUSH_TIMEOUT_MS);
     if (s.open_store) quire_store_close(s.open_store);
+    tenants_close(s.tenants);
     flags_free(&s.flags);
     remove_folder(s.folder);
     upstream_end();

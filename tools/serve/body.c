@@ -13,6 +13,10 @@ struct body {
 body *body_read(const char *bytes, size_t n)
 {
     body *b = (body *)calloc(1, sizeof *b);
+    if (n >= 3 && !memcmp(bytes, "\xef\xbb\xbf", 3)) { /* a mark that llama-server leaves out too */
+        bytes += 3;
+        n -= 3;
+    }
     if (b) b->doc = yyjson_read(bytes, n, YYJSON_READ_NUMBER_AS_RAW);
     if (b && b->doc && yyjson_is_obj(yyjson_doc_get_root(b->doc))) return b;
     body_free(b);
@@ -50,6 +54,15 @@ static long whole(const yyjson_val *v)
     return value <= INT32_MAX ? value : -1;
 }
 
+/* 0: not a number. */
+static double real(const yyjson_val *v)
+{
+    char text[40] = "";
+    if (yyjson_is_raw(v) && yyjson_get_len(v) < sizeof text)
+        memcpy(text, yyjson_get_raw(v), yyjson_get_len(v));
+    return strtod(text, NULL);
+}
+
 static bool is_absent(yyjson_val *v)
 {
     return !v || yyjson_is_null(v);
@@ -83,23 +96,27 @@ static bool are_tokens(yyjson_val *list)
     return yyjson_arr_size(list) > 0;
 }
 
-/* Members with which rows of the slot depend on more than the tokens, or several slots are used. */
-static bool is_watched(yyjson_val *root)
+bool body_is_alone(const body *b)
 {
     static const char *const alone[] = {"n", "n_cmpl"};
-    yyjson_val *reuse = member(root, "n_cache_reuse"), *keep = member(root, "cache_prompt");
     for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
-        yyjson_val *v = member(root, alone[i]);
+        yyjson_val *v = member(yyjson_doc_get_root(b->doc), alone[i]);
         if (!is_absent(v) && whole(v) != 1) return false;
     }
-    return is_absent(member(root, "lora")) && (is_absent(reuse) || !whole(reuse)) &&
-           (is_absent(keep) || yyjson_is_true(keep));
+    return true;
+}
+
+/* Members with which rows of the slot depend on more than the tokens, or several slots are used. */
+static bool is_watched(const body *b)
+{
+    yyjson_val *root = yyjson_doc_get_root(b->doc), *keep = member(root, "cache_prompt");
+    return body_is_alone(b) && is_absent(member(root, "lora")) && (is_absent(keep) || yyjson_is_true(keep));
 }
 
 body_prompt body_kind(const body *b, bool is_chat)
 {
     yyjson_val *root = yyjson_doc_get_root(b->doc), *prompt = member(root, "prompt");
-    if (!is_watched(root)) return BODY_OTHER;
+    if (!is_watched(b)) return BODY_OTHER;
     if (is_chat) return is_text(member(root, "messages")) ? BODY_CHAT : BODY_OTHER;
     if (yyjson_is_str(prompt)) return BODY_TEXT;
     return yyjson_is_arr(prompt) && are_tokens(prompt) ? BODY_TOKENS : BODY_OTHER;
@@ -135,31 +152,40 @@ uint32_t *body_tokens(const body *b, uint32_t *n)
     return numbers(member(yyjson_doc_get_root(b->doc), "prompt"), n);
 }
 
-/* slot NULL: of the server's choice. */
-static char *rewrite(body *b, const uint32_t *slot, size_t *n)
+char *body_for_slot(body *b, int32_t slot, body_reuse reuse, size_t *n)
 {
     yyjson_mut_doc *doc = yyjson_doc_mut_copy(b->doc, NULL);
     yyjson_mut_val *root = doc ? yyjson_mut_doc_get_root(doc) : NULL;
     char *text = NULL;
     if (root) {
         yyjson_mut_obj_remove_key(root, "id_slot"); /* all of them */
-        if (slot) yyjson_mut_obj_remove_key(root, "cache_prompt");
-        if (!slot || (yyjson_mut_obj_add_uint(doc, root, "id_slot", *slot) &&
-                      yyjson_mut_obj_add_bool(doc, root, "cache_prompt", true)))
+        yyjson_mut_obj_remove_key(root, "n_cache_reuse");
+        if (reuse != BODY_REUSES_AS_IT_SAYS) yyjson_mut_obj_remove_key(root, "cache_prompt");
+        if ((slot < 0 || yyjson_mut_obj_add_int(doc, root, "id_slot", slot)) &&
+            (reuse == BODY_REUSES_AS_IT_SAYS ||
+             yyjson_mut_obj_add_bool(doc, root, "cache_prompt", reuse == BODY_REUSES)))
             text = yyjson_mut_write(doc, 0, n);
     }
     yyjson_mut_doc_free(doc);
     return text;
 }
 
-char *body_for_slot(body *b, uint32_t slot, size_t *n)
+char *body_compute(const uint32_t *tokens, uint32_t n, uint32_t slot, bool reuse, size_t *size)
 {
-    return rewrite(b, &slot, n);
-}
-
-char *body_without_slot(body *b, size_t *n)
-{
-    return member(yyjson_doc_get_root(b->doc), "id_slot") ? rewrite(b, NULL, n) : NULL;
+    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *root = doc ? yyjson_mut_obj(doc) : NULL;
+    yyjson_mut_val *list = root ? yyjson_mut_arr_with_uint32(doc, tokens, n) : NULL;
+    char *made = NULL;
+    if (list) {
+        yyjson_mut_doc_set_root(doc, root);
+        if (yyjson_mut_obj_add_val(doc, root, "prompt", list) &&
+            yyjson_mut_obj_add_int(doc, root, "n_predict", 0) &&
+            yyjson_mut_obj_add_uint(doc, root, "id_slot", slot) &&
+            yyjson_mut_obj_add_bool(doc, root, "cache_prompt", reuse))
+            made = yyjson_mut_write(doc, 0, size);
+    }
+    yyjson_mut_doc_free(doc);
+    return made;
 }
 
 char *body_tokenize(const char *text, size_t n, size_t *size)
@@ -218,11 +244,9 @@ static bool read_timings(const char *text, size_t n, body_timings *out)
     if (good) {
         long cache = whole(member(root, "cache_n")), prompt = whole(member(root, "prompt_n"));
         long made = whole(member(root, "predicted_n"));
-        const char *raw =
-            yyjson_get_raw(member(root, "prompt_ms")); /* strtod() ends at what follows a number */
         good = cache >= 0 && prompt >= 0;
         *out = (body_timings){(uint32_t)(cache > 0 ? cache : 0), (uint32_t)(prompt > 0 ? prompt : 0),
-                              (uint32_t)(made > 0 ? made : 0), raw ? strtod(raw, NULL) : 0};
+                              (uint32_t)(made > 0 ? made : 0), real(member(root, "prompt_ms"))};
     }
     yyjson_doc_free(doc);
     return good;

@@ -25,11 +25,17 @@ void body_free(body *b);
 body_prompt body_kind(const body *b, bool is_chat);
 const char *body_text(const body *b, size_t *n);   /* of BODY_TEXT */
 uint32_t *body_tokens(const body *b, uint32_t *n); /* of BODY_TOKENS; from malloc(); NULL: out of memory */
+/* What a server is told about slots, in place of what the client wrote. n_cache_reuse is left out in any case: it would leave rows in the
+ * slot that are not those of its tokens. */
+typedef enum body_reuse { BODY_REUSES_AS_IT_SAYS, BODY_REUSES, BODY_REUSES_NOTHING } body_reuse;
+enum { BODY_ANY_SLOT = -1 };
 /* The object with id_slot and cache_prompt set, and everything else as it was; from malloc(). NULL: out of memory. */
-char *body_for_slot(body *b, uint32_t slot, size_t *n);
-/* The object without id_slot, or NULL if it has none; from malloc(). */
-char *body_without_slot(body *b, size_t *n);
+char *body_for_slot(body *b, int32_t slot, body_reuse reuse, size_t *n);
+/* It asks for one answer, which one slot can give. */
+bool body_is_alone(const body *b);
 
+/* A request that computes these tokens in a slot and makes none; from malloc(). */
+char *body_compute(const uint32_t *tokens, uint32_t n, uint32_t slot, bool reuse, size_t *size);
 /* {"content":TEXT,"add_special":true,"parse_special":true}; from malloc(). */
 char *body_tokenize(const char *text, size_t n, size_t *size);
 /* The list of numbers "tokens" of an answer; from malloc(). NULL: there is none. */
@@ -40,7 +46,7 @@ char *body_read_prompt(const char *bytes, size_t size, size_t *n);
 /* What a server says at the end of an answer. */
 typedef struct body_timings {
     uint32_t cache_n, prompt_n, predicted_n; /* tokens: reused, computed, made */
-    double prompt_ms;                        /* that computing took; 0: it does not say */
+    double prompt_ms;                        /* that computing them took; 0: not said */
 } body_timings;
 
 /* Looks for the last "timings" in the end of an answer, of one object or of a stream of events. */

@@ -193,6 +193,7 @@ static const char *add_own(reading *r, const serve_place *place)
     bool good = push(f, "--host") && push(f, place->socket) && push(f, "-np") && push(f, slots) &&
                 push(f, "--no-kv-unified") && push(f, "-sps") && push(f, "0") && push(f, "--cache-ram") &&
                 push(f, "0") && push(f, "--slot-save-path") && push(f, place->folder);
+    if (place->has_tenants) good = good && push(f, "--no-cache-prompt");
     if (!c) c = (long)place->trained;
     if (c) { /* -c is divided among the slots, and one request may take all of the user's */
         if ((uint64_t)c * f->n_slots > INT32_MAX)

@@ -23,6 +23,7 @@ typedef struct serve_flags {
 
 typedef struct serve_place {
     const char *socket, *folder; /* where the server listens, and keeps slot files */
+    bool has_tenants;            /* no rows are reused unless this program asks for it */
     bool with_device;            /* caches of all slots are touched lazily */
     uint32_t trained; /* the context that the model was trained for, which counts without -c; 0: unknown */
 } serve_place;

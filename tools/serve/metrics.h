@@ -23,6 +23,10 @@
     X(saves, "Slots that were saved.")                                                \
     X(saves_refused, "Slots that could not be saved, or held another prompt.")        \
     X(saved_tokens, "Tokens of saved slots, those that were stored before included.") \
+    X(saves_partial, "Saves of which the store did not take all pages.")              \
+    X(shared, "Prompts whose beginning another request had just computed.")           \
+    X(shared_tokens, "Their tokens that were copied from its slot.")                  \
+    X(strangers, "Requests with a key of no tenant.")                                 \
     X(miscounted, "Answers whose token count was not that of the prompt.")
 
 typedef struct serve_counts {

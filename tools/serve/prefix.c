@@ -6,6 +6,7 @@
 #include "serve/clock.h"
 #include "store/vouch.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,34 +34,60 @@ static unsigned post(const prefix *p, const char *target, const char *text)
                                 .body = text,
                                 .body_size = strlen(text),
                                 .has_body = true,
-                                .client = -1};
+                                .client = -1,
+                                .timeout_ms = p->o.slot_timeout_ms};
     unsigned status = upstream_ask(&p->o.to, &r, MOST_ANSWER, &answer, &n);
     free(answer);
     return status;
 }
 
-static void path_of(const prefix *p, uint32_t slot, char *path, char *name)
+static void path_of(const prefix *p, const char *name, char *path)
 {
-    snprintf(name, 32, "slot-%u.bin", slot);
     snprintf(path, PATH_SIZE, "%s/%s", p->o.folder, name);
 }
 
-/* The server writes the slot to a file, or reads it from there. */
-static bool exchange_slot(const prefix *p, uint32_t slot, const char *action)
+void prefix_remove_copy(const prefix_options *of, const char *name)
 {
-    char target[64], text[64], path[PATH_SIZE], name[32];
-    path_of(p, slot, path, name);
+    char path[PATH_SIZE];
+    snprintf(path, sizeof path, "%s/%s", of->folder, name);
+    unlink(path);
+}
+
+/* A name that no file had before: a server that is late must not find the file of another prompt under it. */
+static void make_name(char name[PREFIX_NAME])
+{
+    static _Atomic unsigned long long last;
+    snprintf(name, PREFIX_NAME, "slot-%llu.bin", atomic_fetch_add(&last, 1) + 1);
+}
+
+/* The server writes the slot to a file, or reads it from there. */
+static bool exchange_slot(const prefix *p, uint32_t slot, const char *action, const char *name)
+{
+    char target[64], text[96];
     snprintf(target, sizeof target, "/slots/%u?action=%s", slot, action);
     snprintf(text, sizeof text, "{\"filename\":\"%s\"}", name);
     return post(p, target, text) == 200;
 }
 
-static const char *read_slot(const prefix *p, uint32_t slot, slot_file *out)
+bool prefix_copy_out(prefix *p, uint32_t slot, char name[PREFIX_NAME])
 {
-    char path[PATH_SIZE], name[32];
-    path_of(p, slot, path, name);
-    const char *wrong =
-        exchange_slot(p, slot, "save") ? slot_map(out, path) : "the server does not save its slots";
+    make_name(name);
+    if (exchange_slot(p, slot, "save", name)) return true;
+    prefix_remove_copy(&p->o, name);
+    return false;
+}
+
+bool prefix_copy_in(prefix *p, uint32_t slot, const char *name)
+{
+    return exchange_slot(p, slot, "restore", name);
+}
+
+static const char *read_slot(prefix *p, uint32_t slot, slot_file *out)
+{
+    char path[PATH_SIZE], name[PREFIX_NAME];
+    if (!prefix_copy_out(p, slot, name)) return "the server does not save its slots";
+    path_of(p, name, path);
+    const char *wrong = slot_map(out, path);
     unlink(path);
     return wrong;
 }
@@ -88,7 +115,7 @@ static const char *open_namespace(prefix *p)
     return status ? quire_status_text(status) : NULL;
 }
 
-prefix *prefix_create(const prefix_options *options, char *message, size_t size)
+static prefix *make(const prefix_options *options, const slot_layout *layout, char *message, size_t size)
 {
     prefix *p = (prefix *)calloc(1, sizeof *p);
     const char *wrong = "out of memory";
@@ -97,13 +124,26 @@ prefix *prefix_create(const prefix_options *options, char *message, size_t size)
         bool good = header_lines_add(&p->headers, "Content-Type", "application/json") &&
                     (!options->authorization ||
                      header_lines_add(&p->headers, "Authorization", options->authorization));
-        if (good) wrong = learn_layout(p);
+        if (good && layout) p->layout = *layout;
+        if (good) wrong = layout ? NULL : learn_layout(p);
         if (good && !wrong) wrong = open_namespace(p);
     }
     if (!wrong) return p;
     snprintf(message, size, "%s", wrong);
     prefix_destroy(p);
     return NULL;
+}
+
+prefix *prefix_create(const prefix_options *options, char *message, size_t size)
+{
+    return make(options, NULL, message, size);
+}
+
+prefix *prefix_create_like(const prefix *p, const quire_identity *identity, char *message, size_t size)
+{
+    prefix_options options = p->o;
+    options.identity = identity;
+    return make(&options, &p->layout, message, size);
 }
 
 void prefix_destroy(prefix *p)
@@ -163,12 +203,13 @@ static uint8_t *take_room(size_t bytes)
 uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n_tokens,
                         prefix_times *times)
 {
-    char path[PATH_SIZE], name[32];
+    char path[PATH_SIZE], name[PREFIX_NAME];
     uint32_t n_pages = n_tokens / PAGE;
     uint8_t *room = take_room(p->layout.page_bytes * (n_pages + 1));
     void **rooms = (void **)calloc(n_pages + 1, sizeof *rooms);
     double begin = clock_ms();
-    path_of(p, slot, path, name);
+    make_name(name);
+    path_of(p, name, path);
     uint32_t got = room && rooms ? load(p, tokens, n_pages, room, rooms) : 0;
     times->load = clock_ms() - begin;
     const char *wrong =
@@ -176,7 +217,7 @@ uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32
     free(room);
     free(rooms);
     times->write = clock_ms() - begin - times->load;
-    bool good = !wrong && exchange_slot(p, slot, "restore");
+    bool good = !wrong && exchange_slot(p, slot, "restore", name);
     times->restore = clock_ms() - begin - times->load - times->write;
     unlink(path);
     return good ? got * PAGE : 0;
@@ -184,15 +225,22 @@ uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32
 
 /* ------------------------------------------------------------------- saving */
 
-static uint32_t save_pages(const prefix *p, const slot_file *slot)
+/* Pages of the first n_known tokens that the store still has. Only the disk is asked, if there is one. */
+static uint32_t known_pages(const prefix *p, const quire_chain *chain, uint32_t n_known)
+{
+    uint32_t found = 0;
+    if (n_known < PAGE || quire_chain_lookup_many(&chain, 1, p->o.has_disk ? 0 : p->o.timeout_ms, &found))
+        return 0;
+    return (found < n_known ? found : n_known) / PAGE;
+}
+
+static uint32_t save_pages(const prefix *p, const slot_file *slot, uint32_t n_known)
 {
     uint32_t n_pages = slot->n_cells / PAGE, done = 0;
     uint8_t *page = (uint8_t *)malloc(p->layout.page_bytes);
     const void *one[] = {page};
     quire_chain *chain = page ? chain_of(p, slot->tokens, n_pages * PAGE) : NULL;
-    const quire_chain *all[] = {chain};
-    /* What is stored already is not copied again. Asked for anew, because it may have been evicted since it was saved. */
-    if (chain && !quire_chain_lookup_many(all, 1, p->o.timeout_ms, &done)) done /= PAGE;
+    if (chain) done = known_pages(p, chain, n_known);
     for (bool full = false; chain && done < n_pages && !full;) {
         uint32_t dropped = 0;
         slot_get_page(slot, done, page);
@@ -217,50 +265,56 @@ static bool has_same_rows(const slot_layout *a, const slot_layout *b)
     return same;
 }
 
-struct prefix_copy {
+struct prefix_image {
     slot_file file;
 };
 
-prefix_copy *prefix_take_copy(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, const char **why)
+prefix_image *prefix_take_image(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n,
+                                const char **why)
 {
-    prefix_copy *c = (prefix_copy *)calloc(1, sizeof *c);
-    *why = c ? read_slot(p, slot, &c->file) : "out of memory";
+    prefix_image *i = (prefix_image *)calloc(1, sizeof *i);
+    *why = i ? read_slot(p, slot, &i->file) : "out of memory";
     if (*why) {
-        free(c);
+        free(i);
         return NULL;
     }
-    if (c->file.n_cells < n || memcmp(c->file.tokens, tokens, sizeof *tokens * n))
+    if (i->file.n_cells < n || memcmp(i->file.tokens, tokens, sizeof *tokens * n))
         *why = "the slot does not hold the prompt that was watched";
-    else if (!has_same_rows(&c->file.layout, &p->layout))
+    else if (!has_same_rows(&i->file.layout, &p->layout))
         *why = "the slot has other types than before";
-    if (!*why) return c;
-    prefix_free_copy(c);
+    if (!*why) return i;
+    prefix_free_image(i);
     return NULL;
 }
 
-uint32_t prefix_store_copy(const prefix *p, const prefix_copy *c)
+uint32_t prefix_image_tokens(const prefix_image *i)
 {
-    return save_pages(p, &c->file);
+    return i->file.n_cells;
 }
 
-void prefix_free_copy(prefix_copy *c)
+uint32_t prefix_store_image(const prefix *p, const prefix_image *i, uint32_t n_known)
 {
-    if (!c) return;
-    slot_free(&c->file);
-    free(c);
+    return save_pages(p, &i->file, n_known < i->file.n_cells ? n_known : i->file.n_cells);
 }
 
-uint32_t *prefix_save(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, uint32_t *n_held,
-                      uint32_t *n_stored, const char **why)
+void prefix_free_image(prefix_image *i)
 {
-    prefix_copy *c = prefix_take_copy(p, slot, tokens, n, why);
-    uint32_t *list = c ? (uint32_t *)malloc(sizeof *list * (c->file.n_cells + 1u)) : NULL;
-    if (c && !list) *why = "out of memory";
+    if (!i) return;
+    slot_free(&i->file);
+    free(i);
+}
+
+uint32_t *prefix_save(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, uint32_t n_known,
+                      uint32_t *n_held, uint32_t *n_stored, const char **why)
+{
+    prefix_image *i = prefix_take_image(p, slot, tokens, n, why);
+    uint32_t *list = i ? (uint32_t *)malloc(sizeof *list * (i->file.n_cells + 1u)) : NULL;
+    if (i && !list) *why = "out of memory";
     if (list) {
-        *n_held = c->file.n_cells;
-        memcpy(list, c->file.tokens, sizeof *list * *n_held);
-        *n_stored = prefix_store_copy(p, c);
+        *n_held = i->file.n_cells;
+        memcpy(list, i->file.tokens, sizeof *list * *n_held);
+        *n_stored = prefix_store_image(p, i, n_known < n ? n_known : n);
     }
-    prefix_free_copy(c);
+    prefix_free_image(i);
     return list;
 }

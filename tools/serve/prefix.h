@@ -7,6 +7,7 @@
 
 #include <quire/quire_store.h>
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct prefix prefix;
@@ -16,9 +17,11 @@ typedef struct prefix_options {
     const quire_identity *identity; /* of one tenant and model; copied by the store */
     const char *kv;                 /* the policy of the cache, or "stock" */
     upstream to;
-    const char *folder;        /* where the server keeps slot files */
-    const char *authorization; /* value of the header for the server's own interface, or NULL */
-    uint32_t n_slots, timeout_ms;
+    bool has_disk;                /* the store has a directory */
+    const char *folder;           /* where the server keeps slot files */
+    const char *authorization;    /* value of the header for the server's own interface, or NULL */
+    uint32_t n_slots, timeout_ms; /* timeout_ms: of the store */
+    uint32_t slot_timeout_ms;     /* of the server, to save or restore a slot */
 } prefix_options;
 
 /* What a restore or save took, in milliseconds. */
@@ -31,6 +34,8 @@ typedef struct prefix_times {
  * prompts of this server cannot be kept.
  */
 prefix *prefix_create(const prefix_options *options, char *message, size_t size);
+/* The same server for another tenant. */
+prefix *prefix_create_like(const prefix *p, const quire_identity *identity, char *message, size_t size);
 void prefix_destroy(prefix *p);
 
 /* Tokens of the longest stored prefix. It may be the whole prompt: the server computes the last token again in any case. */
@@ -39,17 +44,26 @@ uint32_t prefix_look_up(prefix *p, const uint32_t *tokens, uint32_t n);
 uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n_tokens,
                         prefix_times *times);
 /*
- * Saves what the slot holds. The server's own list of tokens decides under which keys; it must begin with these. Returns that list, from
- * malloc(), and *n_stored, the tokens that are stored now; NULL: nothing was saved, *why says it.
+ * Saves what the slot holds. The server's own list of tokens decides under which keys; it must begin with these. Pages of the first
+ * n_known tokens are left out as far as the store still has them. Returns that list, from malloc(), and *n_stored, the tokens that the
+ * store has taken or had; NULL: nothing was saved, *why says it.
  */
-uint32_t *prefix_save(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, uint32_t *n_held,
-                      uint32_t *n_stored, const char **why);
+uint32_t *prefix_save(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, uint32_t n_known,
+                      uint32_t *n_held, uint32_t *n_stored, const char **why);
+
+/* A slot as a file of the server's, from which other slots can be filled. The caller removes it. */
+enum { PREFIX_NAME = 48 };
+bool prefix_copy_out(prefix *p, uint32_t slot, char name[PREFIX_NAME]);
+bool prefix_copy_in(prefix *p, uint32_t slot, const char *name);
+void prefix_remove_copy(const prefix_options *of, const char *name);
 
 /* The two halves of prefix_save(): what the server has written of a slot, after which the slot may be used, and what takes longer. */
-typedef struct prefix_copy prefix_copy;
-prefix_copy *prefix_take_copy(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, const char **why);
+typedef struct prefix_image prefix_image;
+prefix_image *prefix_take_image(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n,
+                                const char **why);
+uint32_t prefix_image_tokens(const prefix_image *i);
 /* Returns how many of its tokens are stored now. */
-uint32_t prefix_store_copy(const prefix *p, const prefix_copy *c);
-void prefix_free_copy(prefix_copy *c);
+uint32_t prefix_store_image(const prefix *p, const prefix_image *i, uint32_t n_known);
+void prefix_free_image(prefix_image *i);
 
 #endif

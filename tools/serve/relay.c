@@ -46,10 +46,16 @@ typedef struct taking {
     bool good;
 } taking;
 
+/* With this header llama-server goes on when the client has left, and shows the answer to whoever knows the name. */
+static bool is_resumed(const char *name)
+{
+    return !strcasecmp(name, "X-Conversation-Id");
+}
+
 static void take_header(void *ctx, const char *name, const char *value)
 {
     taking *t = (taking *)ctx;
-    if (!is_hop(name)) t->good = header_lines_add(&t->lines, name, value) && t->good;
+    if (!is_hop(name) && !is_resumed(name)) t->good = header_lines_add(&t->lines, name, value) && t->good;
 }
 
 bool relay_headers(const front_request *request, header_lines **out)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "serve/route.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,6 +23,7 @@ static bool decode(const char *target, char *path)
         int high = *target == '%' ? digit(target[1]) : -1, low = high >= 0 ? digit(target[2]) : -1;
         if (n + 1 >= PATH_SIZE) return false;
         path[n++] = low >= 0 ? (char)(high * 16 + low) : *target;
+        if (!path[n - 1]) return false;
         if (low >= 0) target += 2;
     }
     path[n] = 0;
@@ -34,10 +34,22 @@ static const struct {
     const char *path;
     route to;
 } posts[] = {
-    {"/completion", ROUTE_TEXT},       {"/completions", ROUTE_TEXT},         {"/v1/completions", ROUTE_TEXT},
-    {"/chat/completions", ROUTE_CHAT}, {"/v1/chat/completions", ROUTE_CHAT}, {"/api/chat", ROUTE_UNWATCHED},
-    {"/tokenize", ROUTE_PLAIN},        {"/detokenize", ROUTE_PLAIN},         {"/apply-template", ROUTE_PLAIN},
-    {"/props", ROUTE_PLAIN},           {"/lora-adapters", ROUTE_REFUSED},
+    {"/completion", ROUTE_TEXT},
+    {"/completions", ROUTE_TEXT},
+    {"/v1/completions", ROUTE_TEXT},
+    {"/chat/completions", ROUTE_CHAT},
+    {"/v1/chat/completions", ROUTE_CHAT},
+    {"/api/chat", ROUTE_UNWATCHED},
+    {"/tokenize", ROUTE_PLAIN},
+    {"/detokenize", ROUTE_PLAIN},
+    {"/apply-template", ROUTE_PLAIN},
+    {"/props", ROUTE_PLAIN},
+    {"/lora-adapters", ROUTE_REFUSED},
+    {"/chat/completions/input_tokens", ROUTE_PLAIN},
+    {"/v1/chat/completions/input_tokens", ROUTE_PLAIN},
+    {"/responses/input_tokens", ROUTE_PLAIN},
+    {"/v1/responses/input_tokens", ROUTE_PLAIN},
+    {"/v1/messages/count_tokens", ROUTE_PLAIN},
 };
 
 route route_of(const char *method, const char *target, const char *api_prefix)
@@ -54,4 +66,26 @@ route route_of(const char *method, const char *target, const char *api_prefix)
     for (size_t i = 0; i < sizeof posts / sizeof *posts; i++)
         if (!strcmp(rest, posts[i].path)) return posts[i].to;
     return ROUTE_UNWATCHED;
+}
+
+/* What is not listed is refused: a later llama-server may have endpoints that show the prompts of others, as GET /slots and GET /v1/stream
+ * do. */
+bool route_is_for_tenants(const char *method, const char *target, const char *api_prefix)
+{
+    static const char *const gets[] = {"/health", "/v1/health", "/models", "/v1/models", "/props"};
+    static const char *const more[] = {"/v1/messages", "/responses", "/v1/responses", "/infill"};
+    char path[PATH_SIZE];
+    size_t n = strlen(api_prefix);
+    if (!strcmp(method, "OPTIONS")) return true; /* answered without looking at anything */
+    if (!decode(target, path)) return false;
+    const char *rest = strncmp(path, api_prefix, n) ? path : path + n;
+    bool found = false;
+    if (!strcmp(method, "GET") || !strcmp(method, "HEAD"))
+        for (size_t i = 0; i < sizeof gets / sizeof *gets; i++) found = found || !strcmp(rest, gets[i]);
+    if (strcmp(method, "POST") != 0) return found;
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) found = found || !strcmp(rest, more[i]);
+    for (size_t i = 0; i < sizeof posts / sizeof *posts; i++)
+        found = found || (posts[i].to != ROUTE_REFUSED && strcmp(posts[i].path, "/props") != 0 &&
+                          !strcmp(rest, posts[i].path));
+    return found;
 }

@@ -3,6 +3,8 @@
 #ifndef QUIRE_TOOLS_SERVE_ROUTE_H
 #define QUIRE_TOOLS_SERVE_ROUTE_H
 
+#include <stdbool.h>
+
 typedef enum route {
     ROUTE_TEXT,      /* a completion of a text or of tokens */
     ROUTE_CHAT,      /* a completion of messages */
@@ -15,5 +17,8 @@ typedef enum route {
 
 /* target: path and query as the client sent them. api_prefix: that of the server, or "". */
 route route_of(const char *method, const char *target, const char *api_prefix);
+
+/* Endpoints of llama-server that tell nothing about the requests of others, and need no more than a slot. */
+bool route_is_for_tenants(const char *method, const char *target, const char *api_prefix);
 
 #endif

@@ -1,57 +1,36 @@
 /* SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
-#include "serve/sidecar.h"
+#include "serve/visit.h"
 
-#include "serve/body.h"
 #include "serve/clock.h"
-#include "serve/metrics.h"
 #include "serve/prompt.h"
 #include "serve/relay.h"
 #include "serve/route.h"
-#include "serve/saver.h"
-#include "serve/slots.h"
-#include "serve/worth.h"
 
-#include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct sidecar {
-    sidecar_options o;
-    slots *slots;
-    saver *saver;
-    serve_counts counts;
-    worth worth;
-    pthread_mutex_t lock; /* of what follows */
-    prefix *prefix;       /* NULL: nothing can be kept */
-    bool is_ready, no_restore;
-};
-
-static void say(const char *text)
-{
-    fprintf(stderr, "quire serve: %s\n", text);
-}
+#include <strings.h>
 
 /* ----------------------------------------------------------------- the engine */
 
-/* NULL: nothing can be kept now. One that was made stays until the end. */
-static prefix *prefix_now(void *ctx)
+static bool is_ready(void *ctx)
 {
     sidecar *s = (sidecar *)ctx;
-    pthread_mutex_lock(&s->lock);
-    prefix *p = s->is_ready ? s->prefix : NULL;
-    pthread_mutex_unlock(&s->lock);
-    return p;
-}
-
-static bool is_ready(sidecar *s)
-{
     pthread_mutex_lock(&s->lock);
     bool ready = s->is_ready;
     pthread_mutex_unlock(&s->lock);
     return ready;
+}
+
+static prefix *keep_of(void *ctx, uint32_t owner)
+{
+    return keeps_of(((sidecar *)ctx)->keeps, owner);
+}
+
+static void remove_copy(void *ctx, const char *name)
+{
+    prefix_remove_copy(&((sidecar *)ctx)->o.prefix, name);
 }
 
 void sidecar_engine_changed(void *ctx, engine_state state, uint32_t generation, const char *why)
@@ -60,41 +39,24 @@ void sidecar_engine_changed(void *ctx, engine_state state, uint32_t generation, 
     char message[256], line[400];
     pthread_mutex_lock(&s->lock);
     s->is_ready = false;
-    bool needs_prefix = state == ENGINE_READY && !s->prefix && s->o.prefix.store;
     pthread_mutex_unlock(&s->lock);
     if (state == ENGINE_DOWN) {
         snprintf(line, sizeof line, "the server is started again: %s", why);
-        say(line);
+        sidecar_say(line);
+        slots_reset(s->slots, 0); /* leases are void before the next server can answer */
     }
     if (state != ENGINE_READY) return;
-    prefix *p = needs_prefix ? prefix_create(&s->o.prefix, message, sizeof message) : NULL;
-    if (needs_prefix && !p) {
+    if (!keeps_learn(s->keeps, message, sizeof message)) {
         snprintf(line, sizeof line, "prompts of this server cannot be kept: %s", message);
-        say(line);
+        sidecar_say(line);
     }
     slots_reset(s->slots, generation);
     pthread_mutex_lock(&s->lock);
-    if (p) s->prefix = p;
     s->is_ready = true;
     pthread_mutex_unlock(&s->lock);
 }
 
 /* -------------------------------------------------------------- one request */
-
-typedef enum use { USES_NONE, USES_ANY, USES_LEASE } use; /* of slots */
-
-typedef struct visit {
-    sidecar *s;
-    header_lines *headers;
-    char *made; /* the body that is sent, if it is not the client's */
-    uint32_t *tokens, n;
-    slot_lease lease;
-    use use;
-    uint32_t restored;
-    double begin, lookup, save;
-    prefix_times times;
-    char target[64];
-} visit;
 
 static void visit_free(visit *v)
 {
@@ -104,56 +66,18 @@ static void visit_free(visit *v)
     free(v);
 }
 
-static void log_visit(const visit *v, const relay_outcome *o, const body_timings *t)
-{
-    fprintf(
-        stderr,
-        "quire serve: path=%s status=%u prompt=%u cached=%u computed=%u restored=%u slot=%u first_ms=%.1f "
-        "lookup_ms=%.1f save_ms=%.1f load_ms=%.1f write_ms=%.1f restore_ms=%.1f total_ms=%.1f\n",
-        v->target, o->status, v->n, t->cache_n, t->prompt_n, v->restored, v->lease.slot,
-        o->first_ms > 0 ? o->first_ms - v->begin : 0, v->lookup, v->save, v->times.load, v->times.write,
-        v->times.restore, clock_ms() - v->begin);
-}
-
-/* What the server said of the prompt is compared with what was thought of it. */
-static void settle(const visit *v, const relay_outcome *o)
-{
-    sidecar *s = v->s;
-    body_timings t = {0};
-    bool told =
-        o->end == EXCHANGE_DONE && o->status == 200 && o->tail && body_read_timings(o->tail, o->n_tail, &t);
-    bool right = told && t.cache_n + t.prompt_n == v->n;
-    bool is_short = told && v->restored && t.cache_n + 1 < v->restored;
-    if (right)
-        slots_give(s->slots, &v->lease, v->tokens, v->n, t.predicted_n ? t.predicted_n - 1 : 0);
-    else
-        slots_give_unknown(s->slots, &v->lease);
-    if (told) {
-        worth_computed(&s->worth, t.prompt_n, t.prompt_ms);
-        SERVE_COUNT(&s->counts, prompt_tokens, v->n);
-        SERVE_COUNT(&s->counts, computed_tokens, t.prompt_n);
-        SERVE_COUNT(&s->counts, restored_tokens, v->restored < t.cache_n ? v->restored : t.cache_n);
-        SERVE_COUNT(&s->counts, warm_tokens, t.cache_n > v->restored ? t.cache_n - v->restored : 0);
-        SERVE_COUNT(&s->counts, miscounted, !right);
-        SERVE_COUNT(&s->counts, restores_short, is_short);
-    }
-    if (is_short) {
-        pthread_mutex_lock(&s->lock);
-        bool is_first = !s->no_restore;
-        s->no_restore = true;
-        pthread_mutex_unlock(&s->lock);
-        if (is_first)
-            say("the server reused less of a restored prompt than was restored; prompts are no longer restored");
-    }
-    if (s->o.log_requests) log_visit(v, o, &t);
-}
-
 static void end_visit(void *ctx, const relay_outcome *o)
 {
     visit *v = (visit *)ctx;
     if (o->end == EXCHANGE_LEFT) SERVE_COUNT(&v->s->counts, left, 1);
-    if (v->use == USES_LEASE) settle(v, o);
-    if (v->use == USES_ANY) slots_end_unwatched(v->s->slots);
+    switch (v->use) {
+    case USES_LEASE: visit_settle(v, o); break;
+    case USES_BLINDLY: visit_settle_blindly(v, o); break;
+    case USES_ANY: slots_end_unwatched(v->s->slots); break;
+    case USES_ALL: slots_give_all(v->s->slots, &v->lease); break;
+    case USES_NONE: break;
+    }
+    if (v->leads) flight_end(v->leads);
     visit_free(v);
 }
 
@@ -183,89 +107,72 @@ static void pass(visit *v, front_request *request)
     if (!relay_pass(request, &order)) fail_visit(v, request);
 }
 
-/* ------------------------------------------------------------------ restoring */
+/* ---------------------------------------------------------------------- routes */
 
-static void restore(visit *v, prefix *p)
+static char *make_body(const visit *v, body *b)
 {
-    sidecar *s = v->s;
-    pthread_mutex_lock(&s->lock);
-    bool may = !s->no_restore;
-    pthread_mutex_unlock(&s->lock);
-    uint32_t stored = 0;
-    if (may && slots_are_watched(s->slots) && v->n > v->lease.n_same + QUIRE_PAGE_TOKENS) {
-        double begin = clock_ms();
-        stored = prefix_look_up(p, v->tokens, v->n);
-        v->lookup = clock_ms() - begin;
-    }
-    bool better = stored > v->lease.n_same &&
-                  worth_restoring(&s->worth, stored / QUIRE_PAGE_TOKENS, stored - v->lease.n_same);
-    if (better) slots_exchange(s->slots, &v->lease);
-    double begin = clock_ms();
-    saver_save_before(s->saver, &v->lease);
-    v->save = clock_ms() - begin;
-    if (!better) return;
-    v->restored = prefix_restore(p, v->lease.slot, v->tokens, stored, &v->times);
-    worth_restored(&s->worth, stored / QUIRE_PAGE_TOKENS, v->times.load + v->times.write + v->times.restore);
-    slots_hold(s->slots, &v->lease, v->tokens, v->restored, v->restored);
-    if (v->restored) SERVE_COUNT(&s->counts, restores, 1);
+    size_t n;
+    body_reuse reuse = v->use == USES_ANY                        ? BODY_REUSES_AS_IT_SAYS
+                       : v->use == USES_LEASE && v->lease.is_own ? BODY_REUSES
+                                                                 : BODY_REUSES_NOTHING;
+    bool knows_slot = v->use == USES_LEASE || v->use == USES_BLINDLY;
+    return body_for_slot(b, knows_slot ? (int32_t)v->lease.slot : BODY_ANY_SLOT, reuse, &n);
 }
 
-static bool has_left(void *ctx)
+static bool is_form(const front_request *request)
 {
-    struct pollfd p = {.fd = *(int *)ctx, .events = POLLRDHUP};
-    return poll(&p, 1, 0) > 0 && p.revents;
+    const char *type = front_header(request, "Content-Type");
+    return type && !strncasecmp(type, "multipart/form-data", 19);
 }
 
-/* A slot for the prompt, with as much of it as can be had. false: the client has left. */
-static bool take_slot(visit *v, front_request *request, body *b, bool is_chat)
+static bool is_watched(route to)
+{
+    return to == ROUTE_TEXT || to == ROUTE_CHAT;
+}
+
+static void learn_tokens(visit *v, front_request *request, body *b, route to)
 {
     sidecar *s = v->s;
     size_t n;
-    int client = front_socket(request);
     const char *bytes = front_body(request, &n);
-    const prompt_source from = {&s->o.to, s->o.api_prefix, v->headers, client};
-    v->tokens = prompt_tokens(&from, b, is_chat, bytes, n, &v->n);
-    if (!v->tokens || !v->n) return true;
-    if (!slots_take(s->slots, v->tokens, v->n, has_left, &client, &v->lease)) return false;
-    v->use = USES_LEASE;
-    prefix *p = prefix_now(s);
-    if (p) restore(v, p);
-    v->made = body_for_slot(b, v->lease.slot, &n);
-    if (v->made) return true;
-    slots_give_unknown(s->slots, &v->lease);
-    v->use = USES_NONE;
-    return true;
+    const prompt_source from = {&s->o.to, s->o.api_prefix, v->headers, front_socket(request)};
+    flights_approach(s->flights);
+    v->tokens = prompt_tokens(&from, b, to == ROUTE_CHAT, bytes, n, &v->n);
+    flights_pass(s->flights);
 }
-
-/* ---------------------------------------------------------------------- routes */
 
 /* A request that uses a slot. */
 static void complete(visit *v, front_request *request, route to)
 {
     sidecar *s = v->s;
     size_t n;
+    int client = front_socket(request);
     const char *bytes = front_body(request, &n);
     body *b = body_read(bytes, n);
-    bool here = true;
-    if (b && to != ROUTE_UNWATCHED) here = take_slot(v, request, b, to == ROUTE_CHAT);
-    if (here && v->use == USES_NONE) {
-        if (b) v->made = body_without_slot(b, &n); /* slots are this program's */
-        v->use = USES_ANY;
-        slots_begin_unwatched(s->slots);
+    if (!b && !(to == ROUTE_UNWATCHED && is_form(request))) {
+        /* What this program reads otherwise than the server could name a slot. */
+        front_give_fault(request, 400, "invalid_request_error",
+                         "the body of the request is not a JSON object");
+        visit_free(v);
+        return;
     }
+    if (is_watched(to) && v->owner != SLOT_NOBODY) learn_tokens(v, request, b, to);
+    bool here = v->tokens && v->n ? visit_take_slot(v, client) : visit_take_blindly(v, b, to, client);
+    bool good = here && (!b || (v->made = make_body(v, b)));
+    if (v->use == USES_LEASE || v->use == USES_BLINDLY) good = good && slots_is_valid(s->slots, &v->lease);
     body_free(b);
     if (!here) {
         leave_visit(v, request);
-        return;
+    } else if (!good) {
+        fail_visit(v, request);
+    } else {
+        SERVE_COUNT(&s->counts, watched, v->use == USES_LEASE);
+        SERVE_COUNT(&s->counts, unwatched, v->use != USES_LEASE);
+        pass(v, request);
     }
-    if (v->use == USES_LEASE)
-        SERVE_COUNT(&s->counts, watched, 1);
-    else
-        SERVE_COUNT(&s->counts, unwatched, 1);
-    pass(v, request);
 }
 
-static void pass_on(sidecar *s, front_request *request, route to)
+static void pass_on(sidecar *s, front_request *request, route to, const tenant *t)
 {
     visit *v = (visit *)calloc(1, sizeof *v);
     if (!v || !relay_headers(request, &v->headers)) {
@@ -275,6 +182,9 @@ static void pass_on(sidecar *s, front_request *request, route to)
     }
     v->s = s;
     v->begin = clock_ms();
+    v->owner = s->o.tenants ? t->number : OWNER_ALL;
+    if (v->owner != SLOT_NOBODY)
+        v->keep = s->o.tenants ? keeps_of_tenant(s->keeps, t) : keeps_of(s->keeps, v->owner);
     snprintf(v->target, sizeof v->target, "%.*s", (int)strcspn(front_target(request), "?"),
              front_target(request));
     if (to != ROUTE_PLAIN) {
@@ -292,12 +202,36 @@ static void give_metrics(sidecar *s, front_request *request)
     front_give_text(request, 200, "text/plain; version=0.0.4", text);
 }
 
+/* false: it was answered with a refusal. */
+static bool is_allowed(sidecar *s, front_request *request, route to, tenant *t)
+{
+    *t = (tenant){0};
+    if (!s->o.tenants || to == ROUTE_HEALTH || to == ROUTE_REFUSED) return true;
+    if (!tenants_find(s->o.tenants, front_header(request, "Authorization"),
+                      front_header(request, "X-Api-Key"), t))
+        SERVE_COUNT(&s->counts, strangers, 1);
+    if (to == ROUTE_METRICS) {
+        if (t->reads_metrics) return true;
+        front_give_fault(request, 401, "authentication_error",
+                         "figures are for a key whose line in the file of --tenants has - for a secret");
+        return false;
+    }
+    if (route_is_for_tenants(front_method(request), front_target(request), s->o.api_prefix)) return true;
+    front_give_fault(request, 403, "permission_error",
+                     "with --tenants this endpoint is refused: it may show what others asked");
+    return false;
+}
+
 void sidecar_handle(void *ctx, front_request *request)
 {
     sidecar *s = (sidecar *)ctx;
+    tenant t;
     route to = route_of(front_method(request), front_target(request), s->o.api_prefix);
-    bool ready = is_ready(s);
+    pthread_mutex_lock(&s->lock);
+    bool ready = s->is_ready && !s->is_finishing;
+    pthread_mutex_unlock(&s->lock);
     SERVE_COUNT(&s->counts, requests, 1);
+    if (!is_allowed(s, request, to, &t)) return;
     switch (to) {
     case ROUTE_METRICS: give_metrics(s, request); return;
     case ROUTE_HEALTH:
@@ -316,7 +250,15 @@ void sidecar_handle(void *ctx, front_request *request)
         return;
     case ROUTE_PLAIN: break;
     }
-    pass_on(s, request, to);
+    pass_on(s, request, to, &t);
+}
+
+void sidecar_finish(sidecar *s, uint32_t timeout_ms)
+{
+    pthread_mutex_lock(&s->lock);
+    s->is_finishing = true;
+    pthread_mutex_unlock(&s->lock);
+    saver_finish(s->saver, timeout_ms);
 }
 
 sidecar *sidecar_create(const sidecar_options *options)
@@ -325,14 +267,17 @@ sidecar *sidecar_create(const sidecar_options *options)
     if (!s) return NULL;
     s->o = *options;
     s->slots = slots_create(options->n_slots);
+    s->keeps = keeps_create(&options->prefix, options->tenants);
+    s->flights = flights_create(remove_copy, s);
     worth_init(&s->worth, options->restore_least);
     pthread_mutex_init(&s->lock, NULL);
     const saver_options saving = {.slots = s->slots,
                                   .counts = &s->counts,
                                   .min_tokens = options->min_tokens,
-                                  .prefix = prefix_now,
+                                  .prefix = keep_of,
+                                  .can_save = is_ready,
                                   .ctx = s};
-    s->saver = s->slots ? saver_start(&saving) : NULL;
+    s->saver = s->slots && s->keeps && s->flights ? saver_start(&saving) : NULL;
     if (s->saver) return s;
     sidecar_destroy(s);
     return NULL;
@@ -342,7 +287,8 @@ void sidecar_destroy(sidecar *s)
 {
     if (!s) return;
     saver_stop(s->saver);
-    prefix_destroy(s->prefix);
+    keeps_destroy(s->keeps);
+    flights_destroy(s->flights);
     slots_destroy(s->slots);
     worth_destroy(&s->worth);
     pthread_mutex_destroy(&s->lock);

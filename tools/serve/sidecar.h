@@ -6,6 +6,7 @@
 #include "serve/engine.h"
 #include "serve/front.h"
 #include "serve/prefix.h"
+#include "serve/tenants.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,6 +17,7 @@ typedef struct sidecar_options {
     upstream to;
     const char *api_prefix; /* "" or "/llama" */
     prefix_options prefix;  /* store NULL: nothing is kept */
+    tenants *tenants;       /* NULL: all clients are one */
     uint32_t n_slots;
     uint32_t min_tokens;    /* prompts with fewer tokens are not saved */
     uint32_t restore_least; /* restored only if that saves so many tokens */
@@ -23,6 +25,8 @@ typedef struct sidecar_options {
 } sidecar_options;
 
 sidecar *sidecar_create(const sidecar_options *options);
+/* Takes no more requests that need a slot, and saves what slots hold, for at most so long. Before the server is stopped. */
+void sidecar_finish(sidecar *s, uint32_t timeout_ms);
 void sidecar_destroy(sidecar *s);
 /* The engine's state has changed (engine_options.changed). */
 void sidecar_engine_changed(void *ctx, engine_state state, uint32_t generation, const char *why);

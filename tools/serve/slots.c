@@ -17,14 +17,28 @@ typedef struct held {
     uint32_t n_more;   /* made after these, not known which */
     uint32_t n_stored; /* of tokens */
     uint64_t used;     /* when it was given back, by the clock of the slots */
+    uint32_t owner;    /* of all rows in it */
     bool is_busy;
+    bool is_for_saver; /* given back, and not yet taken by the one who saves */
 } held;
+
+/* Of a slot that has no rows. */
+#define OWNER_ANY UINT32_MAX
+
+/* A request that waits for a slot; they are served in the order in which they came. */
+typedef struct waiter {
+    struct waiter *next;
+} waiter;
 
 struct slots {
     pthread_mutex_t lock;
     pthread_cond_t freed;
     uint32_t n, generation, n_unwatched;
+    uint32_t n_unwatched_ever;
+    uint32_t n_want_all;  /* that wait for all slots: others wait for them */
+    uint32_t saver_least; /* of slots_take_unsaved(), while it waits; 0: it does not */
     uint64_t clock;
+    waiter *first;
     held held[];
 };
 
@@ -33,6 +47,7 @@ slots *slots_create(uint32_t n)
     slots *s = (slots *)calloc(1, sizeof *s + sizeof(held) * n);
     if (!s) return NULL;
     s->n = n;
+    for (uint32_t i = 0; i < n; i++) s->held[i].owner = OWNER_ANY;
     pthread_mutex_init(&s->lock, NULL);
     clock_cond_init(&s->freed);
     return s;
@@ -58,14 +73,21 @@ void slots_reset(slots *s, uint32_t generation)
     s->generation = generation;
     for (uint32_t i = 0; i < s->n; i++) {
         forget(&s->held[i]);
-        s->held[i].is_busy = false;
+        s->held[i].owner = OWNER_ANY;
+        s->held[i].is_busy = s->held[i].is_for_saver = false;
     }
     pthread_cond_broadcast(&s->freed);
     pthread_mutex_unlock(&s->lock);
 }
 
-static uint32_t same(const held *h, const uint32_t *tokens, uint32_t n)
+static bool is_own(const held *h, uint32_t owner)
 {
+    return owner != SLOT_NOBODY && (h->owner == owner || h->owner == OWNER_ANY);
+}
+
+static uint32_t same(const held *h, uint32_t owner, const uint32_t *tokens, uint32_t n)
+{
+    if (!is_own(h, owner)) return 0;
     uint32_t most = h->n < n ? h->n : n, i = 0;
     while (i < most && h->tokens[i] == tokens[i]) i++;
     /* What the server made after the prompt is most often what the next prompt goes on with. */
@@ -83,20 +105,43 @@ static uint32_t oldest(const slots *s, uint32_t except)
     return found;
 }
 
-static bool take_best(slots *s, const uint32_t *tokens, uint32_t n, slot_lease *out)
+static slot_lease take(slots *s, uint32_t slot, uint32_t owner, uint32_t n_same)
+{
+    held *h = &s->held[slot];
+    h->is_busy = true;
+    return (slot_lease){.slot = slot,
+                        .n_same = n_same,
+                        .generation = s->generation,
+                        .owner = owner,
+                        .is_own = is_own(h, owner),
+                        .n_unwatched = s->n_unwatched_ever};
+}
+
+static bool take_best(slots *s, uint32_t owner, const uint32_t *tokens, uint32_t n, slot_lease *out)
 {
     uint32_t best = oldest(s, s->n), most = 0;
-    if (best == s->n) return false;
+    if (best == s->n || s->n_want_all) return false;
     for (uint32_t i = 0; i < s->n; i++) {
-        uint32_t got = s->held[i].is_busy ? 0 : same(&s->held[i], tokens, n);
+        uint32_t got = s->held[i].is_busy ? 0 : same(&s->held[i], owner, tokens, n);
         if (got > most && got >= WORTH_KEEPING) {
             best = i;
             most = got;
         }
     }
-    s->held[best].is_busy = true;
-    *out = (slot_lease){best, same(&s->held[best], tokens, n), s->generation};
+    *out = take(s, best, owner, same(&s->held[best], owner, tokens, n));
     return true;
+}
+
+uint32_t slots_look_up(slots *s, uint32_t owner, const uint32_t *tokens, uint32_t n)
+{
+    uint32_t most = 0;
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t got = s->held[i].is_busy ? 0 : same(&s->held[i], owner, tokens, n);
+        if (got > most) most = got;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return most;
 }
 
 static void wait_a_little(slots *s)
@@ -105,25 +150,91 @@ static void wait_a_little(slots *s)
     pthread_cond_timedwait(&s->freed, &s->lock, &t);
 }
 
-bool slots_take(slots *s, const uint32_t *tokens, uint32_t n, bool (*has_left)(void *ctx), void *ctx,
-                slot_lease *out)
+/* Waits until has_left() says so, or something changes. false: give up. */
+static bool wait_on(slots *s, bool (*has_left)(void *ctx), void *ctx)
 {
-    bool taken, left = false;
+    wait_a_little(s);
+    if (!has_left) return true;
+    pthread_mutex_unlock(&s->lock);
+    bool left = has_left(ctx);
     pthread_mutex_lock(&s->lock);
-    while (!(taken = take_best(s, tokens, n, out)) && !left) {
-        wait_a_little(s);
-        if (!has_left) continue;
-        pthread_mutex_unlock(&s->lock);
-        left = has_left(ctx);
-        pthread_mutex_lock(&s->lock);
+    return !left;
+}
+
+static waiter **find_waiter(slots *s, const waiter *w)
+{
+    waiter **at = &s->first;
+    while (*at && *at != w) at = &(*at)->next;
+    return at;
+}
+
+bool slots_take(slots *s, uint32_t owner, const uint32_t *tokens, uint32_t n, bool (*has_left)(void *ctx),
+                void *ctx, slot_lease *out)
+{
+    bool taken;
+    waiter self = {NULL};
+    pthread_mutex_lock(&s->lock);
+    *find_waiter(s, NULL) = &self;
+    while (!(taken = s->first == &self && take_best(s, owner, tokens, n, out)) && wait_on(s, has_left, ctx)) {
     }
+    *find_waiter(s, &self) = self.next;
+    pthread_cond_broadcast(&s->freed); /* the next one may find another slot that is free */
     pthread_mutex_unlock(&s->lock);
     return taken;
+}
+
+static uint32_t count_busy(const slots *s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n; i++) n += s->held[i].is_busy;
+    return n;
+}
+
+bool slots_take_all(slots *s, bool (*has_left)(void *ctx), void *ctx, slot_lease *out)
+{
+    bool taken;
+    pthread_mutex_lock(&s->lock);
+    s->n_want_all++;
+    while (!(taken = !count_busy(s)) && wait_on(s, has_left, ctx)) {
+    }
+    s->n_want_all--;
+    for (uint32_t i = 0; taken && i < s->n; i++) *out = take(s, i, SLOT_NOBODY, 0);
+    pthread_cond_broadcast(&s->freed);
+    pthread_mutex_unlock(&s->lock);
+    return taken;
+}
+
+void slots_give_all(slots *s, const slot_lease *lease)
+{
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = 0; lease->generation == s->generation && i < s->n; i++) {
+        forget(&s->held[i]);
+        s->held[i].owner = SLOT_NOBODY;
+        s->held[i].is_busy = false;
+    }
+    pthread_cond_broadcast(&s->freed);
+    pthread_mutex_unlock(&s->lock);
 }
 
 static bool is_valid(const slots *s, const slot_lease *lease)
 {
     return lease->generation == s->generation && lease->slot < s->n && s->held[lease->slot].is_busy;
+}
+
+bool slots_is_valid(slots *s, const slot_lease *lease)
+{
+    pthread_mutex_lock(&s->lock);
+    bool valid = is_valid(s, lease);
+    pthread_mutex_unlock(&s->lock);
+    return valid;
+}
+
+bool slots_are_undisturbed(slots *s, const slot_lease *lease)
+{
+    pthread_mutex_lock(&s->lock);
+    bool good = is_valid(s, lease) && !s->n_unwatched && s->n_unwatched_ever == lease->n_unwatched;
+    pthread_mutex_unlock(&s->lock);
+    return good;
 }
 
 void slots_exchange(slots *s, slot_lease *lease)
@@ -132,9 +243,7 @@ void slots_exchange(slots *s, slot_lease *lease)
     uint32_t other = is_valid(s, lease) ? oldest(s, lease->slot) : s->n;
     if (other < s->n && s->held[other].used < s->held[lease->slot].used) {
         s->held[lease->slot].is_busy = false;
-        s->held[other].is_busy = true;
-        lease->slot = other;
-        lease->n_same = 0;
+        *lease = take(s, other, lease->owner, 0);
         pthread_cond_broadcast(&s->freed);
     }
     pthread_mutex_unlock(&s->lock);
@@ -161,21 +270,31 @@ static uint32_t still_stored(const held *h, const uint32_t *tokens, uint32_t n)
     return i;
 }
 
+static bool is_unsaved(const held *h, uint32_t least)
+{
+    /* n_stored counts whole pages; a slot is looked at again only when more came to it */
+    return h->n && h->n + h->n_more >= h->n_stored + least;
+}
+
 static void give(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n, uint32_t n_more,
-                 const uint32_t *n_stored)
+                 uint32_t n_stored)
 {
     pthread_mutex_lock(&s->lock);
     if (is_valid(s, lease)) {
         held *h = &s->held[lease->slot];
-        uint32_t stored = n_stored ? *n_stored : tokens ? still_stored(h, tokens, n) : 0;
         if (tokens && keep(h, tokens, n)) {
-            h->n_stored = stored;
+            h->n_stored = n_stored;
             h->n_more = n_more;
+            h->owner = lease->owner;
         } else {
             forget(h);
+            /* The request may not have reached the server: then the rows of another are still there. */
+            h->owner = lease->is_own ? lease->owner : SLOT_NOBODY;
         }
         h->used = ++s->clock;
-        h->is_busy = false;
+        h->is_for_saver = s->saver_least && is_unsaved(h, s->saver_least);
+        h->is_busy = h->is_for_saver;
+        if (h->is_for_saver) s->saver_least = 0; /* one is enough */
         pthread_cond_broadcast(&s->freed);
     }
     pthread_mutex_unlock(&s->lock);
@@ -183,18 +302,22 @@ static void give(slots *s, const slot_lease *lease, const uint32_t *tokens, uint
 
 void slots_give(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n, uint32_t n_more)
 {
-    give(s, lease, tokens, n, n_more, NULL);
+    uint32_t stored = 0;
+    pthread_mutex_lock(&s->lock);
+    if (is_valid(s, lease) && lease->is_own) stored = still_stored(&s->held[lease->slot], tokens, n);
+    pthread_mutex_unlock(&s->lock);
+    give(s, lease, tokens, n, n_more, stored);
 }
 
 void slots_give_stored(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n,
                        uint32_t n_stored)
 {
-    give(s, lease, tokens, n, 0, &n_stored);
+    give(s, lease, tokens, n, 0, n_stored);
 }
 
 void slots_give_unknown(slots *s, const slot_lease *lease)
 {
-    give(s, lease, NULL, 0, 0, NULL);
+    give(s, lease, NULL, 0, 0, 0);
 }
 
 static void forget_free(slots *s)
@@ -207,6 +330,7 @@ void slots_begin_unwatched(slots *s)
 {
     pthread_mutex_lock(&s->lock);
     s->n_unwatched++;
+    s->n_unwatched_ever++;
     forget_free(s);
     pthread_mutex_unlock(&s->lock);
 }
@@ -227,37 +351,58 @@ bool slots_are_watched(slots *s)
     return watched;
 }
 
-uint32_t *slots_take_unsaved(slots *s, uint32_t least, slot_lease *lease, uint32_t *n)
+static uint32_t find_unsaved(const slots *s, uint32_t least)
 {
-    uint32_t *copy = NULL, found = s->n;
-    pthread_mutex_lock(&s->lock);
+    uint32_t found = s->n;
     for (uint32_t i = 0; i < s->n && !s->n_unwatched; i++) {
         const held *h = &s->held[i];
-        /* n_stored counts whole pages; a slot is looked at again only when more came to it */
-        if (!h->is_busy && h->n && h->n + h->n_more >= h->n_stored + least &&
+        if ((h->is_for_saver || !h->is_busy) && is_unsaved(h, least) &&
             (found == s->n || h->used < s->held[found].used))
             found = i;
     }
+    return found;
+}
+
+uint32_t *slots_take_unsaved(slots *s, uint32_t least, uint32_t wait_ms, slot_lease *lease, uint32_t *n,
+                             uint32_t *n_stored)
+{
+    uint32_t *copy = NULL, found;
+    double until = clock_ms() + wait_ms;
+    pthread_mutex_lock(&s->lock);
+    while ((found = find_unsaved(s, least)) == s->n && clock_ms() < until) {
+        s->saver_least = least;
+        wait_a_little(s);
+    }
+    s->saver_least = 0;
+    for (uint32_t i = 0; i < s->n; i++) /* what was kept for this call and is not taken by it is free again */
+        if (s->held[i].is_for_saver) s->held[i].is_for_saver = s->held[i].is_busy = false;
     if (found < s->n) copy = (uint32_t *)malloc(sizeof *copy * s->held[found].n);
     if (copy) {
-        *n = s->held[found].n;
-        memcpy(copy, s->held[found].tokens, sizeof *copy * *n);
-        s->held[found].is_busy = true;
-        *lease = (slot_lease){found, *n, s->generation};
+        const held *h = &s->held[found];
+        *n = h->n;
+        *n_stored = h->n_stored;
+        memcpy(copy, h->tokens, sizeof *copy * *n);
+        *lease = take(s, found, h->owner, *n);
     }
+    pthread_cond_broadcast(&s->freed);
     pthread_mutex_unlock(&s->lock);
     return copy;
 }
 
-uint32_t *slots_unsaved(slots *s, const slot_lease *lease, uint32_t least, uint32_t *n)
+uint32_t *slots_unsaved(slots *s, const slot_lease *lease, uint32_t least, uint32_t *n, uint32_t *n_stored,
+                        uint32_t *owner)
 {
     uint32_t *copy = NULL;
     pthread_mutex_lock(&s->lock);
-    if (is_valid(s, lease)) {
-        const held *h = &s->held[lease->slot];
-        uint32_t kept = h->n_stored > lease->n_same ? h->n_stored : lease->n_same;
-        if (h->n && h->n + h->n_more >= kept + least) copy = (uint32_t *)malloc(sizeof *copy * h->n);
-        if (copy) memcpy(copy, h->tokens, sizeof *copy * (*n = h->n));
+    const held *h = is_valid(s, lease) ? &s->held[lease->slot] : NULL;
+    uint32_t safe = h && h->n_stored > lease->n_same ? h->n_stored : lease->n_same;
+    if (h && !s->n_unwatched && h->n && h->n + h->n_more >= safe + least)
+        copy = (uint32_t *)malloc(sizeof *copy * h->n);
+    if (copy) {
+        memcpy(copy, h->tokens, sizeof *copy * h->n);
+        *n = h->n;
+        *n_stored = h->n_stored;
+        *owner = h->owner;
     }
     pthread_mutex_unlock(&s->lock);
     return copy;
@@ -268,6 +413,7 @@ void slots_hold(slots *s, const slot_lease *lease, const uint32_t *tokens, uint3
     pthread_mutex_lock(&s->lock);
     if (is_valid(s, lease)) {
         held *h = &s->held[lease->slot];
+        if (lease->is_own) h->owner = lease->owner;
         if (keep(h, tokens, n)) {
             h->n_stored = n_stored;
             h->n_more = 0;
@@ -280,9 +426,8 @@ void slots_hold(slots *s, const slot_lease *lease, const uint32_t *tokens, uint3
 
 uint32_t slots_busy(slots *s)
 {
-    uint32_t n = 0;
     pthread_mutex_lock(&s->lock);
-    for (uint32_t i = 0; i < s->n; i++) n += s->held[i].is_busy;
+    uint32_t n = count_busy(s);
     pthread_mutex_unlock(&s->lock);
     return n;
 }

@@ -85,3 +85,11 @@ bool worth_restoring(worth *w, uint32_t n_pages, uint32_t n_tokens)
     pthread_mutex_unlock(&w->lock);
     return worth_it;
 }
+
+double worth_ms_per_token(worth *w)
+{
+    pthread_mutex_lock(&w->lock);
+    double ms = w->compute_ms;
+    pthread_mutex_unlock(&w->lock);
+    return ms;
+}

@@ -28,6 +28,8 @@ void worth_computed(worth *w, uint32_t n_tokens, double ms);
 /* So many pages were loaded and restored in this time, from the look-up to the server's answer. Failed ones count too. */
 void worth_restored(worth *w, uint32_t n_pages, double ms);
 
+/* That computing takes for each token; 0: not known. */
+double worth_ms_per_token(worth *w);
 /* Whether to restore so many pages, if that leaves n_tokens fewer to compute. */
 bool worth_restoring(worth *w, uint32_t n_pages, uint32_t n_tokens);
 

@@ -4,6 +4,7 @@
 #include "store/options.h"
 
 #include "files/private_file.h"
+#include "files/secret_file.h"
 #include "store/digest.h"
 
 #include <errno.h>
@@ -155,36 +156,6 @@ void store_print_hex(FILE *file, const uint8_t *bytes, size_t n)
 
 /* ------------------------------------------------------------------ identity */
 
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
-/* NULL, or what is wrong. */
-static const char *read_secret(const char *path, uint8_t secret[32])
-{
-    static const char wrong[] = "a secret must be 32 bytes or 64 hex digits";
-    char bytes[80];
-    FILE *f = fopen(path, "rb");
-    if (!f) return strerror(errno);
-    size_t n = fread(bytes, 1, sizeof bytes, f);
-    bool is_shared = private_is_shared(fileno(f));
-    fclose(f);
-    if (is_shared) return "others can read the secret; make it yours alone (chmod 600)";
-    if (n == 32) {
-        memcpy(secret, bytes, 32);
-        return NULL;
-    }
-    for (size_t i = 0; i < 64; i++)
-        if (n < 64 || n > 66 || hex_digit(bytes[i]) < 0) return wrong;
-    for (size_t i = 0; i < 32; i++)
-        secret[i] = (uint8_t)(hex_digit(bytes[2 * i]) << 4 | hex_digit(bytes[2 * i + 1]));
-    return NULL;
-}
-
 static int digest_model(store_options *o)
 {
     uint8_t digest[32];
@@ -198,15 +169,15 @@ static int digest_model(store_options *o)
 
 int store_secret(store_options *o)
 {
-    const char *wrong = read_secret(o->secret_file, o->secret);
+    const char *wrong = secret_read(o->secret_file, o->secret);
     return wrong ? tool_failed(o->command, "%s: %s", o->secret_file, wrong) : TOOL_OK;
 }
 
 int store_identity(store_options *o, quire_identity *out)
 {
-    if (!o->secret_file) return tool_usage(o->command, "give --secret-file FILE");
+    if (!o->secret_file && !o->has_secret) return tool_usage(o->command, "give --secret-file FILE");
     if (!o->model == !o->weights) return tool_usage(o->command, "give either --model FILE or --weights TEXT");
-    int code = store_secret(o);
+    int code = o->has_secret ? TOOL_OK : store_secret(o);
     if (!code && o->model) code = digest_model(o);
     if (code) return code;
     *out = (quire_identity){sizeof(quire_identity),

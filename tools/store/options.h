@@ -18,6 +18,7 @@ typedef struct store_options {
     const char *model, *weights, *adapter, *rope, *kv, *secret_file;
     double adapter_scale;
     uint8_t secret[32];
+    bool has_secret; /* without a file */
     char weights_digest[80];
     /* Of single commands. */
     const char *file, *tokens, *layout, *like, *server;

@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What quire serve saves and shares, with the real llama-server: a stop loses nothing, constant load does not keep it from saving, several requests with
+the same beginning compute it once, and a server that reuses less than was restored is restored to no more."""
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from sidecar import Sidecar, kit
+
+expect, note, part = kit.expect, kit.note, kit.part
+TEXT = (kit.ROOT / "eval/text/wiki.txt").read_text()
+folder = Path(tempfile.mkdtemp(prefix="quire-saving-test."))
+
+
+def start(store, *flags, server=None):
+    model = kit.made_model("--layers", "2", "--heads", "4", "--kv-heads", "2", "--head-size", "64", "--embd", "256", "--ffn", "256", "--ctx", "8192")
+    line = [str(server or kit.programs() / "llama-server"), "-m", model, "-c", "4096", "-t", "1"]
+    return Sidecar(folder / store, *flags, options=("--kv", "none"), server=line)
+
+
+def reused(answer):
+    return answer["timings"]["cache_n"]
+
+
+def stopped():
+    """SIGTERM in the moment of the answer, before there was an idle moment."""
+    with start("stopped", "-np", "2") as s:
+        for i in range(2):
+            s.complete(TEXT[3000 * i:3000 * i + 900], 1)
+        begin = time.monotonic()
+        s.stop()
+        note(f"stopped within {1e3 * (time.monotonic() - begin):.0f} ms")
+    with start("stopped", "-np", "2") as s:
+        found = [reused(s.complete(TEXT[3000 * i:3000 * i + 900], 1)) for i in range(2)]
+        expect(min(found) >= 256, "a stop saves what was not saved yet", str(found))
+
+
+def busy():
+    """More clients than slots: there is no idle moment, and every slot is overwritten by the next prompt."""
+    ends = time.monotonic() + (7 if kit.quick else 20)
+    with start("busy", "-np", "1") as s:
+        n, worst = [0], [0.0]
+
+        def ask(client):
+            i = 0
+            while time.monotonic() < ends:
+                begin = time.monotonic()
+                s.complete(TEXT[5000 * client + 40 * i:5000 * client + 40 * i + 900], 1)
+                worst[0] = max(worst[0], time.monotonic() - begin)
+                n[0] += 1
+                i += 1
+
+        threads = [threading.Thread(target=ask, args=(c,)) for c in range(3)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        figures = s.figures()
+        note(f"{n[0]} requests, {figures['saves']} saves, longest {1e3 * worst[0]:.0f} ms")
+        expect(figures["saves"] >= 3 and figures["saves_refused"] == 0 and figures["miscounted"] == 0, "it saves under constant load", str(figures))
+        again = reused(s.complete(TEXT[:900], 1))
+        expect(again >= 256, "the first prompt is there", str(again))
+
+
+def herd():
+    """Eight clients, four slots, one beginning."""
+    shared = TEXT[40000:42400]
+    with start("herd", "-np", "4") as s:
+        s.complete(TEXT[:600], 1)
+        n = len(json.loads(s.ask("POST", "/tokenize", {"content": shared})[2])["tokens"])
+        before, answers = s.figures(), [None] * 8
+
+        def ask(i):
+            answers[i] = s.complete(shared + f" {i} {TEXT[100 * i:100 * i + 50]}", 16)
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
+        begin = time.monotonic()
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        took = time.monotonic() - begin
+        after = s.figures()
+        computed = after["computed_tokens"] - before["computed_tokens"]
+        note(f"{n} shared tokens, {computed} computed by 8 requests in {took:.1f} s, {after['shared']} copied")
+        expect(all(a and a["content"] for a in answers), "all are answered")
+        expect(computed < 3 * n and after["shared"] >= 1, "the beginning is not computed by each", str(after))
+        expect(after["miscounted"] == 0 and after["restores_short"] == 0, "counts are right", str(after))
+        left = list(s.folder().glob("slot-*"))
+        expect(not left, "no slot file is left", str(left))
+
+
+def hung():
+    """A server that does not answer any more does not keep quire serve from ending."""
+    with start("hung") as s:
+        s.complete(TEXT[:900], 1)
+        server = s.server()
+        os.kill(server, signal.SIGSTOP)
+        begin = time.monotonic()
+        s.process.send_signal(signal.SIGTERM)
+        try:
+            s.process.wait(60)
+        finally:
+            if Path(f"/proc/{server}").exists():
+                os.kill(server, signal.SIGCONT)
+        took = time.monotonic() - begin
+        expect(took < 45, "it ends", f"{took:.0f} s")
+        note(f"ended after {took:.1f} s")
+
+
+FORGETFUL = """#!/usr/bin/env python3
+# A llama-server that says it has reused less than it has.
+import os, re, socket, subprocess, sys, threading
+line = sys.argv[1:]
+at = line.index("--host") + 1
+mine, line[at] = line[at], line[at].replace("llama.sock", "real.sock")
+server = subprocess.Popen([os.environ["REAL_SERVER"], *line])
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(mine)
+listening.listen(64)
+
+def less(m):
+    cache, prompt = int(m[1]), int(m[2])
+    other = 10 ** (len(m[1]) - 1)
+    if cache < 64 or len(str(prompt + cache - other)) != len(m[2]):
+        return m[0]
+    return b'"cache_n":%d,"prompt_n":%d' % (other, prompt + cache - other)
+
+def send_on(client, real):
+    while (data := client.recv(65536)):
+        real.sendall(data)
+
+def serve(client):
+    real = socket.socket(socket.AF_UNIX)
+    try:
+        real.connect(line[at])
+        threading.Thread(target=send_on, args=(client, real), daemon=True).start()
+        answer = b""
+        while (data := real.recv(65536)):
+            answer += data
+            head = answer.find(b"\\r\\n\\r\\n")
+            length = re.search(rb"Content-Length: (\\d+)", answer[:max(head, 0)])
+            if head >= 0 and length and len(answer) >= head + 4 + int(length[1]):
+                break
+        client.sendall(re.sub(rb'"cache_n":(\\d+),"prompt_n":(\\d+)', less, answer))
+    except OSError:
+        pass
+    client.close()
+    real.close()
+
+threading.Thread(target=lambda: os._exit(server.wait()), daemon=True).start()
+while True:
+    threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
+"""
+
+
+def short():
+    """A server that reuses less than was restored: it is seen, said once, and ends restoring."""
+    wrapper = folder / "llama-server"
+    wrapper.write_text(FORGETFUL)
+    wrapper.chmod(0o755)
+    os.environ["REAL_SERVER"] = str(kit.programs() / "llama-server")
+    with start("short") as s:
+        s.complete(TEXT[:900], 1)
+    with start("short", server=wrapper) as s:
+        first = s.complete(TEXT[:900] + TEXT[9000:10500], 1)
+        figures = s.figures()
+        expect(figures["restores"] == 1 and figures["restores_short"] == 1, "a short restore is counted", f"{figures} {first['timings']}")
+        s.complete(TEXT[:900] + TEXT[19000:20500], 1)
+        expect(s.figures()["restores"] == 1, "it is the last one")
+        expect(s.text().count("no longer restored") == 1, "and it is said once")
+
+
+def run():
+    try:
+        part(stopped)
+        part(busy)
+        part(herd)
+        part(short)
+        if not kit.quick:
+            part(hung)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(kit.main(run))

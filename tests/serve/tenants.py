@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""quire serve --tenants with the real llama-server: prompts of one tenant are never reused for another, warm or from the store; a stranger gets
+nothing and leaves nothing; what shows others' requests is refused."""
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from sidecar import Sidecar, kit
+
+expect, part = kit.expect, kit.part
+TEXT = (kit.ROOT / "eval/text/wiki.txt").read_text()
+PROMPT = TEXT[:700]
+KEYS = {"ann": "sk-ann-0123456789", "bob": "sk-bob-0123456789", "ann2": "sk-ann-another", "watcher": "sk-figures"}
+folder = Path(tempfile.mkdtemp(prefix="quire-tenants-test."))
+
+
+def write(path, text, mode=0o600):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    path.chmod(mode)
+    return path
+
+
+def digest(name):
+    return hashlib.sha256(KEYS[name].encode()).hexdigest()
+
+
+def write_tenants(*names):
+    lines = ["# key, secret, name"]
+    for name in names:
+        lines.append(f"{digest(name)} {'-' if name == 'watcher' else name[:3] + '.key'} {name}")
+    return write(folder / "tenants", "\n".join(lines) + "\n")
+
+
+def start(store, *flags):
+    model = kit.made_model("--layers", "2", "--heads", "4", "--kv-heads", "2", "--head-size", "64", "--embd", "256", "--ffn", "256", "--ctx", "4096")
+    return Tenants(folder / store, "-m", model, "-t", "1", *flags, options=("--kv", "none", "--tenants", str(folder / "tenants"), "--min-tokens", "64"))
+
+
+class Tenants(Sidecar):
+    def figures(self):
+        _, _, text = self.ask("GET", "/quire/metrics", headers={"Authorization": f"Bearer {KEYS['watcher']}"})
+        return {line.split()[0][len("quire_serve_"):-len("_total")]: int(line.split()[1]) for line in text.decode().splitlines()
+                if line.startswith("quire_serve_")}
+
+    def post(self, name, path, body, **headers):
+        key = {"Authorization": f"Bearer {KEYS.get(name, name)}"} if name else {}
+        status, _, answer = self.ask("POST", path, body, {**key, **headers})
+        return status, answer
+
+    def reused(self, name, prompt=PROMPT, **more):
+        """Tokens of the prompt that were reused."""
+        status, answer = self.post(name, "/completion", {"prompt": prompt, "n_predict": 4, "temperature": 0, **more})
+        if status != 200:
+            raise kit.Broken(f"status {status}: {answer[:300]}")
+        return json.loads(answer)["timings"]["cache_n"]
+
+
+def apart():
+    """One slot, so that whoever comes next gets the slot that the other has left."""
+    with start("one", "-np", "1") as s:
+        expect(s.reused("ann") <= 1, "the first request computes all")
+        warm = s.reused("ann")
+        expect(warm > 200, "the same tenant reuses the slot", str(warm))
+        expect(s.reused("bob") == 0, "another tenant does not")
+        expect(s.reused("ann") == 0 or s.figures()["restores"] > 0, "nor the first one after that, unless it was restored")
+        s.reused("bob")
+        for key in ("sk-unknown", None, ""):
+            expect(s.reused(key) == 0, f"a stranger reuses nothing: {key!r}")
+        expect(s.reused("sk-unknown", cache_prompt=True, id_slot=0) == 0, "whatever it asks for")
+        expect(s.reused("sk-unknown") == 0, "not even its own")
+        strangers = s.figures()["strangers"]
+        expect(strangers >= 5, "strangers are counted", str(strangers))
+        found = s.reused("bob")
+        expect(found == 0 or s.figures()["restores"] > 0, "a tenant reuses nothing of a stranger's", str(found))
+
+
+def blind_requests():
+    """Requests whose tokens are not known, between those of a tenant."""
+    with start("blind", "-np", "2") as s:
+        messages = [{"role": "user", "content": PROMPT}]
+        blind = (("/completion", {"prompt": [PROMPT, PROMPT], "n_predict": 1}), ("/completion", {"prompt": PROMPT, "n_predict": 1, "n": 2}),
+                 ("/v1/messages", {"messages": messages, "max_tokens": 1, "cache_prompt": True}),
+                 ("/v1/responses", {"input": PROMPT, "max_output_tokens": 1, "cache_prompt": True, "id_slot": 0}),
+                 ("/completion", {"prompt": PROMPT, "n_predict": 1, "cache_prompt": False}))
+        for path, body in blind:
+            for other in ("bob", "sk-unknown"):
+                for _ in range(2):
+                    s.reused("ann", PROMPT)
+                before = s.figures()
+                status, answer = s.post(other, path, body)
+                told = json.loads(answer)
+                told = told if isinstance(told, list) else [told]
+                counts = [t["timings"]["cache_n"] for t in told if "timings" in t]
+                counts += [t["usage"].get("cache_read_input_tokens", 0) or t["usage"].get("input_tokens_details", {}).get("cached_tokens", 0)
+                           for t in told if "usage" in t]
+                most = 0 if path != "/completion" or not isinstance(body.get("prompt"), list) else 0
+                expect(status == 200 and max(counts, default=0) <= most, f"{path} of {other} reuses nothing", answer[:400])
+                again = s.reused("ann")
+                after = s.figures()
+                expect(again == 0 or again > 200, "afterwards a tenant has its own", str(again))
+                expect(after["miscounted"] == before["miscounted"] == 0, "counts are right")
+        seen = []
+        threads = [threading.Thread(target=lambda i=i: seen.append(s.post(("ann", "bob")[i % 2], *blind[i % len(blind)])[0])) for i in range(10)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(120)
+        expect(seen == [200] * 10, "ten at once are all answered", str(seen))
+
+
+def refused():
+    with start("refused") as s:
+        key = {"Authorization": f"Bearer {KEYS['ann']}"}
+        for method, path in (("GET", "/slots"), ("GET", "/%73lots"), ("GET", "//slots"), ("GET", "/metrics"), ("GET", "/v1/stream?conv_id=x"),
+                             ("POST", "/v1/streams/lookup"), ("DELETE", "/v1/stream"), ("POST", "/v1/chat/completions/control"), ("POST", "/props"),
+                             ("POST", "/slots/0?action=save"), ("GET", "/lora-adapters"), ("POST", "/predict"), ("GET", "/v1/models%00/slots")):
+            status, _, answer = s.ask(method, path, {} if method == "POST" else None, key)
+            expect(status == 403, f"{method} {path} is refused", f"{status} {answer[:200]}")
+        for path in ("/v1/models", "/health", "/props"):
+            expect(s.ask("GET", path, headers=key)[0] == 200, f"GET {path} is not")
+        expect(s.ask("GET", "/quire/metrics", headers=key)[0] == 401, "figures are not for tenants")
+        expect(s.ask("GET", "/quire/health")[0] == 200, "health is for all")
+        for body in (b"\x00", b'{"prompt":"x","id_slot":0}\x00', b"[1]", b'{"prompt":"x"} x'):
+            expect(s.post("ann", "/completion", body)[0] == 400, f"{body!r} is refused")
+        broken = write(folder / "tenants", "nonsense\n")
+        s.process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        expect("stay as they were" in s.text() and s.ask("GET", "/v1/models", headers=key)[0] == 200, "a broken file changes nothing", s.text()[-300:])
+        broken.unlink()
+
+
+def restored():
+    """After a restart each gets its own from the store, on another server with the same secrets too."""
+    write_tenants("ann", "watcher")
+    with start("kept") as s:
+        s.reused("ann")
+        expect(s.wait_figure("saves", 1), "the prompt is saved", s.text()[-500:])
+        expect(s.reused("bob") == 0 and s.figures()["strangers"] == 1, "a tenant that is not yet named is a stranger")
+        write_tenants("ann", "bob", "ann2", "watcher")
+        s.process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        expect(s.reused("bob") == 0 and s.figures()["strangers"] == 1, "after SIGHUP it is one", s.text()[-300:])
+        s.reused("bob", TEXT[2000:2700])
+    with start("kept") as s:
+        own = s.reused("ann2")
+        expect(own >= 192 and s.figures()["restores"] == 1, "after a restart a tenant gets its own, by another of its keys", str(own))
+        expect(s.reused("bob") >= 192 and s.figures()["restores"] == 2, "and so does the other")
+        expect(s.reused("ann", TEXT[2000:2700]) <= 1, "but not what only the other has asked")
+        expect(s.reused("sk-unknown") == 0, "a stranger gets nothing")
+    with Sidecar(folder / "kept", "-m", kit.made_model("--layers", "2", "--heads", "4", "--kv-heads", "2", "--head-size", "64", "--embd", "256", "--ffn",
+                                                        "256", "--ctx", "4096"), "-t", "1",
+                 options=("--kv", "none", "--secret-file", str(folder / "ann.key"))) as s:
+        found = s.complete(PROMPT)["timings"]["cache_n"]
+        expect(found >= 192, "a server with the tenant's secret alone shares its prompts", str(found))
+
+
+def run():
+    try:
+        for name in ("ann", "bob"):
+            write(folder / f"{name}.key", os.urandom(32))
+        write_tenants(*KEYS)
+        part(apart)
+        part(blind_requests)
+        part(refused)
+        part(restored)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(kit.main(run))

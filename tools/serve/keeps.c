@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+#include "serve/keeps.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct keep {
+    struct keep *next;
+    uint32_t owner;
+    prefix *prefix; /* NULL: it could not be made, and is not tried again */
+} keep;
+
+struct keeps {
+    prefix_options o;
+    bool has_tenants;
+    pthread_mutex_t lock; /* of what follows */
+    prefix *first;        /* of all, or of nobody if there are tenants */
+    keep *more;
+};
+
+keeps *keeps_create(const prefix_options *options, bool has_tenants)
+{
+    keeps *k = (keeps *)calloc(1, sizeof *k);
+    if (!k) return NULL;
+    k->o = *options;
+    k->has_tenants = has_tenants;
+    pthread_mutex_init(&k->lock, NULL);
+    return k;
+}
+
+void keeps_destroy(keeps *k)
+{
+    if (!k) return;
+    for (keep *one = k->more, *next; one; one = next) {
+        next = one->next;
+        prefix_destroy(one->prefix);
+        free(one);
+    }
+    prefix_destroy(k->first);
+    pthread_mutex_destroy(&k->lock);
+    free(k);
+}
+
+bool keeps_learn(keeps *k, char *message, size_t size)
+{
+    pthread_mutex_lock(&k->lock);
+    bool has = k->first || !k->o.store;
+    pthread_mutex_unlock(&k->lock);
+    if (has) return true;
+    prefix *p = prefix_create(&k->o, message, size);
+    pthread_mutex_lock(&k->lock);
+    k->first = p;
+    pthread_mutex_unlock(&k->lock);
+    return p;
+}
+
+prefix *keeps_of(keeps *k, uint32_t owner)
+{
+    prefix *found = NULL;
+    pthread_mutex_lock(&k->lock);
+    if (!k->has_tenants) found = k->first;
+    for (const keep *one = k->more; one; one = one->next)
+        if (one->owner == owner) found = one->prefix;
+    pthread_mutex_unlock(&k->lock);
+    return found;
+}
+
+static keep *open_keep(const keeps *k, const tenant *t)
+{
+    char message[256];
+    quire_identity identity = *k->o.identity;
+    keep *one = (keep *)calloc(1, sizeof *one);
+    if (!one) return NULL;
+    identity.secret = t->secret;
+    identity.tenant_name = t->name;
+    one->owner = t->number;
+    one->prefix = prefix_create_like(k->first, &identity, message, sizeof message);
+    if (!one->prefix) fprintf(stderr, "quire serve: prompts of a tenant cannot be kept: %s\n", message);
+    return one;
+}
+
+prefix *keeps_of_tenant(keeps *k, const tenant *t)
+{
+    pthread_mutex_lock(&k->lock);
+    keep *one = k->more;
+    while (one && one->owner != t->number) one = one->next;
+    if (!one && k->first && (one = open_keep(k, t))) {
+        one->next = k->more;
+        k->more = one;
+    }
+    prefix *p = one ? one->prefix : NULL;
+    pthread_mutex_unlock(&k->lock);
+    return p;
+}

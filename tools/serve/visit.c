@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "serve/visit.h"
+
+#include "serve/clock.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Of an answer about tokens that were computed. */
+#define MOST_ANSWER (64u << 20)
+
+void sidecar_say(const char *text)
+{
+    fprintf(stderr, "quire serve: %s\n", text);
+}
+
+/* -------------------------------------------------------------------- settling */
+
+static void log_visit(const visit *v, const relay_outcome *o, const body_timings *t)
+{
+    fprintf(
+        stderr,
+        "quire serve: path=%s status=%u prompt=%u cached=%u computed=%u restored=%u copied=%u ahead=%u slot=%u first_ms=%.1f "
+        "lookup_ms=%.1f save_ms=%.1f load_ms=%.1f write_ms=%.1f restore_ms=%.1f total_ms=%.1f\n",
+        v->target, o->status, v->n, t->cache_n, t->prompt_n, v->restored, v->copied, v->primed, v->lease.slot,
+        o->first_ms > 0 ? o->first_ms - v->begin : 0, v->lookup, v->save, v->times.load, v->times.write,
+        v->times.restore, clock_ms() - v->begin);
+}
+
+static void end_restoring(sidecar *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool is_first = !s->no_restore;
+    s->no_restore = true;
+    pthread_mutex_unlock(&s->lock);
+    if (is_first)
+        sidecar_say(
+            "the server reused less of a restored prompt than was restored; prompts are no longer restored");
+}
+
+static bool may_restore(sidecar *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool may = !s->no_restore;
+    pthread_mutex_unlock(&s->lock);
+    return may && slots_are_watched(s->slots);
+}
+
+static void count_tokens(const visit *v, const body_timings *t)
+{
+    serve_counts *c = &v->s->counts;
+    uint32_t brought = v->restored + v->copied + v->primed;
+    SERVE_COUNT(c, prompt_tokens, v->n);
+    SERVE_COUNT(c, computed_tokens, t->prompt_n + v->primed);
+    SERVE_COUNT(c, restored_tokens, v->restored < t->cache_n ? v->restored : t->cache_n);
+    SERVE_COUNT(c, shared_tokens, v->copied < t->cache_n ? v->copied : t->cache_n);
+    SERVE_COUNT(c, warm_tokens, t->cache_n > brought ? t->cache_n - brought : 0);
+}
+
+/* What the server said of the prompt is compared with what was thought of it. */
+void visit_settle(visit *v, const relay_outcome *o)
+{
+    sidecar *s = v->s;
+    body_timings t = {0};
+    bool told =
+        o->end == EXCHANGE_DONE && o->status == 200 && o->tail && body_read_timings(o->tail, o->n_tail, &t);
+    /* Nothing of a slot with rows of another may have been reused. */
+    bool right = told && t.cache_n + t.prompt_n == v->n && (v->lease.is_own || !t.cache_n);
+    /* Not if the server was started again, or put another request into the slot, after it was restored. */
+    bool is_short =
+        told && v->restored && t.cache_n + 1 < v->restored && slots_are_undisturbed(s->slots, &v->lease);
+    if (right)
+        slots_give(s->slots, &v->lease, v->tokens, v->n, t.predicted_n ? t.predicted_n - 1 : 0);
+    else
+        slots_give_unknown(s->slots, &v->lease);
+    if (told) {
+        count_tokens(v, &t);
+        worth_computed(&s->worth, t.prompt_n, t.prompt_ms);
+        SERVE_COUNT(&s->counts, miscounted, !right);
+        SERVE_COUNT(&s->counts, restores_short, is_short);
+    }
+    if (is_short) end_restoring(s);
+    if (s->o.log_requests) log_visit(v, o, &t);
+}
+
+/* A slot whose tokens are not known: if the request was answered, all rows in it are new. */
+void visit_settle_blindly(visit *v, const relay_outcome *o)
+{
+    v->lease.is_own = o->end == EXCHANGE_DONE && o->status == 200;
+    slots_give_unknown(v->s->slots, &v->lease);
+}
+
+/* ------------------------------------------------------------------ restoring */
+
+/* What is in the slot of the lease and would be lost. */
+static void save_before(visit *v)
+{
+    double begin = clock_ms();
+    saver_save_before(v->s->saver, &v->lease);
+    v->save = clock_ms() - begin;
+}
+
+static void restore(visit *v)
+{
+    sidecar *s = v->s;
+    uint32_t stored = 0;
+    if (v->keep && may_restore(s) && v->n > v->lease.n_same + QUIRE_PAGE_TOKENS) {
+        double begin = clock_ms();
+        stored = prefix_look_up(v->keep, v->tokens, v->n);
+        v->lookup = clock_ms() - begin;
+    }
+    bool better = stored > v->lease.n_same &&
+                  worth_restoring(&s->worth, stored / QUIRE_PAGE_TOKENS, stored - v->lease.n_same);
+    if (better) slots_exchange(s->slots, &v->lease);
+    save_before(v);
+    if (!better) return;
+    v->restored = prefix_restore(v->keep, v->lease.slot, v->tokens, stored, &v->times);
+    worth_restored(&s->worth, stored / QUIRE_PAGE_TOKENS, v->times.load + v->times.write + v->times.restore);
+    if (v->restored) v->lease.is_own = true; /* the file has replaced all that was there */
+    slots_hold(s->slots, &v->lease, v->tokens, v->restored, v->restored);
+    if (v->restored) SERVE_COUNT(&s->counts, restores, 1);
+}
+
+/* From the slot of another request, which has just computed the same beginning. */
+static void copy(visit *v, const flight *from, uint32_t n_shared)
+{
+    sidecar *s = v->s;
+    if (!may_restore(s) || n_shared < v->lease.n_same + s->o.restore_least) return;
+    double begin = clock_ms();
+    slots_exchange(s->slots, &v->lease);
+    save_before(v);
+    bool good = prefix_copy_in(v->keep, v->lease.slot, flight_copy(from));
+    v->times.restore = clock_ms() - begin;
+    if (good) v->lease.is_own = true;
+    slots_hold(s->slots, &v->lease, v->tokens, good ? n_shared : 0, 0);
+    if (!good) return;
+    v->copied = n_shared;
+    SERVE_COUNT(&s->counts, shared, 1);
+}
+
+/* Computes the first n tokens before the request itself is sent. false: it was not done. */
+static bool compute(visit *v, uint32_t n, int client)
+{
+    sidecar *s = v->s;
+    char target[160], *answer = NULL;
+    size_t size;
+    body_timings t;
+    char *text = body_compute(v->tokens, n, v->lease.slot, v->lease.is_own, &size);
+    snprintf(target, sizeof target, "%s/completion", s->o.api_prefix);
+    const exchange_request wire = {.method = "POST",
+                                   .target = target,
+                                   .headers = v->headers,
+                                   .body = text,
+                                   .body_size = size,
+                                   .has_body = true,
+                                   .client = client};
+    bool good = text && upstream_ask(&s->o.to, &wire, MOST_ANSWER, &answer, &size) == 200 &&
+                body_read_timings(answer, size, &t) && t.cache_n + t.prompt_n == n;
+    if (good) {
+        v->primed = t.prompt_n;
+        v->lease.is_own = true;
+        worth_computed(&s->worth, t.prompt_n, t.prompt_ms);
+    }
+    free(text);
+    free(answer);
+    return good;
+}
+
+/* Others may wait for what this request computes: they get a copy before it makes its first token. */
+static void lead(visit *v, int client)
+{
+    uint32_t have = v->restored > v->lease.n_same ? v->restored : v->lease.n_same, n_shared;
+    char name[PREFIX_NAME];
+    flight_has(v->leads, have, v->restored);
+    bool gives = v->n >= have + FLIGHT_LEAST && flight_company(v->leads, &n_shared);
+    if (gives) {
+        uint32_t most = (v->n - 1) / QUIRE_PAGE_TOKENS * QUIRE_PAGE_TOKENS;
+        uint32_t n = n_shared / QUIRE_PAGE_TOKENS * QUIRE_PAGE_TOKENS;
+        if (n < have + FLIGHT_LEAST || n > most) n = most;
+        gives = compute(v, n, client) && flight_company(v->leads, &n_shared) &&
+                prefix_copy_out(v->keep, v->lease.slot, name);
+        if (gives) flight_give(v->leads, name, n);
+    }
+    if (!gives) flight_promise(v->leads, false);
+}
+
+static bool has_left(void *ctx)
+{
+    struct pollfd p = {.fd = *(int *)ctx, .events = POLLRDHUP};
+    return poll(&p, 1, 0) > 0 && p.revents;
+}
+
+bool visit_take_slot(visit *v, int client)
+{
+    sidecar *s = v->s;
+    flight *met = NULL;
+    uint32_t n_shared = 0;
+    flight_part part = FLIGHT_ALONE;
+    if (v->keep && s->o.n_slots > 1) {
+        const flight_request r = {.owner = v->owner,
+                                  .tokens = v->tokens,
+                                  .n = v->n,
+                                  .n_have = slots_look_up(s->slots, v->owner, v->tokens, v->n),
+                                  .ms_per_token = worth_ms_per_token(&s->worth),
+                                  .has_left = has_left,
+                                  .ctx = &client};
+        part = flights_enter(s->flights, &r, &met, &n_shared);
+    }
+    if (part == FLIGHT_LEADS) v->leads = met;
+    bool here =
+        part != FLIGHT_LEFT && slots_take(s->slots, v->owner, v->tokens, v->n, has_left, &client, &v->lease);
+    if (here) {
+        v->use = USES_LEASE;
+        if (part == FLIGHT_JOINS) copy(v, met, n_shared);
+        if (!v->copied) restore(v);
+        if (v->leads) lead(v, client);
+    }
+    if (part == FLIGHT_JOINS) flight_leave(met);
+    return here;
+}
+
+bool visit_take_blindly(visit *v, const body *b, route to, int client)
+{
+    sidecar *s = v->s;
+    if (!s->o.tenants) {
+        slots_begin_unwatched(s->slots);
+        v->use = USES_ANY;
+        return true;
+    }
+    bool one = b && to != ROUTE_UNWATCHED && body_is_alone(b); /* such a request can name its slot */
+    bool here = one ? slots_take(s->slots, v->owner, NULL, 0, has_left, &client, &v->lease)
+                    : slots_take_all(s->slots, has_left, &client, &v->lease);
+    if (here) v->use = one ? USES_BLINDLY : USES_ALL;
+    slot_lease each = v->lease;
+    for (each.slot = 0; here && !one && each.slot < s->o.n_slots; each.slot++)
+        saver_save_before(s->saver, &each);
+    if (here && one) save_before(v);
+    return here;
+}
