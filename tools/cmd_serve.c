@@ -234,6 +234,7 @@ static int open_tenants(serve *s)
     char message[512];
     if (!s->tenants_file) return TOOL_OK;
     s->tenants = tenants_open(s->tenants_file, message, sizeof message);
+    s->store.seal_disk = true;
     return s->tenants ? invent_secret(s) : tool_failed("serve", "%s", message);
 }
 

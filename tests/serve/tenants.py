@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 from pathlib import Path
 
 from sidecar import Sidecar, kit
@@ -137,6 +138,16 @@ def refused():
         broken.unlink()
 
 
+def incompressible(store):
+    """The share of blocks of the store's data that cannot be compressed. Rows that are not encrypted can."""
+    blocks = []
+    for path in store.rglob("*"):
+        if path.is_file() and path.stat().st_size > 1 << 19 and "index" not in path.name:
+            data = path.read_bytes()
+            blocks += [b for b in (data[i:i + 4096] for i in range(0, len(data), 4096)) if b.count(0) < 1024]
+    return sum(len(zlib.compress(b)) >= len(b) for b in blocks) / max(len(blocks), 1)
+
+
 def restored():
     """After a restart each gets its own from the store, on another server with the same secrets too."""
     write_tenants("ann", "watcher")
@@ -155,6 +166,8 @@ def restored():
         expect(s.reused("bob") >= 192 and s.figures()["restores"] == 2, "and so does the other")
         expect(s.reused("ann", TEXT[2000:2700]) <= 1, "but not what only the other has asked")
         expect(s.reused("sk-unknown") == 0, "a stranger gets nothing")
+    share = incompressible(folder / "kept")
+    expect(share > 0.9, "pages on disk are encrypted", f"{share:.3f} of their blocks look random")
     with Sidecar(folder / "kept", "-m", kit.made_model("--layers", "2", "--heads", "4", "--kv-heads", "2", "--head-size", "64", "--embd", "256", "--ffn",
                                                         "256", "--ctx", "4096"), "-t", "1",
                  options=("--kv", "none", "--secret-file", str(folder / "ann.key"))) as s:

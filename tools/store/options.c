@@ -135,6 +135,7 @@ int store_open(const store_options *o, quire_store **out)
     quire_store_options options = {sizeof(quire_store_options), .directory = o->directory,
                                    .disk_bytes = o->cap_bytes,  .remote = &o->remote,
                                    .message = message,          .message_size = sizeof message};
+    options.seal_disk = o->seal_disk;
     quire_status status = quire_store_open(out, &options);
     if (status) return tool_failed(o->command, "%s", *message ? message : quire_status_text(status));
     return TOOL_OK;

@@ -19,6 +19,7 @@ typedef struct store_options {
     double adapter_scale;
     uint8_t secret[32];
     bool has_secret; /* without a file */
+    bool seal_disk;  /* pages are encrypted on disk */
     char weights_digest[80];
     /* Of single commands. */
     const char *file, *tokens, *layout, *like, *server;
