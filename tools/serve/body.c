@@ -13,6 +13,10 @@ struct body {
 body *body_read(const char *bytes, size_t n)
 {
     body *b = (body *)calloc(1, sizeof *b);
+    if (n >= 3 && !memcmp(bytes, "\xef\xbb\xbf", 3)) { /* a mark that llama-server leaves out too */
+        bytes += 3;
+        n -= 3;
+    }
     if (b) b->doc = yyjson_read(bytes, n, YYJSON_READ_NUMBER_AS_RAW);
     if (b && b->doc && yyjson_is_obj(yyjson_doc_get_root(b->doc))) return b;
     body_free(b);
@@ -26,8 +30,12 @@ void body_free(body *b)
     free(b);
 }
 
-/* Of members with the same name llama-server takes the last. */
-static yyjson_val *member(yyjson_val *object, const char *name)
+struct yyjson_val *body_root(const body *b)
+{
+    return yyjson_doc_get_root(b->doc);
+}
+
+struct yyjson_val *body_member(struct yyjson_val *object, const char *name)
 {
     yyjson_val *key, *found = NULL;
     yyjson_obj_iter all = yyjson_obj_iter_with(object);
@@ -62,12 +70,12 @@ static bool is_text(yyjson_val *messages)
     yyjson_arr_iter all = yyjson_arr_iter_with(messages);
     if (!yyjson_is_arr(messages)) return false;
     while ((message = yyjson_arr_iter_next(&all))) {
-        yyjson_val *content = yyjson_is_obj(message) ? member(message, "content") : NULL;
+        yyjson_val *content = yyjson_is_obj(message) ? body_member(message, "content") : NULL;
         if (is_absent(content) || yyjson_is_str(content)) continue;
         yyjson_arr_iter parts = yyjson_arr_iter_with(content);
         if (!yyjson_is_arr(content)) return false;
         while ((part = yyjson_arr_iter_next(&parts))) {
-            yyjson_val *type = yyjson_is_obj(part) ? member(part, "type") : NULL;
+            yyjson_val *type = yyjson_is_obj(part) ? body_member(part, "type") : NULL;
             if (!yyjson_equals_str(type, "text")) return false;
         }
     }
@@ -87,27 +95,26 @@ static bool are_tokens(yyjson_val *list)
 static bool is_watched(yyjson_val *root)
 {
     static const char *const alone[] = {"n", "n_cmpl"};
-    yyjson_val *reuse = member(root, "n_cache_reuse"), *keep = member(root, "cache_prompt");
+    yyjson_val *keep = body_member(root, "cache_prompt");
     for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
-        yyjson_val *v = member(root, alone[i]);
+        yyjson_val *v = body_member(root, alone[i]);
         if (!is_absent(v) && whole(v) != 1) return false;
     }
-    return is_absent(member(root, "lora")) && (is_absent(reuse) || !whole(reuse)) &&
-           (is_absent(keep) || yyjson_is_true(keep));
+    return is_absent(body_member(root, "lora")) && (is_absent(keep) || yyjson_is_true(keep));
 }
 
 body_prompt body_kind(const body *b, bool is_chat)
 {
-    yyjson_val *root = yyjson_doc_get_root(b->doc), *prompt = member(root, "prompt");
+    yyjson_val *root = yyjson_doc_get_root(b->doc), *prompt = body_member(root, "prompt");
     if (!is_watched(root)) return BODY_OTHER;
-    if (is_chat) return is_text(member(root, "messages")) ? BODY_CHAT : BODY_OTHER;
+    if (is_chat) return is_text(body_member(root, "messages")) ? BODY_CHAT : BODY_OTHER;
     if (yyjson_is_str(prompt)) return BODY_TEXT;
     return yyjson_is_arr(prompt) && are_tokens(prompt) ? BODY_TOKENS : BODY_OTHER;
 }
 
 const char *body_text(const body *b, size_t *n)
 {
-    yyjson_val *prompt = member(yyjson_doc_get_root(b->doc), "prompt");
+    yyjson_val *prompt = body_member(yyjson_doc_get_root(b->doc), "prompt");
     *n = yyjson_get_len(prompt);
     return yyjson_get_str(prompt);
 }
@@ -132,7 +139,7 @@ static uint32_t *numbers(yyjson_val *list, uint32_t *n)
 
 uint32_t *body_tokens(const body *b, uint32_t *n)
 {
-    return numbers(member(yyjson_doc_get_root(b->doc), "prompt"), n);
+    return numbers(body_member(yyjson_doc_get_root(b->doc), "prompt"), n);
 }
 
 /* slot NULL: of the server's choice. */
@@ -143,6 +150,7 @@ static char *rewrite(body *b, const uint32_t *slot, size_t *n)
     char *text = NULL;
     if (root) {
         yyjson_mut_obj_remove_key(root, "id_slot"); /* all of them */
+        yyjson_mut_obj_remove_key(root, "n_cache_reuse");
         if (slot) yyjson_mut_obj_remove_key(root, "cache_prompt");
         if (!slot || (yyjson_mut_obj_add_uint(doc, root, "id_slot", *slot) &&
                       yyjson_mut_obj_add_bool(doc, root, "cache_prompt", true)))
@@ -159,7 +167,8 @@ char *body_for_slot(body *b, uint32_t slot, size_t *n)
 
 char *body_without_slot(body *b, size_t *n)
 {
-    return member(yyjson_doc_get_root(b->doc), "id_slot") ? rewrite(b, NULL, n) : NULL;
+    yyjson_val *root = body_root(b);
+    return body_member(root, "id_slot") || body_member(root, "n_cache_reuse") ? rewrite(b, NULL, n) : NULL;
 }
 
 char *body_tokenize(const char *text, size_t n, size_t *size)
@@ -183,7 +192,7 @@ static yyjson_val *read_member(const char *bytes, size_t size, const char *name,
 {
     *doc = yyjson_read(bytes, size, YYJSON_READ_NUMBER_AS_RAW);
     yyjson_val *root = *doc ? yyjson_doc_get_root(*doc) : NULL;
-    return yyjson_is_obj(root) ? member(root, name) : NULL;
+    return yyjson_is_obj(root) ? body_member(root, name) : NULL;
 }
 
 uint32_t *body_read_tokens(const char *bytes, size_t size, uint32_t *n)
@@ -209,31 +218,93 @@ char *body_read_prompt(const char *bytes, size_t size, size_t *n)
     return text;
 }
 
-static bool read_timings(const char *text, size_t n, body_timings *out)
+static uint32_t count_of(yyjson_val *v)
 {
-    yyjson_doc *doc = yyjson_read_opts((char *)(size_t)text, n,
-                                       YYJSON_READ_NUMBER_AS_RAW | YYJSON_READ_STOP_WHEN_DONE, NULL, NULL);
-    yyjson_val *root = doc ? yyjson_doc_get_root(doc) : NULL;
-    bool good = yyjson_is_obj(root);
-    if (good) {
-        long cache = whole(member(root, "cache_n")), prompt = whole(member(root, "prompt_n"));
-        long made = whole(member(root, "predicted_n"));
-        good = cache >= 0 && prompt >= 0;
-        *out = (body_timings){(uint32_t)(cache > 0 ? cache : 0), (uint32_t)(prompt > 0 ? prompt : 0),
-                              (uint32_t)(made > 0 ? made : 0)};
+    return whole(v) > 0 ? (uint32_t)whole(v) : 0;
+}
+
+bool body_read_slots(const char *bytes, size_t size, body_slot *out, uint32_t n)
+{
+    yyjson_doc *doc = yyjson_read(bytes, size, YYJSON_READ_NUMBER_AS_RAW);
+    yyjson_val *list = doc ? yyjson_doc_get_root(doc) : NULL, *one;
+    yyjson_arr_iter all = yyjson_arr_iter_with(list);
+    bool good = yyjson_is_arr(list) && yyjson_arr_size(list) == n;
+    for (uint32_t i = 0; good && (one = yyjson_arr_iter_next(&all)); i++) {
+        yyjson_val *working = yyjson_is_obj(one) ? body_member(one, "is_processing") : NULL;
+        good = yyjson_is_bool(working) && whole(body_member(one, "id")) == (long)i;
+        if (good)
+            out[i] = (body_slot){yyjson_is_true(working), count_of(body_member(one, "n_prompt_tokens"))};
     }
     yyjson_doc_free(doc);
     return good;
 }
 
-/* Within a string of JSON the quote would have a backslash before it. */
+/* The object that begins here; *doc is to be freed in any case. */
+static yyjson_val *read_object(const char *text, size_t n, yyjson_doc **doc)
+{
+    *doc = yyjson_read_opts((char *)(size_t)text, n, YYJSON_READ_NUMBER_AS_RAW | YYJSON_READ_STOP_WHEN_DONE,
+                            NULL, NULL);
+    yyjson_val *root = *doc ? yyjson_doc_get_root(*doc) : NULL;
+    return yyjson_is_obj(root) ? root : NULL;
+}
+
+static bool read_timings(yyjson_val *t, body_timings *out)
+{
+    yyjson_val *cache = body_member(t, "cache_n"), *prompt = body_member(t, "prompt_n");
+    *out = (body_timings){count_of(cache), count_of(prompt), count_of(body_member(t, "predicted_n"))};
+    return whole(cache) >= 0 && whole(prompt) >= 0;
+}
+
+/* The names differ: "input_tokens" of /v1/messages leaves out what was reused. */
+static bool read_usage(yyjson_val *u, body_timings *out)
+{
+    yyjson_val *input = body_member(u, "input_tokens"), *reused = body_member(u, "cache_read_input_tokens");
+    yyjson_val *details = body_member(u, "input_tokens_details");
+    yyjson_val *cached = yyjson_is_obj(details) ? body_member(details, "cached_tokens") : NULL;
+    uint32_t n = count_of(input), cache = count_of(reused ? reused : cached);
+    if (whole(input) < 0 || whole(reused ? reused : cached) < 0 || (!reused && cache > n)) return false;
+    *out = (body_timings){cache, reused ? n : n - cache, count_of(body_member(u, "output_tokens"))};
+    return true;
+}
+
+/* The object after the first or last `name` that can be read. Within a string of JSON the quote would have a backslash before it. */
+static bool find_object(const char *text, size_t n, const char *name, bool is_last,
+                        bool (*read)(yyjson_val *object, body_timings *out), body_timings *out)
+{
+    const size_t length = strlen(name);
+    for (size_t i = 0, most = n >= length ? n - length + 1 : 0; i < most; i++) {
+        size_t at = is_last ? most - 1 - i : i;
+        if (memcmp(text + at, name, length) || (at && text[at - 1] == '\\')) continue;
+        yyjson_doc *doc;
+        yyjson_val *object = read_object(text + at + length, n - at - length, &doc);
+        bool good = object && read(object, out);
+        yyjson_doc_free(doc);
+        if (good) return true;
+    }
+    return false;
+}
+
 bool body_read_timings(const char *tail, size_t n, body_timings *out)
 {
-    static const char name[] = "\"timings\":";
-    const size_t length = sizeof name - 1;
-    for (size_t at = n >= length ? n - length + 1 : 0; at-- > 0;)
-        if (!memcmp(tail + at, name, length) && (!at || tail[at - 1] != '\\') &&
-            read_timings(tail + at + length, n - at - length, out))
-            return true;
-    return false;
+    return find_object(tail, n, "\"timings\":", true, read_timings, out);
+}
+
+static bool read_output(yyjson_val *u, body_timings *out)
+{
+    yyjson_val *made = body_member(u, "output_tokens");
+    out->predicted_n = count_of(made);
+    return whole(made) >= 0;
+}
+
+bool body_read_usage(const char *head, size_t n_head, const char *tail, size_t n_tail, body_timings *out)
+{
+    static const char name[] = "\"usage\":";
+    body_timings end = {0};
+    bool has_end = find_object(tail, n_tail, name, true, read_output, &end);
+    if (has_end && find_object(tail, n_tail, name, true, read_usage, out) &&
+        out->predicted_n == end.predicted_n)
+        return true;
+    if (!find_object(head, n_head, name, false, read_usage, out)) return false;
+    out->predicted_n = end.predicted_n;
+    return has_end;
 }

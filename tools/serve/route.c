@@ -34,10 +34,25 @@ static const struct {
     const char *path;
     route to;
 } posts[] = {
-    {"/completion", ROUTE_TEXT},       {"/completions", ROUTE_TEXT},         {"/v1/completions", ROUTE_TEXT},
-    {"/chat/completions", ROUTE_CHAT}, {"/v1/chat/completions", ROUTE_CHAT}, {"/api/chat", ROUTE_UNWATCHED},
-    {"/tokenize", ROUTE_PLAIN},        {"/detokenize", ROUTE_PLAIN},         {"/apply-template", ROUTE_PLAIN},
-    {"/props", ROUTE_PLAIN},           {"/lora-adapters", ROUTE_REFUSED},
+    {"/completion", ROUTE_TEXT},
+    {"/completions", ROUTE_TEXT},
+    {"/v1/completions", ROUTE_TEXT},
+    {"/chat/completions", ROUTE_CHAT},
+    {"/v1/chat/completions", ROUTE_CHAT},
+    {"/v1/messages", ROUTE_MESSAGES},
+    {"/responses", ROUTE_RESPONSES},
+    {"/v1/responses", ROUTE_RESPONSES},
+    {"/api/chat", ROUTE_UNWATCHED},
+    {"/tokenize", ROUTE_PLAIN},
+    {"/detokenize", ROUTE_PLAIN},
+    {"/apply-template", ROUTE_PLAIN},
+    {"/chat/completions/input_tokens", ROUTE_PLAIN},
+    {"/v1/chat/completions/input_tokens", ROUTE_PLAIN},
+    {"/responses/input_tokens", ROUTE_PLAIN},
+    {"/v1/responses/input_tokens", ROUTE_PLAIN},
+    {"/v1/messages/count_tokens", ROUTE_PLAIN},
+    {"/props", ROUTE_PLAIN},
+    {"/lora-adapters", ROUTE_REFUSED},
 };
 
 route route_of(const char *method, const char *target, const char *api_prefix)

@@ -10,6 +10,7 @@
 #include "serve/route.h"
 #include "serve/saver.h"
 #include "serve/slots.h"
+#include "serve/steer.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -21,6 +22,7 @@ struct sidecar {
     sidecar_options o;
     slots *slots;
     saver *saver;
+    steer *steer;
     serve_counts counts;
     pthread_mutex_t lock; /* of what follows */
     prefix *prefix;       /* NULL: nothing can be kept */
@@ -88,6 +90,8 @@ typedef struct visit {
     uint32_t *tokens, n;
     slot_lease lease;
     use use;
+    route to;
+    uint64_t ticket; /* of the slot that the server is to choose */
     uint32_t restored;
     double begin, lookup;
     prefix_times times;
@@ -118,10 +122,14 @@ static void settle(const visit *v, const relay_outcome *o)
 {
     sidecar *s = v->s;
     body_timings t = {0};
-    bool told =
-        o->end == EXCHANGE_DONE && o->status == 200 && o->tail && body_read_timings(o->tail, o->n_tail, &t);
+    bool told = o->end == EXCHANGE_DONE && o->status == 200 && o->tail &&
+                (body_read_timings(o->tail, o->n_tail, &t) ||
+                 body_read_usage(o->head, o->n_head, o->tail, o->n_tail, &t));
     bool right = told && t.cache_n + t.prompt_n == v->n;
     bool is_short = told && v->restored && t.cache_n + 1 < v->restored;
+    bool is_steered = v->to == ROUTE_MESSAGES;
+    if (is_steered && told && !steer_check(s->steer, &v->lease, v->n, t.predicted_n, is_short))
+        say("the server does not choose slots as it was expected to; prompts of /v1/messages are no longer restored");
     if (right)
         slots_give(s->slots, &v->lease, v->tokens, v->n, t.predicted_n ? t.predicted_n - 1 : 0);
     else
@@ -134,7 +142,7 @@ static void settle(const visit *v, const relay_outcome *o)
         SERVE_COUNT(&s->counts, miscounted, !right);
         SERVE_COUNT(&s->counts, restores_short, is_short);
     }
-    if (is_short) {
+    if (is_short && (!is_steered || s->o.n_slots == 1)) {
         pthread_mutex_lock(&s->lock);
         bool is_first = !s->no_restore;
         s->no_restore = true;
@@ -148,6 +156,7 @@ static void settle(const visit *v, const relay_outcome *o)
 static void end_visit(void *ctx, const relay_outcome *o)
 {
     visit *v = (visit *)ctx;
+    steer_end(v->s->steer, v->ticket);
     if (o->end == EXCHANGE_LEFT) SERVE_COUNT(&v->s->counts, left, 1);
     if (v->use == USES_LEASE) settle(v, o);
     if (v->use == USES_ANY) slots_end_unwatched(v->s->slots);
@@ -174,10 +183,13 @@ static void pass(visit *v, front_request *request)
     const relay_order order = {.to = &v->s->o.to,
                                .headers = v->headers,
                                .body = v->made,
-                               .keeps_tail = v->use == USES_LEASE,
+                               .keeps_ends = v->use == USES_LEASE,
                                .ended = end_visit,
                                .ctx = v};
+    sidecar *s = v->s;
+    uint64_t ticket = v->ticket;
     if (!relay_pass(request, &order)) fail_visit(v, request);
+    steer_end(s->steer, ticket); /* the answer has begun; v may be gone */
 }
 
 /* ------------------------------------------------------------------ restoring */
@@ -205,21 +217,26 @@ static bool has_left(void *ctx)
 }
 
 /* A slot for the prompt, with as much of it as can be had. false: the client has left. */
-static bool take_slot(visit *v, front_request *request, body *b, bool is_chat)
+static bool take_slot(visit *v, front_request *request, body *b)
 {
     sidecar *s = v->s;
     size_t n;
     int client = front_socket(request);
     const char *bytes = front_body(request, &n);
     const prompt_source from = {&s->o.to, s->o.api_prefix, v->headers, client};
-    v->tokens = prompt_tokens(&from, b, is_chat, bytes, n, &v->n);
+    v->tokens = prompt_tokens(&from, b, v->to, bytes, n, &v->n);
     if (!v->tokens || !v->n) return true;
     if (!slots_take(s->slots, v->tokens, v->n, has_left, &client, &v->lease)) return false;
     v->use = USES_LEASE;
     prefix *p = prefix_now(s);
     if (p) restore(v, p);
-    v->made = body_for_slot(b, v->lease.slot, &n);
-    if (v->made) return true;
+    steer_answer steered = STEER_NOT;
+    if (v->to == ROUTE_MESSAGES)
+        steered = steer_begin(s->steer, &v->lease, *v->tokens, client, &v->ticket);
+    else if ((v->made = body_for_slot(b, v->lease.slot, &n)))
+        steered = STEER_READY;
+    if (steered != STEER_NOT) return steered == STEER_READY;
+    if (v->to == ROUTE_MESSAGES) SERVE_COUNT(&s->counts, unsteered, 1);
     slots_give_unknown(s->slots, &v->lease);
     v->use = USES_NONE;
     return true;
@@ -235,11 +252,11 @@ static void complete(visit *v, front_request *request, route to)
     const char *bytes = front_body(request, &n);
     body *b = body_read(bytes, n);
     bool here = true;
-    if (b && to != ROUTE_UNWATCHED) here = take_slot(v, request, b, to == ROUTE_CHAT);
+    if (b && to != ROUTE_UNWATCHED) here = take_slot(v, request, b);
     if (here && v->use == USES_NONE) {
         if (b) v->made = body_without_slot(b, &n); /* slots are this program's */
         v->use = USES_ANY;
-        slots_begin_unwatched(s->slots);
+        steer_begin_unwatched(s->steer);
     }
     body_free(b);
     if (!here) {
@@ -262,6 +279,7 @@ static void pass_on(sidecar *s, front_request *request, route to)
         return;
     }
     v->s = s;
+    v->to = to;
     v->begin = clock_ms();
     snprintf(v->target, sizeof v->target, "%.*s", (int)strcspn(front_target(request), "?"),
              front_target(request));
@@ -298,6 +316,8 @@ void sidecar_handle(void *ctx, front_request *request)
         return;
     case ROUTE_TEXT:
     case ROUTE_CHAT:
+    case ROUTE_MESSAGES:
+    case ROUTE_RESPONSES:
     case ROUTE_UNWATCHED:
         if (ready) break;
         front_give_fault(request, 503, "unavailable_error", "the server behind quire serve is not ready");
@@ -319,7 +339,13 @@ sidecar *sidecar_create(const sidecar_options *options)
                                   .min_tokens = options->min_tokens,
                                   .prefix = prefix_now,
                                   .ctx = s};
-    s->saver = s->slots ? saver_start(&saving) : NULL;
+    const steer_options steering = {.to = &s->o.to,
+                                    .api_prefix = options->api_prefix,
+                                    .authorization = options->prefix.authorization,
+                                    .slots = s->slots,
+                                    .n_slots = options->n_slots};
+    s->steer = s->slots ? steer_create(&steering) : NULL;
+    s->saver = s->steer ? saver_start(&saving) : NULL;
     if (s->saver) return s;
     sidecar_destroy(s);
     return NULL;
@@ -330,6 +356,7 @@ void sidecar_destroy(sidecar *s)
     if (!s) return;
     saver_stop(s->saver);
     prefix_destroy(s->prefix);
+    steer_destroy(s->steer);
     slots_destroy(s->slots);
     pthread_mutex_destroy(&s->lock);
     free(s);

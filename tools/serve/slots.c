@@ -17,8 +17,12 @@ typedef struct held {
     uint32_t n_more;   /* made after these, not known which */
     uint32_t n_stored; /* of tokens */
     uint64_t used;     /* when it was given back, by the clock of the slots */
+    /* The server's last use of it ended after `since` and before `until`, by that clock. Both 0: never used. */
+    uint64_t taken, since, until;
     bool is_busy;
 } held;
+
+#define NOT_KNOWN UINT64_MAX /* when its last use ended, or whether it has */
 
 struct slots {
     pthread_mutex_t lock;
@@ -59,6 +63,7 @@ void slots_reset(slots *s, uint32_t generation)
     for (uint32_t i = 0; i < s->n; i++) {
         forget(&s->held[i]);
         s->held[i].is_busy = false;
+        s->held[i].since = s->held[i].until = 0;
     }
     pthread_cond_broadcast(&s->freed);
     pthread_mutex_unlock(&s->lock);
@@ -83,6 +88,12 @@ static uint32_t oldest(const slots *s, uint32_t except)
     return found;
 }
 
+static void take(slots *s, uint32_t slot)
+{
+    s->held[slot].is_busy = true;
+    s->held[slot].taken = ++s->clock;
+}
+
 static bool take_best(slots *s, const uint32_t *tokens, uint32_t n, slot_lease *out)
 {
     uint32_t best = oldest(s, s->n), most = 0;
@@ -94,7 +105,7 @@ static bool take_best(slots *s, const uint32_t *tokens, uint32_t n, slot_lease *
             most = got;
         }
     }
-    s->held[best].is_busy = true;
+    take(s, best);
     *out = (slot_lease){best, same(&s->held[best], tokens, n), s->generation};
     return true;
 }
@@ -132,7 +143,7 @@ void slots_exchange(slots *s, slot_lease *lease)
     uint32_t other = is_valid(s, lease) ? oldest(s, lease->slot) : s->n;
     if (other < s->n && s->held[other].used < s->held[lease->slot].used) {
         s->held[lease->slot].is_busy = false;
-        s->held[other].is_busy = true;
+        take(s, other);
         lease->slot = other;
         lease->n_same = 0;
         pthread_cond_broadcast(&s->freed);
@@ -161,6 +172,12 @@ static uint32_t still_stored(const held *h, const uint32_t *tokens, uint32_t n)
     return i;
 }
 
+static void set_used(slots *s, held *h)
+{
+    h->since = h->taken;
+    h->until = ++s->clock;
+}
+
 static void give(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n, uint32_t n_more,
                  const uint32_t *n_stored)
 {
@@ -174,6 +191,10 @@ static void give(slots *s, const slot_lease *lease, const uint32_t *tokens, uint
         } else {
             forget(h);
         }
+        if (!tokens)
+            h->until = NOT_KNOWN;
+        else if (!n_stored) /* to save it is no use of it, for the server */
+            set_used(s, h);
         h->used = ++s->clock;
         h->is_busy = false;
         pthread_cond_broadcast(&s->freed);
@@ -199,8 +220,10 @@ void slots_give_unknown(slots *s, const slot_lease *lease)
 
 static void forget_free(slots *s)
 {
-    for (uint32_t i = 0; i < s->n; i++)
+    for (uint32_t i = 0; i < s->n; i++) {
+        s->held[i].until = NOT_KNOWN;
         if (!s->held[i].is_busy) forget(&s->held[i]);
+    }
 }
 
 void slots_begin_unwatched(slots *s)
@@ -227,6 +250,43 @@ bool slots_are_watched(slots *s)
     return watched;
 }
 
+bool slots_take_older(slots *s, const slot_lease *lease, const bool *working, slot_lease *older, uint32_t *n)
+{
+    *n = 0;
+    pthread_mutex_lock(&s->lock);
+    bool good = is_valid(s, lease) && !s->n_unwatched;
+    uint64_t until = good ? s->held[lease->slot].until : 0;
+    if (good && until == NOT_KNOWN) older[(*n)++] = (slot_lease){lease->slot, 1, s->generation};
+    for (uint32_t i = 0; i < s->n && good && until != NOT_KNOWN; i++) {
+        const held *h = &s->held[i];
+        if (i == lease->slot || (until < h->since && h->n) || working[i]) continue;
+        good = !h->is_busy;
+        older[(*n)++] = (slot_lease){i, h->n, s->generation};
+    }
+    if (!good) *n = 0;
+    for (uint32_t i = 0; i < *n; i++) take(s, older[i].slot);
+    pthread_mutex_unlock(&s->lock);
+    return good;
+}
+
+void slots_give_older(slots *s, const slot_lease *older, const slot_lease *lease, uint32_t token,
+                      bool is_used)
+{
+    pthread_mutex_lock(&s->lock);
+    if (is_valid(s, older)) {
+        held *h = &s->held[older->slot];
+        if (is_used)
+            set_used(s, h);
+        else
+            h->until = NOT_KNOWN;
+        if (!older->n_same) forget(h);
+        if (!older->n_same && is_used) (void)keep(h, &token, 1);
+        h->is_busy = older->slot == lease->slot;
+        pthread_cond_broadcast(&s->freed);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
 uint32_t *slots_take_unsaved(slots *s, uint32_t least, slot_lease *lease, uint32_t *n)
 {
     uint32_t *copy = NULL, found = s->n;
@@ -242,7 +302,7 @@ uint32_t *slots_take_unsaved(slots *s, uint32_t least, slot_lease *lease, uint32
     if (copy) {
         *n = s->held[found].n;
         memcpy(copy, s->held[found].tokens, sizeof *copy * *n);
-        s->held[found].is_busy = true;
+        take(s, found);
         *lease = (slot_lease){found, *n, s->generation};
     }
     pthread_mutex_unlock(&s->lock);

@@ -40,6 +40,21 @@ void slots_begin_unwatched(slots *s);
 void slots_end_unwatched(slots *s);
 bool slots_are_watched(slots *s); /* no such request is running */
 
+/*
+ * A request that cannot name its slot gets an empty slot, or the one that the server has used least recently. Takes into older[], which
+ * has room for all, the slots that are not certain to hold something and to have been used after that of the lease: each is to be used
+ * once, with at least one token where n_same is 0. If it is not certain when that of the lease was used, then that one alone: use it and
+ * ask again. false: one of them is busy, other than those of which working[] says that the server works on them, or a request whose
+ * slot the server chooses is running; nothing is taken.
+ */
+bool slots_take_older(slots *s, const slot_lease *lease, const bool *working, slot_lease *older, uint32_t *n);
+/*
+ * Gives one of these back, unless it is that of the lease. is_used: the server has used it and is done with it. It holds the token if
+ * n_same was 0, else what it held.
+ */
+void slots_give_older(slots *s, const slot_lease *older, const slot_lease *lease, uint32_t token,
+                      bool is_used);
+
 /* A free slot that holds at least `least` more tokens than were stored of it; taken, as by slots_take(). Returns the tokens (copied). */
 uint32_t *slots_take_unsaved(slots *s, uint32_t least, slot_lease *lease, uint32_t *n);
 /* Gives it back: the store has been offered the first n_stored of these tokens. */
