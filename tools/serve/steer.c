@@ -11,8 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How long a slot that is neither free nor at work is waited for, as one that is being saved. */
-enum { ASK_EVERY_MS = 5, PATIENCE_MS = 2000, TOUCH_MS = 60000 };
+/*
+ * How long a slot that is neither free nor at work is waited for, as one that is being saved, and requests that may use any slot: others
+ * of these do not begin meanwhile. To give up at once would make one such request more, and so on as long as requests come.
+ */
+enum { ASK_EVERY_MS = 5, PATIENCE_MS = 10000, TOUCH_MS = 60000 };
 /* So many failures in a row, and the server chooses in another way. A client that leaves at the wrong moment can cause one. */
 enum { MOST_FAILURES = 3 };
 #define MOST_ANSWER (16u << 20)
@@ -163,11 +166,10 @@ static bool use_older(const steer *s, const slot_lease *lease, uint32_t token, i
     bool good = true;
     memset(o->working, 0, sizeof *o->working * s->o.n_slots);
     while (good && !slots_take_older(s->o.slots, lease, o->working, o->older, n)) {
-        good = slots_are_watched(s->o.slots) && clock_ms() < until && !has_left(client) &&
-               look(s, client, o->found);
+        good = clock_ms() < until && !has_left(client) && look(s, client, o->found);
         /* Slots that have begun to work cannot be chosen, and are newer when they end. */
         for (uint32_t i = 0; good && i < s->o.n_slots; i++) o->working[i] |= o->found[i].is_working;
-        if (good) (void)poll(NULL, 0, 1);
+        if (good) (void)poll(NULL, 0, ASK_EVERY_MS);
     }
     for (uint32_t i = 0; i < *n; i++) {
         good = good && touch(s, &o->older[i], token, client);
