@@ -30,8 +30,12 @@ void body_free(body *b)
     free(b);
 }
 
-/* Of members with the same name llama-server takes the last. */
-static yyjson_val *member(yyjson_val *object, const char *name)
+struct yyjson_val *body_root(const body *b)
+{
+    return yyjson_doc_get_root(b->doc);
+}
+
+struct yyjson_val *body_member(struct yyjson_val *object, const char *name)
 {
     yyjson_val *key, *found = NULL;
     yyjson_obj_iter all = yyjson_obj_iter_with(object);
@@ -75,12 +79,12 @@ static bool is_text(yyjson_val *messages)
     yyjson_arr_iter all = yyjson_arr_iter_with(messages);
     if (!yyjson_is_arr(messages)) return false;
     while ((message = yyjson_arr_iter_next(&all))) {
-        yyjson_val *content = yyjson_is_obj(message) ? member(message, "content") : NULL;
+        yyjson_val *content = yyjson_is_obj(message) ? body_member(message, "content") : NULL;
         if (is_absent(content) || yyjson_is_str(content)) continue;
         yyjson_arr_iter parts = yyjson_arr_iter_with(content);
         if (!yyjson_is_arr(content)) return false;
         while ((part = yyjson_arr_iter_next(&parts))) {
-            yyjson_val *type = yyjson_is_obj(part) ? member(part, "type") : NULL;
+            yyjson_val *type = yyjson_is_obj(part) ? body_member(part, "type") : NULL;
             if (!yyjson_equals_str(type, "text")) return false;
         }
     }
@@ -100,7 +104,7 @@ bool body_is_alone(const body *b)
 {
     static const char *const alone[] = {"n", "n_cmpl"};
     for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
-        yyjson_val *v = member(yyjson_doc_get_root(b->doc), alone[i]);
+        yyjson_val *v = body_member(yyjson_doc_get_root(b->doc), alone[i]);
         if (!is_absent(v) && whole(v) != 1) return false;
     }
     return true;
@@ -109,22 +113,22 @@ bool body_is_alone(const body *b)
 /* Members with which rows of the slot depend on more than the tokens, or several slots are used. */
 static bool is_watched(const body *b)
 {
-    yyjson_val *root = yyjson_doc_get_root(b->doc), *keep = member(root, "cache_prompt");
-    return body_is_alone(b) && is_absent(member(root, "lora")) && (is_absent(keep) || yyjson_is_true(keep));
+    yyjson_val *root = yyjson_doc_get_root(b->doc), *keep = body_member(root, "cache_prompt");
+    return body_is_alone(b) && is_absent(body_member(root, "lora")) && (is_absent(keep) || yyjson_is_true(keep));
 }
 
 body_prompt body_kind(const body *b, bool is_chat)
 {
-    yyjson_val *root = yyjson_doc_get_root(b->doc), *prompt = member(root, "prompt");
+    yyjson_val *root = yyjson_doc_get_root(b->doc), *prompt = body_member(root, "prompt");
     if (!is_watched(b)) return BODY_OTHER;
-    if (is_chat) return is_text(member(root, "messages")) ? BODY_CHAT : BODY_OTHER;
+    if (is_chat) return is_text(body_member(root, "messages")) ? BODY_CHAT : BODY_OTHER;
     if (yyjson_is_str(prompt)) return BODY_TEXT;
     return yyjson_is_arr(prompt) && are_tokens(prompt) ? BODY_TOKENS : BODY_OTHER;
 }
 
 const char *body_text(const body *b, size_t *n)
 {
-    yyjson_val *prompt = member(yyjson_doc_get_root(b->doc), "prompt");
+    yyjson_val *prompt = body_member(yyjson_doc_get_root(b->doc), "prompt");
     *n = yyjson_get_len(prompt);
     return yyjson_get_str(prompt);
 }
@@ -149,7 +153,7 @@ static uint32_t *numbers(yyjson_val *list, uint32_t *n)
 
 uint32_t *body_tokens(const body *b, uint32_t *n)
 {
-    return numbers(member(yyjson_doc_get_root(b->doc), "prompt"), n);
+    return numbers(body_member(yyjson_doc_get_root(b->doc), "prompt"), n);
 }
 
 char *body_for_slot(body *b, int32_t slot, body_reuse reuse, size_t *n)
@@ -209,7 +213,7 @@ static yyjson_val *read_member(const char *bytes, size_t size, const char *name,
 {
     *doc = yyjson_read(bytes, size, YYJSON_READ_NUMBER_AS_RAW);
     yyjson_val *root = *doc ? yyjson_doc_get_root(*doc) : NULL;
-    return yyjson_is_obj(root) ? member(root, name) : NULL;
+    return yyjson_is_obj(root) ? body_member(root, name) : NULL;
 }
 
 uint32_t *body_read_tokens(const char *bytes, size_t size, uint32_t *n)
@@ -235,31 +239,46 @@ char *body_read_prompt(const char *bytes, size_t size, size_t *n)
     return text;
 }
 
-static bool read_timings(const char *text, size_t n, body_timings *out)
+static uint32_t count_of(yyjson_val *v)
 {
-    yyjson_doc *doc = yyjson_read_opts((char *)(size_t)text, n,
-                                       YYJSON_READ_NUMBER_AS_RAW | YYJSON_READ_STOP_WHEN_DONE, NULL, NULL);
-    yyjson_val *root = doc ? yyjson_doc_get_root(doc) : NULL;
-    bool good = yyjson_is_obj(root);
-    if (good) {
-        long cache = whole(member(root, "cache_n")), prompt = whole(member(root, "prompt_n"));
-        long made = whole(member(root, "predicted_n"));
-        good = cache >= 0 && prompt >= 0;
-        *out = (body_timings){(uint32_t)(cache > 0 ? cache : 0), (uint32_t)(prompt > 0 ? prompt : 0),
-                              (uint32_t)(made > 0 ? made : 0), real(member(root, "prompt_ms"))};
-    }
+    return whole(v) > 0 ? (uint32_t)whole(v) : 0;
+}
+
+/* An object alone; *doc is to be freed in any case. */
+static yyjson_val *read_object(const char *text, size_t n, yyjson_doc **doc)
+{
+    *doc = yyjson_read(text, n, YYJSON_READ_NUMBER_AS_RAW);
+    yyjson_val *root = *doc ? yyjson_doc_get_root(*doc) : NULL;
+    return yyjson_is_obj(root) ? root : NULL;
+}
+
+bool body_read_timings(const char *text, size_t n, body_timings *out)
+{
+    yyjson_doc *doc;
+    yyjson_val *t = read_object(text, n, &doc);
+    yyjson_val *cache = t ? body_member(t, "cache_n") : NULL, *prompt = t ? body_member(t, "prompt_n") : NULL;
+    bool good = whole(cache) >= 0 && whole(prompt) >= 0;
+    if (good)
+        *out = (body_timings){count_of(cache), count_of(prompt), count_of(body_member(t, "predicted_n")),
+                              real(body_member(t, "prompt_ms"))};
     yyjson_doc_free(doc);
     return good;
 }
 
-/* Within a string of JSON the quote would have a backslash before it. */
-bool body_read_timings(const char *tail, size_t n, body_timings *out)
+/* The names differ: "input_tokens" of /v1/messages leaves out what was reused. */
+bool body_read_usage(const char *text, size_t n, body_timings *out)
 {
-    static const char name[] = "\"timings\":";
-    const size_t length = sizeof name - 1;
-    for (size_t at = n >= length ? n - length + 1 : 0; at-- > 0;)
-        if (!memcmp(tail + at, name, length) && (!at || tail[at - 1] != '\\') &&
-            read_timings(tail + at + length, n - at - length, out))
-            return true;
-    return false;
+    yyjson_doc *doc;
+    yyjson_val *u = read_object(text, n, &doc);
+    yyjson_val *input = u ? body_member(u, "input_tokens") : NULL;
+    yyjson_val *reused = u ? body_member(u, "cache_read_input_tokens") : NULL;
+    yyjson_val *details = u ? body_member(u, "input_tokens_details") : NULL;
+    yyjson_val *cached = yyjson_is_obj(details) ? body_member(details, "cached_tokens") : NULL;
+    uint32_t all = count_of(input), cache = count_of(reused ? reused : cached);
+    bool good = whole(input) >= 0 && whole(reused ? reused : cached) >= 0 && (reused || cache <= all);
+    if (good) *out = (body_timings){.cache_n = cache, .prompt_n = reused ? all : all - cache};
+    if (u && whole(body_member(u, "output_tokens")) >= 0)
+        out->predicted_n = count_of(body_member(u, "output_tokens"));
+    yyjson_doc_free(doc);
+    return good;
 }

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 typedef struct body body;
+struct yyjson_val;
 
 /* What a request asks the server to continue. */
 typedef enum body_prompt {
@@ -20,6 +21,9 @@ typedef enum body_prompt {
 /* NULL: not a JSON object. The bytes are copied. */
 body *body_read(const char *bytes, size_t n);
 void body_free(body *b);
+struct yyjson_val *body_root(const body *b);
+/* Of members with the same name the last, as llama-server takes it; NULL: there is none. */
+struct yyjson_val *body_member(struct yyjson_val *object, const char *name);
 
 /* is_chat: of an endpoint that takes messages. */
 body_prompt body_kind(const body *b, bool is_chat);
@@ -49,7 +53,9 @@ typedef struct body_timings {
     double prompt_ms;                        /* that computing them took; 0: not said */
 } body_timings;
 
-/* Looks for the last "timings" in the end of an answer, of one object or of a stream of events. */
-bool body_read_timings(const char *tail, size_t n, body_timings *out);
+/* Of the object "timings" of an answer. */
+bool body_read_timings(const char *text, size_t n, body_timings *out);
+/* Of the object "usage" of answers without "timings". false: it does not say how long the prompt was; predicted_n is set if it says that. */
+bool body_read_usage(const char *text, size_t n, body_timings *out);
 
 #endif

@@ -11,6 +11,7 @@
     X(requests, "Requests of clients.")                                               \
     X(watched, "Requests whose slot and tokens were known.")                          \
     X(unwatched, "Requests that may have used any slot.")                             \
+    X(unsteered, "Of these, requests of /v1/messages whose tokens were known.")       \
     X(passed, "Requests that use no slot.")                                           \
     X(left, "Clients that left before their answer had ended.")                       \
     X(failed, "Requests that the server did not answer.")                             \

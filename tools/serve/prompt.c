@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "serve/prompt.h"
 
+#include "serve/convert.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -34,21 +36,36 @@ static uint32_t *tokenize(const prompt_source *from, const char *text, size_t n,
     return tokens;
 }
 
-uint32_t *prompt_tokens(const prompt_source *from, const body *b, bool is_chat, const char *bytes,
-                        size_t size, uint32_t *n)
+/* Of a request in the form of chats. */
+static uint32_t *chat_tokens(const prompt_source *from, const char *bytes, size_t size, uint32_t *n)
 {
-    uint32_t *tokens = NULL;
-    switch (body_kind(b, is_chat)) {
+    char *answer = ask(from, "/apply-template", bytes, size, &size);
+    char *prompt = answer ? body_read_prompt(answer, size, &size) : NULL;
+    uint32_t *tokens = prompt ? tokenize(from, prompt, size, n) : NULL;
+    free(answer);
+    free(prompt);
+    return tokens;
+}
+
+static uint32_t *converted_tokens(const prompt_source *from, const body *b, route to, uint32_t *n)
+{
+    size_t size = 0;
+    char *text = to == ROUTE_MESSAGES ? convert_messages(b, &size) : convert_responses(b, &size);
+    body *chat = text ? body_read(text, size) : NULL;
+    uint32_t *tokens = chat && body_kind(chat, true) == BODY_CHAT ? chat_tokens(from, text, size, n) : NULL;
+    body_free(chat);
+    free(text);
+    return tokens;
+}
+
+uint32_t *prompt_tokens(const prompt_source *from, const body *b, route to, const char *bytes, size_t size,
+                        uint32_t *n)
+{
+    if (to == ROUTE_MESSAGES || to == ROUTE_RESPONSES) return converted_tokens(from, b, to, n);
+    switch (body_kind(b, to == ROUTE_CHAT)) {
     case BODY_TOKENS: return body_tokens(b, n);
     case BODY_TEXT: bytes = body_text(b, &size); return tokenize(from, bytes, size, n);
-    case BODY_CHAT: {
-        char *answer = ask(from, "/apply-template", bytes, size, &size);
-        char *prompt = answer ? body_read_prompt(answer, size, &size) : NULL;
-        if (prompt) tokens = tokenize(from, prompt, size, n);
-        free(answer);
-        free(prompt);
-        return tokens;
-    }
+    case BODY_CHAT: return chat_tokens(from, bytes, size, n);
     case BODY_OTHER: break;
     }
     return NULL;

@@ -4,6 +4,7 @@
 #define QUIRE_TOOLS_SERVE_PROMPT_H
 
 #include "serve/body.h"
+#include "serve/route.h"
 #include "serve/upstream.h"
 
 #include <stdint.h>
@@ -16,7 +17,7 @@ typedef struct prompt_source {
 } prompt_source;
 
 /* From malloc(). bytes: the request that b was read from. NULL: it is not a prompt that can be watched. */
-uint32_t *prompt_tokens(const prompt_source *from, const body *b, bool is_chat, const char *bytes,
-                        size_t size, uint32_t *n);
+uint32_t *prompt_tokens(const prompt_source *from, const body *b, route to, const char *bytes, size_t size,
+                        uint32_t *n);
 
 #endif

@@ -10,15 +10,18 @@
 
 /* The end of an answer, where the server's counts are. */
 #define TAIL_BYTES (16u << 10)
+/* Its beginning, where they are in a stream of /v1/messages. */
+#define HEAD_BYTES (4u << 10)
 
 typedef struct relay {
     relay_order order;
     exchange *x;
-    char *tail;
-    size_t n_tail;
+    char *tail, *head; /* head: behind the tail */
+    size_t n_tail, n_head;
     long long n_read; /* of the body */
     double first_ms;
     exchange_end end;
+    bool has_ended; /* and the caller knows it */
 } relay;
 
 /* ------------------------------------------------------------------ headers */
@@ -76,6 +79,15 @@ static void give_header(void *ctx, const char *name, const char *value)
 
 /* ------------------------------------------------------------------- answers */
 
+static void keep_head(relay *r, const char *bytes, size_t n)
+{
+    size_t room = HEAD_BYTES - r->n_head;
+    if (!r->head || !room) return;
+    n = n < room ? n : room;
+    memcpy(r->head + r->n_head, bytes, n);
+    r->n_head += n;
+}
+
 static void keep_tail(relay *r, const char *bytes, size_t n)
 {
     if (!r->tail) return;
@@ -93,22 +105,6 @@ static void keep_tail(relay *r, const char *bytes, size_t n)
     r->n_tail += n;
 }
 
-static long read_body(void *ctx, char *bytes, size_t size)
-{
-    relay *r = (relay *)ctx;
-    exchange_end end;
-    size_t n = exchange_read(r->x, bytes, size, &end);
-    if (n) {
-        if (r->first_ms <= 0) r->first_ms = clock_ms();
-        keep_tail(r, bytes, n);
-        r->n_read += (long long)n;
-        if (r->n_read == exchange_length(r->x)) r->end = EXCHANGE_DONE; /* nobody asks for more */
-        return (long)n;
-    }
-    r->end = end;
-    return end == EXCHANGE_DONE ? 0 : -1;
-}
-
 static void relay_free(relay *r)
 {
     exchange_free(r->x);
@@ -116,14 +112,48 @@ static void relay_free(relay *r)
     free(r);
 }
 
+static void tell_end(relay *r)
+{
+    if (r->has_ended) return;
+    relay_outcome outcome = {.end = r->end,
+                             .status = exchange_status(r->x),
+                             .tail = r->tail,
+                             .n_tail = r->n_tail,
+                             .head = r->head,
+                             .n_head = r->n_head,
+                             .first_ms = r->first_ms};
+    exchange_free(r->x); /* the server hears of it before its slot is given to another */
+    r->x = NULL;
+    r->has_ended = true;
+    r->order.ended(r->order.ctx, &outcome);
+}
+
 static void end_relay(void *ctx)
 {
     relay *r = (relay *)ctx;
-    relay_outcome outcome = {r->end, exchange_status(r->x), r->tail, r->n_tail, r->first_ms};
-    exchange_free(r->x); /* the server hears of it before its slot is given to another */
-    r->x = NULL;
-    r->order.ended(r->order.ctx, &outcome);
+    tell_end(r);
     relay_free(r);
+}
+
+static long read_body(void *ctx, char *bytes, size_t size)
+{
+    relay *r = (relay *)ctx;
+    exchange_end end;
+    if (r->has_ended) return 0;
+    size_t n = exchange_read(r->x, bytes, size, &end);
+    if (n) {
+        if (r->first_ms <= 0) r->first_ms = clock_ms();
+        keep_head(r, bytes, n);
+        keep_tail(r, bytes, n);
+        r->n_read += (long long)n;
+        if (r->n_read == exchange_length(r->x)) {
+            r->end = EXCHANGE_DONE; /* nobody asks for more */
+            tell_end(r);            /* before the client has it all: its next request finds the slot free */
+        }
+        return (long)n;
+    }
+    r->end = end;
+    return end == EXCHANGE_DONE ? 0 : -1;
 }
 
 bool relay_pass(front_request *request, const relay_order *order)
@@ -141,7 +171,8 @@ bool relay_pass(front_request *request, const relay_order *order)
     if (!r) return false;
     r->order = *order;
     r->end = EXCHANGE_LEFT; /* unless the answer is read to its end */
-    if (order->keeps_tail) r->tail = (char *)malloc(TAIL_BYTES);
+    if (order->keeps_ends) r->tail = (char *)malloc(TAIL_BYTES + HEAD_BYTES);
+    if (r->tail) r->head = r->tail + TAIL_BYTES;
     r->x = exchange_begin(order->to, &wire);
     exchange_end end = r->x ? exchange_wait(r->x) : EXCHANGE_FAILED;
     if (end == EXCHANGE_LEFT) {

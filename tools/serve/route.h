@@ -8,6 +8,8 @@
 typedef enum route {
     ROUTE_TEXT,      /* a completion of a text or of tokens */
     ROUTE_CHAT,      /* a completion of messages */
+    ROUTE_MESSAGES,  /* the same as /v1/messages: the request cannot name its slot */
+    ROUTE_RESPONSES, /* the same as /v1/responses */
     ROUTE_UNWATCHED, /* may use a slot that the server chooses */
     ROUTE_PLAIN,     /* uses no slot */
     ROUTE_REFUSED,   /* slots belong to this program */
