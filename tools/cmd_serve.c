@@ -24,13 +24,14 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { MOST_CONNECTIONS = 4096, IDLE_SECONDS = 60 };
-#define MOST_BODY (256u << 20)
+enum { MOST_CONNECTIONS = 8192, CLIENT_SECONDS = 15 };
+#define MOST_BODY (100u << 20) /* as llama-server's own limit */
+#define MOST_BODIES (1024u << 20)
 
 typedef struct serve {
     store_options store; /* first: the options of the store are parsed into it */
     const char *kv, *profile;
-    uint32_t min_tokens, restore_least;
+    uint32_t min_tokens, restore_least, client_seconds;
     bool log;
     int argc; /* of the server */
     char **argv;
@@ -70,6 +71,10 @@ static const tool_option options[] = {
      TOOL_WORD(serve, store.secret_file)},
     {"--min-tokens", "N", "prompts with fewer tokens are not kept (default: 256)",
      TOOL_NUMBER(serve, min_tokens, 64, 1u << 30)},
+    {"--client-seconds", "N",
+     "what a client may take for the headers of a request; twice that for its body, and a second more for\n"
+     "each KiB; four times that for each piece of the answer, and between requests (default: 15)",
+     TOOL_NUMBER(serve, client_seconds, 1, 3600)},
     {"--log", NULL, "print a line for each request on stderr", TOOL_FLAG(serve, log)},
 };
 
@@ -334,12 +339,17 @@ static int run(serve *s)
                                    .log_requests = s->log};
     waiter w = {.sidecar = sidecar_create(&about), .main = pthread_self()};
     char **line = make_line(s);
+    uint32_t patience = s->client_seconds ? s->client_seconds : CLIENT_SECONDS;
     if (!w.sidecar || !line) return tool_failed("serve", "out of memory");
     const front_options face = {.host = s->flags.host,
                                 .port = s->flags.port,
                                 .most_connections = MOST_CONNECTIONS,
-                                .idle_seconds = IDLE_SECONDS,
+                                .idle_seconds = 4 * patience,
+                                .header_seconds = patience,
+                                .body_seconds = 2 * patience,
+                                .sending_seconds = 4 * patience,
                                 .most_body = MOST_BODY,
+                                .most_bodies = MOST_BODIES,
                                 .handle = sidecar_handle,
                                 .ctx = w.sidecar};
     sigemptyset(&ends);

@@ -37,10 +37,10 @@ def children(pid):
 class Sidecar:
     """with Sidecar(store, ...) as s: it is ready, and is stopped at the end."""
 
-    def __init__(self, store, *flags, options=(), env=None):
+    def __init__(self, store, *flags, options=(), env=None, server=None):
         self.port = kit.free_port()
         self.log = tempfile.TemporaryFile("w+")
-        command = [tool(), "serve", "--log", "--store", str(store), "--store-size", "1G", *options, "--", str(kit.programs() / "llama-server"),
+        command = [tool(), "serve", "--log", "--store", str(store), "--store-size", "1G", *options, "--", str(server or kit.programs() / "llama-server"),
                    "-m", kit.model("smollm2-135m"), "-c", str(CONTEXT), "--port", str(self.port), "-t", str(kit.threads), *flags]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
                                         env={**os.environ, "QUIRE_PLUGIN": str(kit.plugin()), **(env or {})})

@@ -17,7 +17,7 @@ typedef enum body_prompt {
     BODY_OTHER   /* images, several prompts, adapters, or anything else that is not watched */
 } body_prompt;
 
-/* NULL: not a JSON object. The bytes are copied. */
+/* NULL: not a JSON object, deeper than 256 levels, of more than 4 million values, or out of memory. The bytes are copied. */
 body *body_read(const char *bytes, size_t n);
 void body_free(body *b);
 
@@ -42,7 +42,7 @@ typedef struct body_timings {
     uint32_t cache_n, prompt_n, predicted_n; /* tokens: reused, computed, made */
 } body_timings;
 
-/* Looks for the last "timings" in the end of an answer, of one object or of a stream of events. */
-bool body_read_timings(const char *tail, size_t n, body_timings *out);
+/* Of the object itself; timings.h finds it in an answer. */
+bool body_read_timings(const char *bytes, size_t n, body_timings *out);
 
 #endif

@@ -141,6 +141,7 @@ static const char *read_words(reading *r, int argc, char **argv)
 static const char *read_variables(reading *r)
 {
     extern char **environ;
+    if (getenv("AIP_MODE")) return refuse(r, "AIP_MODE", "its predict route reaches slots past this program");
     for (size_t i = 0; i < N_KNOWN; i++) {
         const char *value = known[i].variable ? getenv(known[i].variable) : NULL;
         if (!value || !*value) continue;

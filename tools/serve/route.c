@@ -3,29 +3,16 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { PATH_SIZE = 256 };
 
-static int digit(char c)
+/* The path without the query; false: no endpoint has such a path, and a server might read it in another way. */
+static bool cut_path(const char *target, char *path)
 {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
-/* The path as llama-server understands it, without the query; false: it is too long to be one of those below. */
-static bool decode(const char *target, char *path)
-{
-    size_t n = 0;
-    for (; *target && *target != '?' && *target != '#'; target++) {
-        int high = *target == '%' ? digit(target[1]) : -1, low = high >= 0 ? digit(target[2]) : -1;
-        if (n + 1 >= PATH_SIZE) return false;
-        path[n++] = low >= 0 ? (char)(high * 16 + low) : *target;
-        if (low >= 0) target += 2;
-    }
+    size_t n = strcspn(target, "?#");
+    if (n >= PATH_SIZE || memchr(target, '%', n) || *target != '/') return false;
+    memcpy(path, target, n);
     path[n] = 0;
     return true;
 }
@@ -37,7 +24,8 @@ static const struct {
     {"/completion", ROUTE_TEXT},       {"/completions", ROUTE_TEXT},         {"/v1/completions", ROUTE_TEXT},
     {"/chat/completions", ROUTE_CHAT}, {"/v1/chat/completions", ROUTE_CHAT}, {"/api/chat", ROUTE_UNWATCHED},
     {"/tokenize", ROUTE_PLAIN},        {"/detokenize", ROUTE_PLAIN},         {"/apply-template", ROUTE_PLAIN},
-    {"/props", ROUTE_PLAIN},           {"/lora-adapters", ROUTE_REFUSED},
+    {"/props", ROUTE_PLAIN},           {"/lora-adapters", ROUTE_REFUSED},    {"/tools", ROUTE_PLAIN},
+    {"/cors-proxy", ROUTE_PLAIN},      {"/v1/streams/lookup", ROUTE_PLAIN},
 };
 
 route route_of(const char *method, const char *target, const char *api_prefix)
@@ -45,7 +33,7 @@ route route_of(const char *method, const char *target, const char *api_prefix)
     char path[PATH_SIZE];
     bool is_post = !strcmp(method, "POST");
     size_t n = strlen(api_prefix);
-    if (!decode(target, path)) return is_post ? ROUTE_UNWATCHED : ROUTE_PLAIN;
+    if (!cut_path(target, path)) return is_post ? ROUTE_REFUSED : ROUTE_PLAIN;
     if (!strcmp(path, "/quire/metrics")) return ROUTE_METRICS;
     if (!strcmp(path, "/quire/health")) return ROUTE_HEALTH;
     if (!is_post) return ROUTE_PLAIN;

@@ -7,6 +7,7 @@
 #include "serve/clock.h"
 #include "serve/route.h"
 #include "serve/slots.h"
+#include "serve/timings.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -18,8 +19,6 @@
 #include <strings.h>
 #include <unistd.h>
 
-/* The end of an answer, where the server's counts are. */
-#define TAIL_BYTES (16u << 10)
 /* Of an answer that lists tokens. */
 #define MOST_ANSWER (256u << 20)
 enum { SAVE_EVERY_MS = 100, SAVE_AT_LATEST_MS = 5000 };
@@ -91,9 +90,8 @@ typedef struct relay {
     front_request *request; /* until it has its answer */
     exchange *x;
     header_lines *headers;
-    char *made; /* the body that is sent, if it is not the client's */
-    char *tail;
-    size_t n_tail;
+    char *made;      /* the body that is sent, if it is not the client's */
+    timings counted; /* by the server */
     uint32_t *tokens, n;
     slot_lease lease;
     bool is_watched, is_unwatched, has_ended;
@@ -126,6 +124,8 @@ static void take_header(void *ctx, const char *name, const char *value)
 {
     relay *r = (relay *)ctx;
     if (is_hop(name) || !strcasecmp(name, "Content-Length")) return;
+    /* With this header the server goes on computing when the client has left, and its slot is not free. */
+    if (!strcasecmp(name, "X-Conversation-Id")) return;
     (void)header_lines_add(&r->headers, name, value);
 }
 
@@ -134,6 +134,12 @@ static void give_header(void *ctx, const char *name, const char *value)
     relay *r = (relay *)ctx;
     if (is_hop(name) || !strcasecmp(name, "Content-Length")) return;
     (void)front_add_header(r->request, name, value);
+}
+
+static bool is_form(const front_request *request)
+{
+    const char *type = front_header(request, "Content-Type");
+    return type && !strncasecmp(type, "multipart/form-data", 19);
 }
 
 static bool has_left(void *ctx)
@@ -146,8 +152,8 @@ static bool has_left(void *ctx)
 static void settle_watched(relay *r)
 {
     sidecar *s = r->s;
-    body_timings t = {0};
-    bool told = r->has_ended && r->status == 200 && body_read_timings(r->tail, r->n_tail, &t);
+    body_timings t = r->counted.found;
+    bool told = r->has_ended && r->status == 200 && r->counted.is_found;
     bool right = told && t.cache_n + t.prompt_n == r->n;
     bool is_short = told && r->restored && t.cache_n + 1 < r->restored;
     if (right)
@@ -184,26 +190,8 @@ static void relay_end(void *ctx)
     if (r->is_unwatched) slots_end_unwatched(r->s->slots);
     header_lines_free(r->headers);
     free(r->made);
-    free(r->tail);
     free(r->tokens);
     free(r);
-}
-
-static void keep_tail(relay *r, const char *bytes, size_t n)
-{
-    if (!r->is_watched || !r->tail) return;
-    if (n >= TAIL_BYTES) {
-        memcpy(r->tail, bytes + n - TAIL_BYTES, TAIL_BYTES);
-        r->n_tail = TAIL_BYTES;
-        return;
-    }
-    if (r->n_tail + n > TAIL_BYTES) {
-        size_t keep = TAIL_BYTES - n;
-        memmove(r->tail, r->tail + r->n_tail - keep, keep);
-        r->n_tail = keep;
-    }
-    memcpy(r->tail + r->n_tail, bytes, n);
-    r->n_tail += n;
 }
 
 static long relay_read(void *ctx, char *bytes, size_t size)
@@ -213,7 +201,7 @@ static long relay_read(void *ctx, char *bytes, size_t size)
     size_t n = exchange_read(r->x, bytes, size, &end);
     if (n) {
         if (r->first <= 0) r->first = clock_ms();
-        keep_tail(r, bytes, n);
+        if (r->is_watched) timings_read(&r->counted, bytes, n);
         r->n_read += (long long)n;
         if (r->n_read == exchange_length(r->x)) r->has_ended = true; /* nobody asks for more */
         return (long)n;
@@ -336,8 +324,7 @@ static watching watch(relay *r, front_request *request, body *b, bool is_chat)
     size_t n;
     int client = front_socket(request);
     r->tokens = find_tokens(r, request, b, is_chat, &r->n);
-    r->tail = (char *)malloc(TAIL_BYTES);
-    if (!r->tokens || !r->n || !r->tail) return NOT_WATCHED;
+    if (!r->tokens || !r->n) return NOT_WATCHED;
     if (!slots_take(s->slots, r->tokens, r->n, has_left, &client, &r->lease)) return CLIENT_LEFT;
     prefix *p = prefix_now(s);
     if (p) restore(r, p);
@@ -398,6 +385,13 @@ void sidecar_handle(void *ctx, front_request *request)
     }
     const char *bytes = front_body(request, &n);
     body *b = to == ROUTE_PLAIN ? NULL : body_read(bytes, n);
+    /* What is not read here might be read by the server, with a slot in it. Of forms it takes texts only. */
+    if (to != ROUTE_PLAIN && !b && (to != ROUTE_UNWATCHED || !is_form(request))) {
+        front_give_fault(request, 400, "invalid_request_error",
+                         "the body of the request is not a JSON object that can be read");
+        relay_end(r);
+        return;
+    }
     if (to == ROUTE_TEXT || to == ROUTE_CHAT) {
         watching state = b ? watch(r, request, b, to == ROUTE_CHAT) : NOT_WATCHED;
         if (state == CLIENT_LEFT) {
