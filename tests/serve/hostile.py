@@ -9,17 +9,19 @@ import re
 import resource
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from broken_server import ANSWERS
-from sidecar import Sidecar, kit
+from sidecar import Sidecar, kit, tool
 
 expect, note, part = kit.expect, kit.note, kit.part
 LONG = os.environ.get("QUIRE_HOSTILE") == "long"
 store = Path(tempfile.mkdtemp(prefix="quire-serve-hostile."))
+BROKEN = Path(__file__).with_name("broken_server.py")
 BODY = b'{"prompt":"Hi","n_predict":1,"temperature":0}'
 
 
@@ -59,7 +61,7 @@ class Wire:
         self.c.close()
 
 
-def raw(s, data, seconds=10):
+def raw(s, data, seconds=60):  # a machine may be busy
     w = Wire(s, seconds)
     w.send(data)
     answer = w.rest()
@@ -187,12 +189,12 @@ def bodies(s):
     for depth in (300, 1000000):
         body = b'{"messages":[{"role":"user","content":"x"}],"max_tokens":1,"tools":' + b"[" * depth + b"]" * depth + b"}"
         begin = time.monotonic()
-        answer = raw(s, request(b"POST /v1/chat/completions HTTP/1.1", b"Host: x", b"Connection: close", b"Content-Length: %d" % len(body), body=body), 30)
-        expect(is_fault(answer, 400) and time.monotonic() - begin < 10, f"JSON of {depth} levels", str(answer)[:200])
+        answer = raw(s, request(b"POST /v1/chat/completions HTTP/1.1", b"Host: x", b"Connection: close", b"Content-Length: %d" % len(body), body=body))
+        expect(is_fault(answer, 400) and time.monotonic() - begin < 30, f"JSON of {depth} levels", str(answer)[:200])
     body = b'{"prompt":"x","a":[' + b"[]," * (30 << 20) + b"[]]}"
     before = state(s)[2]
-    answer = raw(s, request(b"POST /completion HTTP/1.1", b"Host: x", b"Connection: close", b"Content-Length: %d" % len(body), body=body), 30)
-    expect(is_fault(answer, 400) and state(s)[2] - before < 300 << 10, "30 million lists", f"{answer[:200]} {before} {state(s)}")
+    answer = raw(s, request(b"POST /completion HTTP/1.1", b"Host: x", b"Connection: close", b"Content-Length: %d" % len(body), body=body))
+    expect(is_fault(answer, 400) and state(s)[2] - before < 300 << 10, "30 million lists", f"{str(answer)[:200]} {before} {state(s)}")
 
 
 def slow(s):
@@ -212,7 +214,7 @@ def slow(s):
             if name not in ended and not wire.send(byte):
                 ended[name] = time.monotonic() - begin
         time.sleep(0.1)
-    expect(len(ended) == 4 and max(ended.values()) < 6, "a byte at a time does not keep a connection", str(ended))
+    expect(len(ended) == 4 and max(ended.values()) < 9, "a byte at a time does not keep a connection", str(ended))
     for name, wire in (("headers", tail), ("body", body)):
         expect(is_fault(wire.rest(), 408), f"slow {name} are told so")
     leaver = Wire(s)
@@ -245,7 +247,7 @@ def deaf(s):
         w.send(request(b"GET /endless HTTP/1.1", b"Host: x"))
     time.sleep(1)
     expect(state(s)[0] >= before[0] + 8, "the answers have begun", f"{before} {state(s)}")
-    after = settled(s, before, 12)
+    after = settled(s, before, 30)
     expect(after and after[2] < before[2] + (32 << 10), "they are given up", f"{before} {after or state(s)}")
     for w in wires:
         w.close()
@@ -268,7 +270,7 @@ def many(s):
         took.append(time.monotonic() - begin)
         for wire in wires[::10]:
             wire.send(b"a")
-    expect(ok and sorted(took)[5] < 0.5, f"a request is answered beside {len(wires)} slow connections", str(took))
+    expect(ok and sorted(took)[5] < 1, f"a request is answered beside {len(wires)} slow connections", str(took))
     note(f"median {1e3 * sorted(took)[5]:.1f} ms, longest {1e3 * max(took):.1f} ms")
     most = state(s)
     for wire in wires:
@@ -323,7 +325,7 @@ def answers(s):
     for name in ANSWERS:
         begin = time.monotonic()
         answer = raw(s, request(b"GET /broken/" + name.replace(" ", "%20").encode() + b" HTTP/1.1", b"Host: x", b"Connection: close"))
-        expect(answer is not None and time.monotonic() - begin < 5, f"the answer: {name}", str(answer)[:200])
+        expect(answer is not None and time.monotonic() - begin < 30, f"the answer: {name}", str(answer)[:200])
         if name in ("garbage", "silent", "many headers", "long header", "nul header", "no colon", "informed forever"):
             expect(is_fault(answer, 503), f"{name} is a 503", str(answer)[:200])
         if name in ("short", "broken chunk", "huge chunk", "no last chunk"):
@@ -341,6 +343,15 @@ def answers(s):
     expect(after, "nothing stays of them", f"{before} {state(s)}")
 
 
+def private(s):
+    """Other users of the machine, and a route of llama-server that leads to slots."""
+    folders = [p for base in ("/dev/shm", "/tmp") for p in Path(base).glob("quire-serve.??????")]
+    expect(folders and all(p.stat().st_mode & 0o77 == 0 for p in folders), "the folder with the socket and slot files is the user's alone", str(folders))
+    done = subprocess.run([tool(), "serve", "--store", "none", "--kv", "none", "--", str(BROKEN), "-m", kit.model("smollm2-135m")], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, timeout=60, env={**os.environ, "AIP_MODE": "PREDICTION"})
+    expect(done.returncode == 1 and "AIP_MODE" in done.stderr, "AIP_MODE is refused", done.stderr)
+
+
 def run():
     try:
         with Sidecar(store, "-np", "4", options=("--kv", "none", "--client-seconds", "1")) as s:
@@ -349,12 +360,13 @@ def run():
             part(bodies, s)
             part(slow, s)
         expect(s.ended == 0, "it stops cleanly", f"status {s.ended}")
-        with Sidecar("none", options=("--kv", "none", "--client-seconds", "1"), server=Path(__file__).with_name("broken_server.py")) as s:
+        with Sidecar("none", options=("--kv", "none", "--client-seconds", "1"), server=BROKEN) as s:
+            part(private, s)
             part(hops, s)
             part(answers, s)
             part(deaf, s)
             part(endless, s)
-        with Sidecar("none", options=("--kv", "none"), server=Path(__file__).with_name("broken_server.py")) as s:
+        with Sidecar("none", options=("--kv", "none"), server=BROKEN) as s:
             part(many, s)
     finally:
         shutil.rmtree(store, ignore_errors=True)
