@@ -24,9 +24,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { MOST_CONNECTIONS = 8192, CLIENT_SECONDS = 15 };
+enum { MOST_CONNECTIONS = 8192 };
 #define MOST_BODY (100u << 20) /* as llama-server's own limit */
-#define MOST_BODIES (1024u << 20)
 
 typedef struct serve {
     store_options store; /* first: the options of the store are parsed into it */
@@ -339,17 +338,12 @@ static int run(serve *s)
                                    .log_requests = s->log};
     waiter w = {.sidecar = sidecar_create(&about), .main = pthread_self()};
     char **line = make_line(s);
-    uint32_t patience = s->client_seconds ? s->client_seconds : CLIENT_SECONDS;
     if (!w.sidecar || !line) return tool_failed("serve", "out of memory");
     const front_options face = {.host = s->flags.host,
                                 .port = s->flags.port,
                                 .most_connections = MOST_CONNECTIONS,
-                                .idle_seconds = 4 * patience,
-                                .header_seconds = patience,
-                                .body_seconds = 2 * patience,
-                                .sending_seconds = 4 * patience,
+                                .header_seconds = s->client_seconds,
                                 .most_body = MOST_BODY,
-                                .most_bodies = MOST_BODIES,
                                 .handle = sidecar_handle,
                                 .ctx = w.sidecar};
     sigemptyset(&ends);

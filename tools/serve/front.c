@@ -416,6 +416,16 @@ static bool is_path(const char *host)
     return n > 5 && !strcmp(host + n - 5, ".sock");
 }
 
+/* What the caller has left open. */
+static void set_defaults(front_options *o)
+{
+    if (!o->header_seconds) o->header_seconds = 15;
+    if (!o->body_seconds) o->body_seconds = 2 * o->header_seconds;
+    if (!o->sending_seconds) o->sending_seconds = 4 * o->header_seconds;
+    if (!o->idle_seconds) o->idle_seconds = 4 * o->header_seconds;
+    if (!o->most_bodies) o->most_bodies = (size_t)1 << 30;
+}
+
 front *front_start(const front_options *options, char *message, size_t size)
 {
     front *f = (front *)calloc(1, sizeof *f);
@@ -424,6 +434,8 @@ front *front_start(const front_options *options, char *message, size_t size)
         return NULL;
     }
     f->options = *options;
+    set_defaults(&f->options);
+    options = &f->options;
     f->socket = -1;
     const deadlines_options limits = {.line_ms = 1000 * options->header_seconds,
                                       .idle_ms = 1000 * options->idle_seconds,
