@@ -27,15 +27,15 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { MOST_CONNECTIONS = 4096, IDLE_SECONDS = 60, SLOT_TIMEOUT_MS = 60000 };
+enum { MOST_CONNECTIONS = 8192, SLOT_TIMEOUT_MS = 60000 };
 /* At the end: for slots that are not saved yet, and for what the store has not written yet. */
 enum { SAVE_TIMEOUT_MS = 10000, FLUSH_TIMEOUT_MS = 5000 };
-#define MOST_BODY (256u << 20)
+#define MOST_BODY (100u << 20) /* as llama-server's own limit */
 
 typedef struct serve {
     store_options store; /* first: the options of the store are parsed into it */
     const char *kv, *profile, *tenants_file;
-    uint32_t min_tokens, restore_least;
+    uint32_t min_tokens, restore_least, client_seconds;
     bool log;
     int argc; /* of the server */
     char **argv;
@@ -80,6 +80,10 @@ static const tool_option options[] = {
      TOOL_WORD(serve, tenants_file)},
     {"--min-tokens", "N", "prompts with fewer tokens are not kept (default: 256)",
      TOOL_NUMBER(serve, min_tokens, 64, 1u << 30)},
+    {"--client-seconds", "N",
+     "what a client may take for the headers of a request; twice that for its body, and a second more for\n"
+     "each KiB; four times that for each piece of the answer, and between requests (default: 15)",
+     TOOL_NUMBER(serve, client_seconds, 1, 3600)},
     {"--log", NULL, "print a line for each request on stderr", TOOL_FLAG(serve, log)},
 };
 
@@ -411,7 +415,7 @@ static int run(serve *s)
     const front_options face = {.host = s->flags.host,
                                 .port = s->flags.port,
                                 .most_connections = MOST_CONNECTIONS,
-                                .idle_seconds = IDLE_SECONDS,
+                                .header_seconds = s->client_seconds,
                                 .most_body = MOST_BODY,
                                 .handle = sidecar_handle,
                                 .ctx = w.sidecar};

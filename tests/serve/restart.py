@@ -58,7 +58,7 @@ def passed_through():
         status, _, body = s.ask("POST", "/completion", b"{not json")
         expect(status in (400, 500), "broken JSON is for the server to refuse", f"{status} {body[:200]}")
         for path in ("/slots/0?action=erase", "/%73lots/0?action=save", "//slots/0?action=restore"):
-            expect(s.ask("POST", path, {"filename": "x"})[0] == 403, f"slots are not for clients: {path}")
+            expect(s.ask("POST", path, {"filename": "x"})[0] in (400, 403), f"slots are not for clients: {path}")
         expect(s.complete("Hello", id_slot=77)["id_slot"] < 8, "a client's id_slot does not count")
         status, headers, body = s.ask("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "stream": True})
         events = [line for line in body.decode().splitlines() if line.startswith("data: ")]

@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "serve/body.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yyjson.h>
@@ -10,14 +11,91 @@ struct body {
     yyjson_doc *doc;
 };
 
+/* ------------------------------------------------------------------- memory */
+
+/* Of all documents at a time. */
+#define MOST_MEMORY ((size_t)2 << 30)
+/* Of one document. Two bytes of JSON can become 40 here and more in llama-server; no prompt has so many tokens. */
+#define MOST_VALUES ((size_t)4 << 20)
+
+static atomic_size_t taken;
+
+/* Before each piece: how large it is, in the space that malloc() would align to. */
+typedef union piece {
+    size_t size;
+    max_align_t align;
+} piece;
+
+static bool take(size_t n)
+{
+    if (n > MOST_MEMORY) return false;
+    if (atomic_fetch_add(&taken, n) + n <= MOST_MEMORY) return true;
+    atomic_fetch_sub(&taken, n);
+    return false;
+}
+
+static void *json_malloc(void *ctx, size_t n)
+{
+    (void)ctx;
+    if (!take(n)) return NULL;
+    piece *p = (piece *)malloc(sizeof *p + n);
+    if (!p) {
+        atomic_fetch_sub(&taken, n);
+        return NULL;
+    }
+    p->size = n;
+    return p + 1;
+}
+
+static void json_free(void *ctx, void *memory)
+{
+    (void)ctx;
+    if (!memory) return;
+    piece *p = (piece *)memory - 1;
+    atomic_fetch_sub(&taken, p->size);
+    free(p);
+}
+
+static void *json_realloc(void *ctx, void *memory, size_t old, size_t n)
+{
+    (void)ctx;
+    (void)old;
+    piece *p = (piece *)memory - 1;
+    size_t before = p->size;
+    if (n > before && !take(n - before)) return NULL;
+    piece *more = (piece *)realloc(p, sizeof *p + n);
+    if (!more) {
+        if (n > before) atomic_fetch_sub(&taken, n - before);
+        return NULL;
+    }
+    if (n < before) atomic_fetch_sub(&taken, before - n);
+    more->size = n;
+    return more + 1;
+}
+
+static const yyjson_alc memory = {json_malloc, json_realloc, json_free, NULL};
+
+/* Counts commas of strings too, which does not matter. */
+static bool has_too_many(const char *bytes, size_t n)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < n; i++) found += bytes[i] == ',' || bytes[i] == '[' || bytes[i] == '{';
+    return found > MOST_VALUES;
+}
+
+static yyjson_doc *read_json(const char *bytes, size_t n, yyjson_read_flag flags)
+{
+    if (has_too_many(bytes, n)) return NULL;
+    return yyjson_read_opts((char *)(size_t)bytes, n, flags | YYJSON_READ_NUMBER_AS_RAW, &memory, NULL);
+}
+
+/* ----------------------------------------------------------------- requests */
+
+/* What llama-server reads must be read here: it takes a mark of byte order before the text. */
 body *body_read(const char *bytes, size_t n)
 {
     body *b = (body *)calloc(1, sizeof *b);
-    if (n >= 3 && !memcmp(bytes, "\xef\xbb\xbf", 3)) { /* a mark that llama-server leaves out too */
-        bytes += 3;
-        n -= 3;
-    }
-    if (b) b->doc = yyjson_read(bytes, n, YYJSON_READ_NUMBER_AS_RAW);
+    if (b) b->doc = read_json(bytes, n, YYJSON_READ_ALLOW_BOM);
     if (b && b->doc && yyjson_is_obj(yyjson_doc_get_root(b->doc))) return b;
     body_free(b);
     return NULL;
@@ -158,7 +236,7 @@ uint32_t *body_tokens(const body *b, uint32_t *n)
 
 char *body_for_slot(body *b, int32_t slot, body_reuse reuse, size_t *n)
 {
-    yyjson_mut_doc *doc = yyjson_doc_mut_copy(b->doc, NULL);
+    yyjson_mut_doc *doc = yyjson_doc_mut_copy(b->doc, &memory);
     yyjson_mut_val *root = doc ? yyjson_mut_doc_get_root(doc) : NULL;
     char *text = NULL;
     if (root) {
@@ -211,7 +289,7 @@ char *body_tokenize(const char *text, size_t n, size_t *size)
 /* A member of an answer that is an object; *doc is to be freed in any case. */
 static yyjson_val *read_member(const char *bytes, size_t size, const char *name, yyjson_doc **doc)
 {
-    *doc = yyjson_read(bytes, size, YYJSON_READ_NUMBER_AS_RAW);
+    *doc = read_json(bytes, size, 0);
     yyjson_val *root = *doc ? yyjson_doc_get_root(*doc) : NULL;
     return yyjson_is_obj(root) ? body_member(root, name) : NULL;
 }
@@ -247,7 +325,7 @@ static uint32_t count_of(yyjson_val *v)
 /* An object alone; *doc is to be freed in any case. */
 static yyjson_val *read_object(const char *text, size_t n, yyjson_doc **doc)
 {
-    *doc = yyjson_read(text, n, YYJSON_READ_NUMBER_AS_RAW);
+    *doc = read_json(text, n, 0);
     yyjson_val *root = *doc ? yyjson_doc_get_root(*doc) : NULL;
     return yyjson_is_obj(root) ? root : NULL;
 }

@@ -18,7 +18,7 @@ typedef enum body_prompt {
     BODY_OTHER   /* images, several prompts, adapters, or anything else that is not watched */
 } body_prompt;
 
-/* NULL: not a JSON object. The bytes are copied. */
+/* NULL: not a JSON object, deeper than 256 levels, of more than 4 million values, or out of memory. The bytes are copied. */
 body *body_read(const char *bytes, size_t n);
 void body_free(body *b);
 struct yyjson_val *body_root(const body *b);
@@ -53,7 +53,7 @@ typedef struct body_timings {
     double prompt_ms;                        /* that computing them took; 0: not said */
 } body_timings;
 
-/* Of the object "timings" of an answer. */
+/* Of the object "timings" of an answer; timings.h finds it. */
 bool body_read_timings(const char *text, size_t n, body_timings *out);
 /* Of the object "usage" of answers without "timings". false: it does not say how long the prompt was; predicted_n is set if it says that. */
 bool body_read_usage(const char *text, size_t n, body_timings *out);

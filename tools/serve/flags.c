@@ -141,6 +141,7 @@ static const char *read_words(reading *r, int argc, char **argv)
 static const char *read_variables(reading *r)
 {
     extern char **environ;
+    if (getenv("AIP_MODE")) return refuse(r, "AIP_MODE", "its predict route reaches slots past this program");
     for (size_t i = 0; i < N_KNOWN; i++) {
         const char *value = known[i].variable ? getenv(known[i].variable) : NULL;
         if (!value || !*value) continue;
@@ -191,7 +192,7 @@ static const char *add_own(reading *r, const serve_place *place)
     f->swa_full = r->values[WHOLE_WINDOWS];
     snprintf(slots, sizeof slots, "%u", f->n_slots);
     bool good = push(f, "--host") && push(f, place->socket) && push(f, "-np") && push(f, slots) &&
-                push(f, "--no-kv-unified") && push(f, "-sps") && push(f, "0") && push(f, "--cache-ram") &&
+                push(f, "--no-kv-unified") && push(f, "-sps") && push(f, "0.000001") && push(f, "--cache-ram") &&
                 push(f, "0") && push(f, "--slot-save-path") && push(f, place->folder);
     if (place->has_tenants) good = good && push(f, "--no-cache-prompt");
     if (!c) c = (long)place->trained;

@@ -3,11 +3,15 @@
 #include "serve/front.h"
 
 #include "common/growing.h"
+#include "serve/deadlines.h"
+#include "serve/form.h"
+#include "serve/wire_fault.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
 #include <netdb.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -19,11 +23,15 @@
 /* What MHD keeps of a connection: the line and the headers of a request must fit. */
 #define CONNECTION_BYTES (64u << 10)
 #define PIECE_BYTES (16u << 10)
+/* A body may take a second longer for each of so many bytes. */
+#define BODY_RATE 1024u
 
 struct front {
     struct MHD_Daemon *daemon;
     front_options options;
-    int socket; /* that listens */
+    deadlines *deadlines;
+    atomic_size_t n_bodies; /* bytes of bodies of all requests */
+    int socket;             /* that listens */
     uint16_t port;
     char path[sizeof((struct sockaddr_un *)0)->sun_path]; /* of a UNIX socket, or "" */
 };
@@ -36,10 +44,11 @@ typedef struct added_header {
 struct front_request {
     front *front;
     struct MHD_Connection *connection;
+    deadline *deadline;
     char *target;
     const char *method;
     growing body;
-    bool has_started, is_too_large, has_answer;
+    bool has_started, has_answer;
     enum MHD_Result result; /* of giving the answer */
     added_header *headers, **last;
 };
@@ -80,22 +89,37 @@ int front_socket(const front_request *r)
 }
 
 typedef struct visit {
+    const front_request *r;
     void (*each)(void *ctx, const char *name, const char *value);
     void *ctx;
+    const char *name; /* that is looked for */
+    bool is_named;
 } visit;
+
+static enum MHD_Result visit_connection(void *ctx, enum MHD_ValueKind kind, const char *name,
+                                        const char *value)
+{
+    visit *v = (visit *)ctx;
+    (void)kind;
+    if (!strcasecmp(name, "Connection") && value && form_names(value, v->name)) v->is_named = true;
+    return MHD_YES;
+}
 
 static enum MHD_Result visit_header(void *ctx, enum MHD_ValueKind kind, const char *name, const char *value)
 {
-    const visit *v = (const visit *)ctx;
+    visit *v = (visit *)ctx;
     (void)kind;
-    v->each(v->ctx, name, value ? value : "");
+    v->name = name;
+    v->is_named = false;
+    MHD_get_connection_values(v->r->connection, MHD_HEADER_KIND, visit_connection, v);
+    if (!v->is_named) v->each(v->ctx, name, value ? value : "");
     return MHD_YES;
 }
 
 void front_headers(const front_request *r, void (*each)(void *ctx, const char *name, const char *value),
                    void *ctx)
 {
-    visit v = {each, ctx};
+    visit v = {.r = r, .each = each, .ctx = ctx};
     MHD_get_connection_values(r->connection, MHD_HEADER_KIND, visit_header, &v);
 }
 
@@ -141,28 +165,37 @@ static void queue(front_request *r, unsigned status, struct MHD_Response *respon
     MHD_destroy_response(response);
 }
 
+typedef struct given {
+    front_answer answer;
+    front *front;
+    deadline *deadline;
+} given;
+
+/* Asked for the next piece, the client has taken the last one, or there is room for it. */
 static ssize_t read_piece(void *ctx, uint64_t at, char *bytes, size_t size)
 {
-    front_answer *a = (front_answer *)ctx;
+    given *g = (given *)ctx;
     (void)at;
-    long n = a->read(a->ctx, bytes, size);
+    deadline_begin(g->front->deadlines, g->deadline, STAGE_ANSWER);
+    long n = g->answer.read(g->answer.ctx, bytes, size);
+    deadline_begin(g->front->deadlines, g->deadline, STAGE_SENDING);
     return n > 0 ? n : n == 0 ? MHD_CONTENT_READER_END_OF_STREAM : MHD_CONTENT_READER_END_WITH_ERROR;
 }
 
 static void end_answer(void *ctx)
 {
-    front_answer *a = (front_answer *)ctx;
-    if (a->end) a->end(a->ctx);
-    free(a);
+    given *g = (given *)ctx;
+    if (g->answer.end) g->answer.end(g->answer.ctx);
+    free(g);
 }
 
 void front_give(front_request *r, const front_answer *answer)
 {
-    front_answer *copy = (front_answer *)malloc(sizeof *copy);
+    given *copy = (given *)malloc(sizeof *copy);
     uint64_t length = answer->length < 0 ? MHD_SIZE_UNKNOWN : (uint64_t)answer->length;
     struct MHD_Response *response = NULL;
     if (copy) {
-        *copy = *answer;
+        *copy = (given){*answer, r->front, r->deadline};
         response = MHD_create_response_from_callback(length, PIECE_BYTES, read_piece, copy, end_answer);
     }
     if (!response) {
@@ -189,12 +222,31 @@ void front_drop(front_request *r)
 void front_give_fault(front_request *r, unsigned status, const char *kind, const char *sentence)
 {
     char text[512];
-    snprintf(text, sizeof text, "{\"error\":{\"code\":%u,\"message\":\"%s\",\"type\":\"%s\"}}", status,
-             sentence, kind);
+    fault_text(text, sizeof text, status, kind, sentence);
     front_give_text(r, status, "application/json; charset=utf-8", text);
 }
 
 /* -------------------------------------------------------------------- daemon */
+
+static deadline *deadline_of(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? (deadline *)info->socket_context : NULL;
+}
+
+/* MHD closes the socket after it has told so. */
+static void note_connection(void *ctx, struct MHD_Connection *connection, void **mine,
+                            enum MHD_ConnectionNotificationCode what)
+{
+    front *f = (front *)ctx;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED)
+        deadlines_remove(f->deadlines, (deadline *)*mine);
+    else if (info)
+        *mine = deadlines_add(f->deadlines, info->connect_fd);
+}
 
 /* Called first, with what the client sent: MHD itself decodes the path and takes the query apart. */
 static void *begin_request(void *ctx, const char *target, struct MHD_Connection *connection)
@@ -205,7 +257,49 @@ static void *begin_request(void *ctx, const char *target, struct MHD_Connection 
     r->connection = connection;
     r->last = &r->headers;
     r->target = strdup(target);
+    r->deadline = deadline_of(connection);
+    deadline_begin(r->front->deadlines, r->deadline, STAGE_HEADERS);
     return r;
+}
+
+static enum MHD_Result check_header(void *ctx, enum MHD_ValueKind kind, const char *name, size_t n_name,
+                                    const char *value, size_t n_value)
+{
+    (void)kind;
+    form_header((form *)ctx, name, n_name, value ? value : "", value ? n_value : 0);
+    return MHD_YES;
+}
+
+/* false: it has an answer already. */
+static bool check_form(front_request *r, const char *version)
+{
+    form f = {0};
+    form_line(&f, r->method, r->target);
+    MHD_get_connection_values_n(r->connection, MHD_HEADER_KIND, check_header, &f);
+    form_end(&f, version, r->front->options.most_body);
+    if (!f.status) return true;
+    front_add_header(r, "Connection", "close"); /* where the next request begins is not known */
+    front_give_fault(r, f.status, "invalid_request_error", f.sentence);
+    return false;
+}
+
+/* false: the connection is to be closed, because MHD takes no answer in the middle of a request. */
+static bool take_body(front *f, front_request *r, const char *data, size_t n)
+{
+    deadline_received(f->deadlines, r->deadline, n);
+    if (n > f->options.most_body - r->body.n) {
+        wire_fault(front_socket(r), 413, "invalid_request_error", "the body of the request is too large");
+        return false;
+    }
+    if (atomic_fetch_add(&f->n_bodies, n) + n > f->options.most_bodies) {
+        atomic_fetch_sub(&f->n_bodies, n);
+        wire_fault(front_socket(r), 503, "unavailable_error",
+                   "the bodies of all requests take too much memory now");
+        return false;
+    }
+    if (growing_add(&r->body, data, n)) return true;
+    atomic_fetch_sub(&f->n_bodies, n);
+    return false;
 }
 
 static enum MHD_Result take_request(void *ctx, struct MHD_Connection *connection, const char *path,
@@ -215,25 +309,23 @@ static enum MHD_Result take_request(void *ctx, struct MHD_Connection *connection
     front *f = (front *)ctx;
     front_request *r = (front_request *)*mine;
     (void)path;
-    (void)version;
     if (!r || !r->target) return MHD_NO;
     if (!r->has_started) { /* the headers are there */
         r->has_started = true;
         r->method = method;
-        return MHD_YES;
+        deadline_begin(f->deadlines, r->deadline, STAGE_BODY);
+        return check_form(r, version) ? MHD_YES : r->result;
     }
     if (*n) {
-        r->is_too_large = r->is_too_large || *n > f->options.most_body - r->body.n;
-        if (!r->is_too_large && !growing_add(&r->body, data, *n)) return MHD_NO;
+        if (!take_body(f, r, data, *n)) return MHD_NO;
         *n = 0;
         return MHD_YES;
     }
+    deadline_begin(f->deadlines, r->deadline, STAGE_ANSWER);
     /* The answer may take as long as it takes; only a client that sends nothing is timed out. */
     MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
-    if (r->is_too_large)
-        front_give_fault(r, 413, "invalid_request_error", "the body of the request is too large");
-    else
-        f->options.handle(f->options.ctx, r);
+    f->options.handle(f->options.ctx, r);
+    deadline_begin(f->deadlines, r->deadline, STAGE_SENDING);
     return r->has_answer ? r->result : MHD_NO;
 }
 
@@ -245,6 +337,8 @@ static void end_request(void *ctx, struct MHD_Connection *connection, void **min
     (void)why;
     if (!r) return;
     MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, r->front->options.idle_seconds);
+    deadline_begin(r->front->deadlines, r->deadline, STAGE_LINE);
+    atomic_fetch_sub(&r->front->n_bodies, r->body.n);
     free_headers(r);
     growing_free(&r->body);
     free(r->target);
@@ -322,6 +416,16 @@ static bool is_path(const char *host)
     return n > 5 && !strcmp(host + n - 5, ".sock");
 }
 
+/* What the caller has left open. */
+static void set_defaults(front_options *o)
+{
+    if (!o->header_seconds) o->header_seconds = 15;
+    if (!o->body_seconds) o->body_seconds = 2 * o->header_seconds;
+    if (!o->sending_seconds) o->sending_seconds = 4 * o->header_seconds;
+    if (!o->idle_seconds) o->idle_seconds = 4 * o->header_seconds;
+    if (!o->most_bodies) o->most_bodies = (size_t)1 << 30;
+}
+
 front *front_start(const front_options *options, char *message, size_t size)
 {
     front *f = (front *)calloc(1, sizeof *f);
@@ -330,17 +434,29 @@ front *front_start(const front_options *options, char *message, size_t size)
         return NULL;
     }
     f->options = *options;
+    set_defaults(&f->options);
+    options = &f->options;
     f->socket = -1;
-    if (is_path(options->host) ? listen_at_path(f, message, size) : listen_at_port(f, message, size)) {
+    const deadlines_options limits = {.line_ms = 1000 * options->header_seconds,
+                                      .idle_ms = 1000 * options->idle_seconds,
+                                      .headers_ms = 1000 * options->header_seconds,
+                                      .body_ms = 1000 * options->body_seconds,
+                                      .body_rate = BODY_RATE,
+                                      .sending_ms = 1000 * options->sending_seconds,
+                                      .most = options->most_connections / 4 * 3};
+    f->deadlines = deadlines_create(&limits);
+    if (!f->deadlines) {
+        snprintf(message, size, "out of memory");
+    } else if (is_path(options->host) ? listen_at_path(f, message, size) : listen_at_port(f, message, size)) {
         f->daemon = MHD_start_daemon(
             MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC |
                 MHD_USE_SUPPRESS_DATE_NO_CLOCK,
             0, NULL, NULL, take_request, f, MHD_OPTION_LISTEN_SOCKET, f->socket, MHD_OPTION_NOTIFY_COMPLETED,
             end_request, NULL, MHD_OPTION_URI_LOG_CALLBACK, begin_request, f, MHD_OPTION_UNESCAPE_CALLBACK,
-            leave, NULL, MHD_OPTION_CONNECTION_LIMIT, options->most_connections,
-            MHD_OPTION_CONNECTION_TIMEOUT, options->idle_seconds, MHD_OPTION_THREAD_STACK_SIZE,
-            (size_t)STACK_BYTES, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
-            MHD_OPTION_END);
+            leave, NULL, MHD_OPTION_NOTIFY_CONNECTION, note_connection, f, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+            MHD_OPTION_CONNECTION_LIMIT, options->most_connections, MHD_OPTION_CONNECTION_TIMEOUT,
+            options->idle_seconds, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES,
+            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_END);
         if (f->daemon) return f;
         snprintf(message, size, "the HTTP server cannot be started");
     }
@@ -368,5 +484,6 @@ void front_stop(front *f)
     else if (f->socket >= 0)
         close(f->socket);
     if (*f->path) unlink(f->path);
+    deadlines_destroy(f->deadlines);
     free(f);
 }

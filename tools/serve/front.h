@@ -23,8 +23,11 @@ typedef struct front_answer {
 typedef struct front_options {
     const char *host; /* an address, or the path of a UNIX socket that ends in .sock */
     uint16_t port;    /* 0: any; front_port() tells */
-    uint32_t most_connections, idle_seconds;
-    size_t most_body; /* bytes of a request */
+    uint32_t most_connections;
+    /* What a client may take; see deadlines.h. 0: 15, and two, four and four times header_seconds. */
+    uint32_t header_seconds, body_seconds, sending_seconds, idle_seconds;
+    size_t most_body;   /* bytes of a request */
+    size_t most_bodies; /* bytes of all requests at a time; 0: 1 GiB */
     /* Called in the thread of the connection when the whole request is there. Calls one of the functions below. */
     void (*handle)(void *ctx, front_request *request);
     void *ctx;
@@ -45,6 +48,7 @@ bool front_has_body(const front_request *r);
 int front_socket(const front_request *r);
 /* The first header of this name, or NULL. */
 const char *front_header(const front_request *r, const char *name);
+/* All that are meant for the server: without those that a Connection header names. */
 void front_headers(const front_request *r, void (*each)(void *ctx, const char *name, const char *value),
                    void *ctx);
 

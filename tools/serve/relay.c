@@ -3,21 +3,16 @@
 #include "serve/relay.h"
 
 #include "serve/clock.h"
+#include "serve/timings.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-/* The end of an answer, where the server's counts are. */
-#define TAIL_BYTES (16u << 10)
-/* Its beginning, where they are in a stream of /v1/messages. */
-#define HEAD_BYTES (4u << 10)
-
 typedef struct relay {
     relay_order order;
     exchange *x;
-    char *tail, *head; /* head: behind the tail */
-    size_t n_tail, n_head;
+    timings counted;
     long long n_read; /* of the body */
     double first_ms;
     exchange_end end;
@@ -79,36 +74,9 @@ static void give_header(void *ctx, const char *name, const char *value)
 
 /* ------------------------------------------------------------------- answers */
 
-static void keep_head(relay *r, const char *bytes, size_t n)
-{
-    size_t room = HEAD_BYTES - r->n_head;
-    if (!r->head || !room) return;
-    n = n < room ? n : room;
-    memcpy(r->head + r->n_head, bytes, n);
-    r->n_head += n;
-}
-
-static void keep_tail(relay *r, const char *bytes, size_t n)
-{
-    if (!r->tail) return;
-    if (n >= TAIL_BYTES) {
-        memcpy(r->tail, bytes + n - TAIL_BYTES, TAIL_BYTES);
-        r->n_tail = TAIL_BYTES;
-        return;
-    }
-    if (r->n_tail + n > TAIL_BYTES) {
-        size_t keep = TAIL_BYTES - n;
-        memmove(r->tail, r->tail + r->n_tail - keep, keep);
-        r->n_tail = keep;
-    }
-    memcpy(r->tail + r->n_tail, bytes, n);
-    r->n_tail += n;
-}
-
 static void relay_free(relay *r)
 {
     exchange_free(r->x);
-    free(r->tail);
     free(r);
 }
 
@@ -117,10 +85,8 @@ static void tell_end(relay *r)
     if (r->has_ended) return;
     relay_outcome outcome = {.end = r->end,
                              .status = exchange_status(r->x),
-                             .tail = r->tail,
-                             .n_tail = r->n_tail,
-                             .head = r->head,
-                             .n_head = r->n_head,
+                             .is_counted = r->counted.is_found,
+                             .counted = r->counted.found,
                              .first_ms = r->first_ms};
     exchange_free(r->x); /* the server hears of it before its slot is given to another */
     r->x = NULL;
@@ -143,8 +109,7 @@ static long read_body(void *ctx, char *bytes, size_t size)
     size_t n = exchange_read(r->x, bytes, size, &end);
     if (n) {
         if (r->first_ms <= 0) r->first_ms = clock_ms();
-        keep_head(r, bytes, n);
-        keep_tail(r, bytes, n);
+        if (r->order.reads_counts) timings_read(&r->counted, bytes, n);
         r->n_read += (long long)n;
         if (r->n_read == exchange_length(r->x)) {
             r->end = EXCHANGE_DONE; /* nobody asks for more */
@@ -171,8 +136,6 @@ bool relay_pass(front_request *request, const relay_order *order)
     if (!r) return false;
     r->order = *order;
     r->end = EXCHANGE_LEFT; /* unless the answer is read to its end */
-    if (order->keeps_ends) r->tail = (char *)malloc(TAIL_BYTES + HEAD_BYTES);
-    if (r->tail) r->head = r->tail + TAIL_BYTES;
     r->x = exchange_begin(order->to, &wire);
     exchange_end end = r->x ? exchange_wait(r->x) : EXCHANGE_FAILED;
     if (end == EXCHANGE_LEFT) {

@@ -3,6 +3,7 @@
 #ifndef QUIRE_TOOLS_SERVE_RELAY_H
 #define QUIRE_TOOLS_SERVE_RELAY_H
 
+#include "serve/body.h"
 #include "serve/front.h"
 #include "serve/upstream.h"
 
@@ -13,10 +14,8 @@
 typedef struct relay_outcome {
     exchange_end end; /* EXCHANGE_DONE: the whole answer came */
     unsigned status;
-    const char *tail; /* the last bytes of the body, if they were wanted */
-    size_t n_tail;
-    const char *head; /* the first bytes, likewise */
-    size_t n_head;
+    bool is_counted; /* the server said how many tokens there were */
+    body_timings counted;
     double first_ms; /* when the first byte of the body came, by clock_ms(); 0: it never did */
 } relay_outcome;
 
@@ -24,7 +23,7 @@ typedef struct relay_order {
     const upstream *to;
     const header_lines *headers; /* relay_headers(), and what the caller adds; it keeps them until the end */
     char *body; /* instead of the client's, ended by a 0; NULL: that. The caller keeps it until the end */
-    bool keeps_ends; /* head and tail */
+    bool reads_counts; /* of tokens, in the answer */
     /* Called once, after the connection to the server has been closed, if relay_pass() returned true. */
     void (*ended)(void *ctx, const relay_outcome *outcome);
     void *ctx;

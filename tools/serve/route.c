@@ -2,30 +2,16 @@
 #include "serve/route.h"
 
 #include <stddef.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { PATH_SIZE = 256 };
 
-static int digit(char c)
+/* The path without the query; false: no endpoint has such a path, and a server might read it in another way. */
+static bool cut_path(const char *target, char *path)
 {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
-/* The path as llama-server understands it, without the query; false: it is too long to be one of those below. */
-static bool decode(const char *target, char *path)
-{
-    size_t n = 0;
-    for (; *target && *target != '?' && *target != '#'; target++) {
-        int high = *target == '%' ? digit(target[1]) : -1, low = high >= 0 ? digit(target[2]) : -1;
-        if (n + 1 >= PATH_SIZE) return false;
-        path[n++] = low >= 0 ? (char)(high * 16 + low) : *target;
-        if (!path[n - 1]) return false;
-        if (low >= 0) target += 2;
-    }
+    size_t n = strcspn(target, "?#");
+    if (n >= PATH_SIZE || memchr(target, '%', n) || *target != '/') return false;
+    memcpy(path, target, n);
     path[n] = 0;
     return true;
 }
@@ -48,6 +34,9 @@ static const struct {
     {"/apply-template", ROUTE_PLAIN},
     {"/props", ROUTE_PLAIN},
     {"/lora-adapters", ROUTE_REFUSED},
+    {"/tools", ROUTE_PLAIN},
+    {"/cors-proxy", ROUTE_PLAIN},
+    {"/v1/streams/lookup", ROUTE_PLAIN},
     {"/chat/completions/input_tokens", ROUTE_PLAIN},
     {"/v1/chat/completions/input_tokens", ROUTE_PLAIN},
     {"/responses/input_tokens", ROUTE_PLAIN},
@@ -60,7 +49,7 @@ route route_of(const char *method, const char *target, const char *api_prefix)
     char path[PATH_SIZE];
     bool is_post = !strcmp(method, "POST");
     size_t n = strlen(api_prefix);
-    if (!decode(target, path)) return is_post ? ROUTE_UNWATCHED : ROUTE_PLAIN;
+    if (!cut_path(target, path)) return is_post ? ROUTE_REFUSED : ROUTE_PLAIN;
     if (!strcmp(path, "/quire/metrics")) return ROUTE_METRICS;
     if (!strcmp(path, "/quire/health")) return ROUTE_HEALTH;
     if (!is_post) return ROUTE_PLAIN;
@@ -80,7 +69,7 @@ bool route_is_for_tenants(const char *method, const char *target, const char *ap
     char path[PATH_SIZE];
     size_t n = strlen(api_prefix);
     if (!strcmp(method, "OPTIONS")) return true; /* answered without looking at anything */
-    if (!decode(target, path)) return false;
+    if (!cut_path(target, path)) return false;
     const char *rest = strncmp(path, api_prefix, n) ? path : path + n;
     bool found = false;
     if (!strcmp(method, "GET") || !strcmp(method, "HEAD"))

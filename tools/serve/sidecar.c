@@ -101,7 +101,7 @@ static void pass(visit *v, front_request *request)
     const relay_order order = {.to = &v->s->o.to,
                                .headers = v->headers,
                                .body = v->made,
-                               .keeps_tail = v->use == USES_LEASE,
+                               .reads_counts = v->use == USES_LEASE,
                                .ended = end_visit,
                                .ctx = v};
     if (!relay_pass(request, &order)) fail_visit(v, request);
@@ -115,7 +115,7 @@ static char *make_body(const visit *v, body *b)
     body_reuse reuse = v->use == USES_ANY                        ? BODY_REUSES_AS_IT_SAYS
                        : v->use == USES_LEASE && v->lease.is_own ? BODY_REUSES
                                                                  : BODY_REUSES_NOTHING;
-    bool knows_slot = v->use == USES_LEASE || v->use == USES_BLINDLY;
+    bool knows_slot = (v->use == USES_LEASE && v->to != ROUTE_MESSAGES) || v->use == USES_BLINDLY;
     return body_for_slot(b, knows_slot ? (int32_t)v->lease.slot : BODY_ANY_SLOT, reuse, &n);
 }
 
@@ -125,9 +125,11 @@ static bool is_form(const front_request *request)
     return type && !strncasecmp(type, "multipart/form-data", 19);
 }
 
-static bool is_watched(route to)
+/* With tenants a request must name its slot. */
+static bool is_watched(const sidecar *s, route to)
 {
-    return to == ROUTE_TEXT || to == ROUTE_CHAT;
+    return to == ROUTE_TEXT || to == ROUTE_CHAT || to == ROUTE_RESPONSES ||
+           (to == ROUTE_MESSAGES && !s->o.tenants);
 }
 
 static void learn_tokens(visit *v, front_request *request, body *b, route to)
@@ -137,7 +139,7 @@ static void learn_tokens(visit *v, front_request *request, body *b, route to)
     const char *bytes = front_body(request, &n);
     const prompt_source from = {&s->o.to, s->o.api_prefix, v->headers, front_socket(request)};
     flights_approach(s->flights);
-    v->tokens = prompt_tokens(&from, b, to == ROUTE_CHAT, bytes, n, &v->n);
+    v->tokens = prompt_tokens(&from, b, to, bytes, n, &v->n);
     flights_pass(s->flights);
 }
 
@@ -152,11 +154,11 @@ static void complete(visit *v, front_request *request, route to)
     if (!b && !(to == ROUTE_UNWATCHED && is_form(request))) {
         /* What this program reads otherwise than the server could name a slot. */
         front_give_fault(request, 400, "invalid_request_error",
-                         "the body of the request is not a JSON object");
+                         "the body of the request is not a JSON object that can be read");
         visit_free(v);
         return;
     }
-    if (is_watched(to) && v->owner != SLOT_NOBODY) learn_tokens(v, request, b, to);
+    if (is_watched(s, to) && v->owner != SLOT_NOBODY) learn_tokens(v, request, b, to);
     bool here = v->tokens && v->n ? visit_take_slot(v, client) : visit_take_blindly(v, b, to, client);
     bool good = here && (!b || (v->made = make_body(v, b)));
     if (v->use == USES_LEASE || v->use == USES_BLINDLY) good = good && slots_is_valid(s->slots, &v->lease);
@@ -181,6 +183,7 @@ static void pass_on(sidecar *s, front_request *request, route to, const tenant *
         return;
     }
     v->s = s;
+    v->to = to;
     v->begin = clock_ms();
     v->owner = s->o.tenants ? t->number : OWNER_ALL;
     if (v->owner != SLOT_NOBODY)
@@ -244,6 +247,8 @@ void sidecar_handle(void *ctx, front_request *request)
         return;
     case ROUTE_TEXT:
     case ROUTE_CHAT:
+    case ROUTE_MESSAGES:
+    case ROUTE_RESPONSES:
     case ROUTE_UNWATCHED:
         if (ready) break;
         front_give_fault(request, 503, "unavailable_error", "the server behind quire serve is not ready");

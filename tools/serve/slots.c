@@ -144,6 +144,19 @@ uint32_t slots_look_up(slots *s, uint32_t owner, const uint32_t *tokens, uint32_
     return most;
 }
 
+uint32_t slots_most_shared(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n)
+{
+    uint32_t most = 0;
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = 0; i < s->n; i++) {
+        const held *h = &s->held[i];
+        uint32_t got = h->is_busy || i == lease->slot ? 0 : same(h, h->owner, tokens, n);
+        if (got > most) most = got;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return most;
+}
+
 static void wait_a_little(slots *s)
 {
     struct timespec t = clock_in_ms(ASK_EVERY_MS);

@@ -4,6 +4,7 @@
 
 #include "common/growing.h"
 #include "serve/clock.h"
+#include "serve/form.h"
 
 #include <curl/curl.h>
 #include <errno.h>
@@ -57,6 +58,7 @@ struct exchange {
     char url[320], fault[CURL_ERROR_SIZE];
     growing head, body; /* names and values, each ended by a 0; what waits to be read */
     size_t n_read;      /* of body */
+    size_t n_head;      /* bytes of all headers that came, with those of answers 100 */
     unsigned status;
     long long length;
     bool has_headers, is_paused, is_done, has_failed;
@@ -80,6 +82,8 @@ static size_t take_header(char *line, size_t one, size_t n, void *ctx)
     size_t all = n;
     (void)one; /* is 1 */
     while (n && (line[n - 1] == '\r' || line[n - 1] == '\n')) n--;
+    x->n_head += all;
+    if (x->n_head > MOST_HEADER_BYTES) return 0;
     if (n >= 5 && !strncmp(line, "HTTP/", 5)) { /* also after an answer 100 */
         x->head.n = 0;
         return all;
@@ -87,18 +91,20 @@ static size_t take_header(char *line, size_t one, size_t n, void *ctx)
     if (!n) {
         long status = 0;
         curl_easy_getinfo(x->easy, CURLINFO_RESPONSE_CODE, &status);
+        curl_off_t length = -1;
+        curl_easy_getinfo(x->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length); /* as libcurl checks it */
+        x->length = length;
         x->status = (unsigned)status;
         x->has_headers = status >= 200;
         return all;
     }
     const char *colon = (const char *)memchr(line, ':', n);
-    if (!colon || memchr(line, 0, n) || x->head.n + n > MOST_HEADER_BYTES) return 0;
+    if (!colon || memchr(line, 0, n)) return 0;
     const char *value = colon + 1, *end = line + n;
     while (value < end && (*value == ' ' || *value == '\t')) value++;
     if (!growing_add(&x->head, line, (size_t)(colon - line)) || !growing_add(&x->head, "", 1) ||
         !growing_add(&x->head, value, (size_t)(end - value)) || !growing_add(&x->head, "", 1))
         return 0;
-    if (colon - line == 14 && !strncasecmp(line, "Content-Length", 14)) x->length = atoll(value);
     return all;
 }
 
@@ -328,12 +334,22 @@ long long exchange_length(const exchange *x)
     return x->length;
 }
 
+static bool is_named(const exchange *x, const char *header)
+{
+    for (size_t at = 0; at < x->head.n;) {
+        const char *name = x->head.bytes + at, *value = name + strlen(name) + 1;
+        if (!strcasecmp(name, "Connection") && form_names(value, header)) return true;
+        at += strlen(name) + strlen(value) + 2;
+    }
+    return false;
+}
+
 void exchange_headers(const exchange *x, void (*each)(void *ctx, const char *name, const char *value),
                       void *ctx)
 {
     for (size_t at = 0; at < x->head.n;) {
         const char *name = x->head.bytes + at, *value = name + strlen(name) + 1;
-        each(ctx, name, value);
+        if (!is_named(x, name)) each(ctx, name, value);
         at += strlen(name) + strlen(value) + 2;
     }
 }

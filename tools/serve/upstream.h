@@ -54,7 +54,7 @@ size_t exchange_read(exchange *x, char *bytes, size_t size, exchange_end *end);
 unsigned exchange_status(const exchange *x);
 /* Of the body, or -1 if the server did not say it. */
 long long exchange_length(const exchange *x);
-/* Calls each(ctx, name, value) for the headers in their order. */
+/* Calls each(ctx, name, value) for the headers in their order, without those that a Connection header names. */
 void exchange_headers(const exchange *x, void (*each)(void *ctx, const char *name, const char *value),
                       void *ctx);
 const char *exchange_fault(const exchange *x); /* what failed, for people */

@@ -3,6 +3,7 @@
 #include "serve/visit.h"
 
 #include "serve/clock.h"
+#include "serve/timings.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -40,6 +41,14 @@ static void end_restoring(sidecar *s)
             "the server reused less of a restored prompt than was restored; prompts are no longer restored");
 }
 
+/* A request was meant for its slot and got another: what slots hold is not known. */
+static void lose_slot(const visit *v)
+{
+    SERVE_COUNT(&v->s->counts, unsteered, 1);
+    slots_begin_unwatched(v->s->slots);
+    slots_end_unwatched(v->s->slots);
+}
+
 static bool may_restore(sidecar *s)
 {
     pthread_mutex_lock(&s->lock);
@@ -63,9 +72,8 @@ static void count_tokens(const visit *v, const body_timings *t)
 void visit_settle(visit *v, const relay_outcome *o)
 {
     sidecar *s = v->s;
-    body_timings t = {0};
-    bool told =
-        o->end == EXCHANGE_DONE && o->status == 200 && o->tail && body_read_timings(o->tail, o->n_tail, &t);
+    body_timings t = o->counted;
+    bool told = o->end == EXCHANGE_DONE && o->status == 200 && o->is_counted;
     /* Nothing of a slot with rows of another may have been reused. */
     bool right = told && t.cache_n + t.prompt_n == v->n && (v->lease.is_own || !t.cache_n);
     /* Not if the server was started again, or put another request into the slot, after it was restored. */
@@ -81,7 +89,10 @@ void visit_settle(visit *v, const relay_outcome *o)
         SERVE_COUNT(&s->counts, miscounted, !right);
         SERVE_COUNT(&s->counts, restores_short, is_short);
     }
-    if (is_short) end_restoring(s);
+    if (is_short && v->to == ROUTE_MESSAGES && s->o.n_slots > 1)
+        lose_slot(v); /* the server has chosen another one */
+    else if (is_short)
+        end_restoring(s);
     if (s->o.log_requests) log_visit(v, o, &t);
 }
 
@@ -146,7 +157,7 @@ static bool compute(visit *v, uint32_t n, int client)
     sidecar *s = v->s;
     char target[160], *answer = NULL;
     size_t size;
-    body_timings t;
+    timings counted = {0};
     char *text = body_compute(v->tokens, n, v->lease.slot, v->lease.is_own, &size);
     snprintf(target, sizeof target, "%s/completion", s->o.api_prefix);
     const exchange_request wire = {.method = "POST",
@@ -156,12 +167,14 @@ static bool compute(visit *v, uint32_t n, int client)
                                    .body_size = size,
                                    .has_body = true,
                                    .client = client};
-    bool good = text && upstream_ask(&s->o.to, &wire, MOST_ANSWER, &answer, &size) == 200 &&
-                body_read_timings(answer, size, &t) && t.cache_n + t.prompt_n == n;
+    bool good = text && upstream_ask(&s->o.to, &wire, MOST_ANSWER, &answer, &size) == 200;
+    if (good) timings_read(&counted, answer, size);
+    const body_timings *t = &counted.found;
+    good = counted.is_found && t->cache_n + t->prompt_n == n;
     if (good) {
-        v->primed = t.prompt_n;
+        v->primed += t->prompt_n;
         v->lease.is_own = true;
-        worth_computed(&s->worth, t.prompt_n, t.prompt_ms);
+        worth_computed(&s->worth, t->prompt_n, t->prompt_ms);
     }
     free(text);
     free(answer);
@@ -184,6 +197,24 @@ static void lead(visit *v, int client)
         if (gives) flight_give(v->leads, name, n);
     }
     if (!gives) flight_promise(v->leads, false);
+}
+
+/*
+ * A request of /v1/messages cannot name its slot. The server gives it the free one that shares most tokens with the prompt, so that must
+ * be the slot of the lease. false: it cannot be made so.
+ */
+static bool point_to_slot(visit *v, int client)
+{
+    sidecar *s = v->s;
+    uint32_t have = v->lease.n_same, brought = v->restored > v->copied ? v->restored : v->copied;
+    if (have < brought) have = brought;
+    have += v->primed;
+    if (s->o.n_slots == 1) return true;
+    uint32_t others = slots_most_shared(s->slots, &v->lease, v->tokens, v->n);
+    uint32_t n = (others / QUIRE_PAGE_TOKENS + 1) * QUIRE_PAGE_TOKENS;
+    if (have > others) return true;
+    if (n >= v->n) n = v->n - 1;
+    return n > others && compute(v, n, client);
 }
 
 static bool has_left(void *ctx)
@@ -216,6 +247,12 @@ bool visit_take_slot(visit *v, int client)
         if (part == FLIGHT_JOINS) copy(v, met, n_shared);
         if (!v->copied) restore(v);
         if (v->leads) lead(v, client);
+        if (v->to == ROUTE_MESSAGES && !point_to_slot(v, client)) {
+            slots_give_unknown(s->slots, &v->lease);
+            SERVE_COUNT(&s->counts, unsteered, 1);
+            slots_begin_unwatched(s->slots);
+            v->use = USES_ANY;
+        }
     }
     if (part == FLIGHT_JOINS) flight_leave(met);
     return here;
@@ -229,7 +266,7 @@ bool visit_take_blindly(visit *v, const body *b, route to, int client)
         v->use = USES_ANY;
         return true;
     }
-    bool one = b && to != ROUTE_UNWATCHED && body_is_alone(b); /* such a request can name its slot */
+    bool one = b && to != ROUTE_UNWATCHED && to != ROUTE_MESSAGES && body_is_alone(b); /* it can name its slot */
     bool here = one ? slots_take(s->slots, v->owner, NULL, 0, has_left, &client, &v->lease)
                     : slots_take_all(s->slots, has_left, &client, &v->lease);
     if (here) v->use = one ? USES_BLINDLY : USES_ALL;

@@ -35,6 +35,7 @@ typedef struct visit {
     sidecar *s;
     header_lines *headers;
     char *made; /* the body that is sent, if it is not the client's */
+    route to;
     uint32_t owner;
     prefix *keep; /* of the owner, or NULL */
     uint32_t *tokens, n;
