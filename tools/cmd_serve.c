@@ -5,7 +5,10 @@
 
 #include "common/place.h"
 #include "llama/host_arguments.h"
+#include "serve/clock.h"
 #include "serve/flags.h"
+#include "serve/gateway.h"
+#include "serve/replicas.h"
 #include "serve/sidecar.h"
 #include "store/options.h"
 
@@ -17,6 +20,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -34,6 +38,9 @@ typedef struct serve {
     bool log;
     int argc; /* of the server */
     char **argv;
+    const char *replicas[REPLICAS_MOST], *host; /* of a gateway, which has no server */
+    size_t n_replicas;
+    uint32_t port;
 
     model model;
     bool has_model, with_device;
@@ -50,6 +57,18 @@ static void set_rest(void *ctx, int argc, char **argv)
     serve *s = (serve *)ctx;
     s->argc = argc;
     s->argv = argv;
+}
+
+static const char *set_replica(void *ctx, const char *value)
+{
+    serve *s = (serve *)ctx;
+    const char *wrong = replica_wrong(value);
+    if (wrong) return wrong;
+    for (size_t i = 0; i < s->n_replicas; i++)
+        if (!strcasecmp(s->replicas[i], value)) return "each replica once";
+    if (s->n_replicas == REPLICAS_MOST) return "at most 256 times";
+    s->replicas[s->n_replicas++] = value;
+    return NULL;
 }
 
 static const tool_option options[] = {
@@ -71,11 +90,17 @@ static const tool_option options[] = {
     {"--min-tokens", "N", "prompts with fewer tokens are not kept (default: 256)",
      TOOL_NUMBER(serve, min_tokens, 64, 1u << 30)},
     {"--log", NULL, "print a line for each request on stderr", TOOL_FLAG(serve, log)},
+    {"--replica", "HOST:PORT",
+     "instead of a llama-server, several times: be a gateway before these quire serve; a conversation\n"
+     "stays with one of them while that is not overloaded",
+     .set = set_replica},
+    {"--host", "ADDRESS", "where a gateway listens (default: 127.0.0.1)", TOOL_WORD(serve, host)},
+    {"--port", "PORT", "and its port (default: 8080)", TOOL_NUMBER(serve, port, 1, 65535)},
 };
 
 static const tool_command command = {
     .name = "serve",
-    .usage = "[OPTIONS] [--] llama-server [ARGUMENTS]",
+    .usage = "[OPTIONS] [--] llama-server [ARGUMENTS] | --replica HOST:PORT ...",
     .about =
         "Starts an unmodified llama-server behind this program, which listens in its place: the same address, the same\n"
         "interface. Prompts are kept in a store, in pages of 64 tokens: what was computed once, before a restart or on\n"
@@ -85,7 +110,8 @@ static const tool_command command = {
     .examples =
         "  quire serve -- llama-server -m model.gguf -c 32768 --port 8080\n"
         "  quire serve --kv balanced --store /srv/pages --store-size 200G -- llama-server -m model.gguf -c 131072\n"
-        "  quire serve --remote cache:6379 --secret-file tenant.key -- llama-server -m model.gguf\n",
+        "  quire serve --remote cache:6379 --secret-file tenant.key -- llama-server -m model.gguf\n"
+        "  quire serve --replica a:8080 --replica b:8080 --replica c:8080 --host 0.0.0.0 --port 80\n",
     .exit_codes = "that of llama-server; before it starts 1 failed or refused, 2 the command line is wrong",
     .set_rest = set_rest,
 };
@@ -361,6 +387,46 @@ static int run(serve *s)
     return code;
 }
 
+/* ---------------------------------------------------------------- the gateway */
+
+enum { DRAIN_MS = 30000 };
+
+/* Requests that have begun may come to their end; a second signal does not wait for them. */
+static void drain(gateway *g, const sigset_t *ends)
+{
+    static const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
+    double end = clock_ms() + DRAIN_MS;
+    while (gateway_is_busy(g) && clock_ms() < end)
+        if (sigtimedwait(ends, NULL, &pause) > 0) return;
+}
+
+static int run_gateway(const serve *s, const sigset_t *ends)
+{
+    char message[512];
+    int which;
+    const gateway_options about = {s->replicas, s->n_replicas, s->log};
+    gateway *g = gateway_create(&about);
+    const front_options face = {.host = s->host ? s->host : "127.0.0.1",
+                                .port = (uint16_t)(s->port ? s->port : 8080),
+                                .most_connections = MOST_CONNECTIONS,
+                                .idle_seconds = IDLE_SECONDS,
+                                .most_body = MOST_BODY,
+                                .handle = gateway_handle,
+                                .ctx = g};
+    if (!g) return tool_failed("serve", "out of memory, or of threads");
+    front *f = front_start(&face, message, sizeof message);
+    if (f) {
+        fprintf(stderr, "quire serve: a gateway at %s, port %u, before %zu replicas\n", face.host,
+                front_port(f), s->n_replicas);
+        sigwait(ends, &which);
+        front_quiesce(f);
+        drain(g, ends);
+        front_stop(f);
+    }
+    gateway_destroy(g);
+    return f ? TOOL_OK : tool_failed("serve", "%s", message);
+}
+
 int cmd_serve(int argc, char **argv)
 {
     static serve s; /* large */
@@ -368,7 +434,13 @@ int cmd_serve(int argc, char **argv)
     int code = store_parse(&s.store, STORE_REMOTE | STORE_OPTIONAL, &command, options,
                            sizeof options / sizeof *options, argc, argv);
     if (code >= 0) return code;
-    if (s.argc < 1) return tool_usage("serve", "it needs a llama-server; quire serve --help explains it");
+    if (!s.n_replicas && (s.host || s.port))
+        return tool_usage("serve",
+                          "--host and --port before the server's name are those of a gateway (--replica)");
+    if (s.n_replicas && s.argc)
+        return tool_usage("serve", "give either --replica or a llama-server: a gateway has none of its own");
+    if (s.argc < 1 && !s.n_replicas)
+        return tool_usage("serve", "it needs a llama-server; quire serve --help explains it");
     signal(SIGPIPE, SIG_IGN);
     sigemptyset(&ends);
     sigaddset(&ends, SIGTERM);
@@ -376,6 +448,11 @@ int cmd_serve(int argc, char **argv)
     pthread_sigmask(SIG_BLOCK, &ends, NULL); /* before any thread: the main one waits for them */
     raise_file_limit();
     if (!upstream_init()) return tool_failed("serve", "libcurl cannot be used");
+    if (s.n_replicas) {
+        code = run_gateway(&s, &ends);
+        upstream_end();
+        return code;
+    }
     code = make_folder(&s);
     if (!code) code = read_flags(&s);
     if (!code) code = open_store(&s);

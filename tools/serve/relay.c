@@ -143,8 +143,10 @@ bool relay_pass(front_request *request, const relay_order *order)
         end_relay(r);
         return true;
     }
-    if (end != EXCHANGE_GOES_ON && end != EXCHANGE_DONE) {
+    bool came = end == EXCHANGE_GOES_ON || end == EXCHANGE_DONE;
+    if (!came || (order->takes && !order->takes(order->ctx, r->x))) {
         relay_free(r);
+        if (order->failed) order->failed(order->ctx, came ? EXCHANGE_DONE : end);
         return false;
     }
     exchange_headers(r->x, give_header, request);

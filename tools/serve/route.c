@@ -55,3 +55,18 @@ route route_of(const char *method, const char *target, const char *api_prefix)
         if (!strcmp(rest, posts[i].path)) return posts[i].to;
     return ROUTE_UNWATCHED;
 }
+
+bool route_is_of_one_server(const char *method, const char *target)
+{
+    static const char *const ends[] = {"/metrics", "/lora-adapters", "/props"};
+    char path[PATH_SIZE];
+    bool reads = !strcmp(method, "GET") || !strcmp(method, "HEAD");
+    if (!decode(target, path)) return false;
+    if (strstr(path, "/slots")) return true;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        size_t n = strlen(path), k = strlen(ends[i]);
+        bool is_it = n >= k && !strcmp(path + n - k, ends[i]);
+        if (is_it && (!i || !reads)) return true;
+    }
+    return false;
+}

@@ -3,6 +3,8 @@
 #ifndef QUIRE_TOOLS_SERVE_ROUTE_H
 #define QUIRE_TOOLS_SERVE_ROUTE_H
 
+#include <stdbool.h>
+
 typedef enum route {
     ROUTE_TEXT,      /* a completion of a text or of tokens */
     ROUTE_CHAT,      /* a completion of messages */
@@ -15,5 +17,7 @@ typedef enum route {
 
 /* target: path and query as the client sent them. api_prefix: that of the server, or "". */
 route route_of(const char *method, const char *target, const char *api_prefix);
+/* Reads or changes what each server has for itself, so that it makes no sense before several of them. */
+bool route_is_of_one_server(const char *method, const char *target);
 
 #endif
