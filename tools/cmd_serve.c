@@ -235,9 +235,19 @@ static int find_store(serve *s)
     return s->store.secret_file ? TOOL_OK : make_secret(s);
 }
 
+/* What operators should know of the store. */
+static void tell(void *ctx, quire_log_level level, const char *sentence)
+{
+    (void)ctx;
+    (void)level;
+    fprintf(stderr, "quire serve: the store: %s\n", sentence);
+}
+
 static int open_store(serve *s)
 {
+    static const quire_log log = {.size = sizeof log, .write = tell};
     int code = find_store(s);
+    s->store.log = &log;
     if (code || (!s->store.directory && !s->store.remote.host)) return code;
     s->store.model = s->flags.model;
     s->store.rope = *s->flags.rope ? s->flags.rope : NULL;

@@ -89,7 +89,7 @@ class Sidecar:
     def figures(self):
         _, _, text = self.ask("GET", "/quire/metrics")
         return {line.split()[0][len("quire_serve_"):-len("_total")]: int(line.split()[1]) for line in text.decode().splitlines()
-                if not line.startswith("#")}
+                if line.startswith("quire_serve_")}
 
     def wait_figure(self, name, least, seconds=30):
         end = time.monotonic() + seconds

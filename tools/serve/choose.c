@@ -18,20 +18,25 @@ static uint64_t weight(uint64_t key, uint64_t name)
     return x ^ x >> 31;
 }
 
+/* The one with the largest weight among those with n * load below `limit`. */
+static size_t best(uint64_t key, const choose_entry *entries, size_t n, uint64_t count, uint64_t limit)
+{
+    size_t found = n;
+    for (size_t i = 0; i < n; i++)
+        if (entries[i].may && count * entries[i].load < limit &&
+            (found == n || weight(key, entries[i].name) > weight(key, entries[found].name)))
+            found = i;
+    return found;
+}
+
 size_t choose_replica(uint64_t key, const choose_entry *entries, size_t n)
 {
-    uint64_t count = 0, total = 0, best_weight = 0;
-    size_t best = n;
+    uint64_t count = 0, total = 0;
     for (size_t i = 0; i < n; i++) {
         count += entries[i].may;
         total += entries[i].may ? entries[i].load : 0;
     }
-    for (size_t i = 0; i < n; i++) {
-        uint64_t w = weight(key, entries[i].name);
-        if (!entries[i].may || 4 * count * entries[i].load >= 5 * total + 4 * count) continue;
-        if (best < n && w <= best_weight) continue;
-        best = i;
-        best_weight = w;
-    }
-    return best;
+    size_t first = best(key, entries, n, count, UINT64_MAX);
+    if (first == n || 4 * count * entries[first].load < 5 * total + 4 * count) return first;
+    return best(key, entries, n, count, total);
 }

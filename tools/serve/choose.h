@@ -18,9 +18,9 @@ typedef struct choose_entry {
 uint64_t choose_hash(uint64_t hash, const void *bytes, size_t n);
 
 /*
- * Rendezvous hashing with a bound on load: of the replicas whose load is below 1.25 of the mean plus 1, the one with the largest
- * weight for this key. So a key keeps its replica while that is not overloaded, and its second choice is the same each time; a replica
- * that goes moves its own keys only. Returns n if none may be chosen.
+ * Rendezvous hashing with a bound on load: the replica with the largest weight for this key, if its load is below 1.25 of the mean plus
+ * 1; else the next one, in the order of weights, whose load is below the mean. So a key keeps its replica while that is not
+ * overloaded, and its second choice is mostly the same; a replica that goes moves its own keys only. Returns n if none may be chosen.
  */
 size_t choose_replica(uint64_t key, const choose_entry *entries, size_t n);
 

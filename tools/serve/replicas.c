@@ -62,7 +62,7 @@ const char *replica_wrong(const char *name)
 /* Under the lock. */
 static void set_state(replica *r, bool is_ready, const char *why)
 {
-    bool is_new = r->is_ready != is_ready || !r->was_told;
+    bool is_new = r->is_ready != is_ready || !r->was_told || r->why != why;
     r->is_ready = is_ready;
     r->why = why;
     r->n_slow = 0;

@@ -201,6 +201,10 @@ static bool set_request(exchange *x, const upstream *to, const exchange_request 
     curl_easy_setopt(c, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c, CURLOPT_FORBID_REUSE, 1L);
+#if LIBCURL_VERSION_NUM >= \
+    0x075700 /* a name server that says nothing is not waited for when the time is over */
+    curl_easy_setopt(c, CURLOPT_QUICK_EXIT, 1L);
+#endif
     curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, to->connect_ms ? to->connect_ms : 5000L);
     curl_easy_setopt(c, CURLOPT_SOCKOPTFUNCTION, set_socket);
     curl_easy_setopt(c, CURLOPT_SOCKOPTDATA, x);
