@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """A gateway before three quire serve with real llama-servers and a real cluster: conversations stay, load is spread, replicas are killed and come back."""
+import http.client
 import json
 import os
 import shutil
@@ -189,6 +190,51 @@ def without_replicas():
         expect(g.wait(lambda: g.health()[0] == 503, 10) and g.wait(lambda: "this gateway itself" in g.text(), 5), "a gateway that is its own replica says so", g.text())
 
 
+class Peer:
+    """Not a quire serve: says that it is ready, and answers requests with these bytes, none if they are empty."""
+
+    def __init__(self, answer):
+        self.answer, self.requests = answer, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.name = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self):
+        while True:
+            c, _ = self.listener.accept()
+            with c:
+                head = c.recv(65536)
+                if head.startswith(b"GET /quire/health"):
+                    c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                elif head:
+                    self.requests += 1
+                    c.sendall(self.answer)
+
+
+def strange_peers():
+    def ask(*answers):
+        peers = [Peer(a) for a in answers]
+        with Gateway(*(p.name for p in peers)) as g:
+            try:
+                status = g.ask("POST", "/completion", {"prompt": "Hello"}, timeout=20)[0]
+            except http.client.IncompleteRead:
+                status = "broke off"
+            return status, sum(p.requests for p in peers), g.figures()
+
+    good = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    for what, answer in (("nothing", b""), ("garbage", b"\0\1\2\r\n\r\n"), ("100,000 headers", b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100000 + b"\r\n"),
+                         ("503", b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n")):
+        status, n, _ = ask(answer, answer, answer)
+        expect(status == 503 and n == 2, f"a request to which two replicas answer {what} is not given to a third", f"{status} {n}")
+    late = b"HTTP/1.1 503 X\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+    status, n, _ = ask(late, late, late, late, good)
+    expect(status == 200 and n <= 5, "replicas that are not ready are passed over", f"{status} {n}")
+    status, n, figures = ask(good[:-1], good[:-1])
+    expect(status == "broke off" and n == 1 and figures["broken_total"] == 1, "an answer that has begun is not asked for again", f"{status} {n}")
+    status, n, figures = ask(b"HTTP/1.1 302 X\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n")
+    expect(status == 302 and n == 1 and figures["left_total"] == 0, "a redirection is passed on, and an empty answer is a whole one", f"{status} {n} {figures}")
+
+
 def refused():
     for words in (["--replica", "host"], ["--replica", "host:0"], ["--replica", "host:99999"], ["--replica", "::1:80"], ["--replica", "[::1]"], ["--replica", "http://a:80"],
                   ["--replica", "a b:80"], ["--replica", "a:80x"], ["--replica", ""], ["--replica", "a:80", "--replica", "A:80"], ["--replica", "a:80", "--", "llama-server"], ["--port", "80"],
@@ -221,6 +267,7 @@ def run():
     try:
         part(refused)
         part(without_replicas)
+        part(strange_peers)
         part(with_fleet)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

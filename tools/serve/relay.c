@@ -149,12 +149,12 @@ bool relay_pass(front_request *request, const relay_order *order)
         if (order->failed) order->failed(order->ctx, came ? EXCHANGE_DONE : end);
         return false;
     }
+    unsigned status = exchange_status(r->x);
+    if (!exchange_length(r->x) || status == 204 || status == 304 || !strcmp(wire.method, "HEAD"))
+        r->end = EXCHANGE_DONE; /* nobody asks for a body */
     exchange_headers(r->x, give_header, request);
-    const front_answer answer = {.status = exchange_status(r->x),
-                                 .length = exchange_length(r->x),
-                                 .read = read_body,
-                                 .end = end_relay,
-                                 .ctx = r};
+    const front_answer answer = {
+        .status = status, .length = exchange_length(r->x), .read = read_body, .end = end_relay, .ctx = r};
     front_give(request, &answer);
     return true;
 }
