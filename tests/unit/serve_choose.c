@@ -17,7 +17,7 @@ enum { MOST = 100, KEYS = 20000 };
 static void make(choose_entry *entries, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        char name[32];
+        char name[48];
         snprintf(name, sizeof name, "10.0.0.%zu:8080", i); /* names that differ little */
         entries[i] = (choose_entry){choose_hash(CHOOSE_START, name, strlen(name)), 0, true};
     }

@@ -131,13 +131,10 @@ int store_parse(store_options *o, uint32_t groups, const tool_command *about, co
 int store_open(const store_options *o, quire_store **out)
 {
     char message[512] = "";
-    quire_store_options options = {sizeof(quire_store_options),
-                                   .directory = o->directory,
-                                   .disk_bytes = o->cap_bytes,
-                                   .remote = &o->remote,
-                                   .message = message,
-                                   .message_size = sizeof message,
-                                   .log = o->log};
+    quire_store_options options = {sizeof(quire_store_options), .directory = o->directory,
+                                   .disk_bytes = o->cap_bytes,  .remote = &o->remote,
+                                   .message = message,          .message_size = sizeof message};
+    options.log = o->log;
     quire_status status = quire_store_open(out, &options);
     if (status) return tool_failed(o->command, "%s", *message ? message : quire_status_text(status));
     return TOOL_OK;
