@@ -50,6 +50,9 @@ if(TARGET quire_tool)
     install(FILES "${PROJECT_BINARY_DIR}/share/bash-completion/completions/quire"
             DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" COMPONENT tools)
   endif()
+  if(TARGET quire_json) # quire serve
+    install(FILES packaging/systemd/quire-serve@.service DESTINATION lib/systemd/system COMPONENT tools)
+  endif()
   install(FILES eval/text/calibrate.txt eval/text/README.md DESTINATION "${CMAKE_INSTALL_DATADIR}/quire/eval/text" COMPONENT tools)
 endif()
 

@@ -5,14 +5,16 @@
 
 #include "common/place.h"
 #include "llama/host_arguments.h"
+#include "serve/clock.h"
 #include "serve/flags.h"
+#include "serve/folder.h"
+#include "serve/gateway.h"
+#include "serve/replicas.h"
 #include "serve/sidecar.h"
 #include "store/options.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
-#include <glob.h>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
@@ -20,7 +22,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
+#include <strings.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -39,6 +41,9 @@ typedef struct serve {
     bool log;
     int argc; /* of the server */
     char **argv;
+    const char *replicas[REPLICAS_MOST], *host; /* of a gateway, which has no server */
+    size_t n_replicas;
+    uint32_t port;
 
     model model;
     bool has_model, with_device;
@@ -56,6 +61,18 @@ static void set_rest(void *ctx, int argc, char **argv)
     serve *s = (serve *)ctx;
     s->argc = argc;
     s->argv = argv;
+}
+
+static const char *set_replica(void *ctx, const char *value)
+{
+    serve *s = (serve *)ctx;
+    const char *wrong = replica_wrong(value);
+    if (wrong) return wrong;
+    for (size_t i = 0; i < s->n_replicas; i++)
+        if (!strcasecmp(s->replicas[i], value)) return "each replica once";
+    if (s->n_replicas == REPLICAS_MOST) return "at most 256 times";
+    s->replicas[s->n_replicas++] = value;
+    return NULL;
 }
 
 static const tool_option options[] = {
@@ -85,11 +102,17 @@ static const tool_option options[] = {
      "each KiB; four times that for each piece of the answer, and between requests (default: 15)",
      TOOL_NUMBER(serve, client_seconds, 1, 3600)},
     {"--log", NULL, "print a line for each request on stderr", TOOL_FLAG(serve, log)},
+    {"--replica", "HOST:PORT",
+     "instead of a llama-server, several times: be a gateway before these quire serve; a conversation\n"
+     "stays with one of them while that is not overloaded",
+     .set = set_replica},
+    {"--host", "ADDRESS", "where a gateway listens (default: 127.0.0.1)", TOOL_WORD(serve, host)},
+    {"--port", "PORT", "and its port (default: 8080)", TOOL_NUMBER(serve, port, 1, 65535)},
 };
 
 static const tool_command command = {
     .name = "serve",
-    .usage = "[OPTIONS] [--] llama-server [ARGUMENTS]",
+    .usage = "[OPTIONS] [--] llama-server [ARGUMENTS] | --replica HOST:PORT ...",
     .about =
         "Starts an unmodified llama-server behind this program, which listens in its place: the same address, the same\n"
         "interface. Prompts are kept in a store, in pages of 64 tokens: what was computed once, before a restart or on\n"
@@ -99,74 +122,13 @@ static const tool_command command = {
     .examples =
         "  quire serve -- llama-server -m model.gguf -c 32768 --port 8080\n"
         "  quire serve --kv balanced --store /srv/pages --store-size 200G -- llama-server -m model.gguf -c 131072\n"
-        "  quire serve --remote cache:6379 --secret-file tenant.key -- llama-server -m model.gguf\n",
+        "  quire serve --remote cache:6379 --secret-file tenant.key -- llama-server -m model.gguf\n"
+        "  quire serve --replica a:8080 --replica b:8080 --replica c:8080 --host 0.0.0.0 --port 80\n",
     .exit_codes = "that of llama-server; before it starts 1 failed or refused, 2 the command line is wrong",
     .set_rest = set_rest,
 };
 
 /* ------------------------------------------------------------------- places */
-
-static int remove_one(const char *path, const struct stat *s, int kind, struct FTW *at)
-{
-    (void)s;
-    (void)kind;
-    (void)at;
-    return remove(path);
-}
-
-static void remove_folder(const char *path)
-{
-    if (*path) nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
-}
-
-/* The lock of a folder is held as long as its process lives. */
-static int lock_folder(const char *folder)
-{
-    char path[512];
-    snprintf(path, sizeof path, "%s/lock", folder);
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB)) return fd;
-    if (fd >= 0) close(fd);
-    return -1;
-}
-
-/* Folders of processes that were killed. */
-static void remove_old_folders(const char *base)
-{
-    char pattern[64];
-    glob_t found;
-    snprintf(pattern, sizeof pattern, "%s/quire-serve.??????", base);
-    if (glob(pattern, GLOB_NOSORT, NULL, &found)) return;
-    for (size_t i = 0; i < found.gl_pathc; i++) {
-        struct stat there;
-        if (lstat(found.gl_pathv[i], &there) || !S_ISDIR(there.st_mode) || there.st_uid != geteuid())
-            continue;
-        int fd = lock_folder(found.gl_pathv[i]);
-        if (fd < 0) continue;
-        remove_folder(found.gl_pathv[i]);
-        close(fd);
-    }
-    globfree(&found);
-}
-
-/* Slot files lie in memory, and nobody else can read them. */
-static int make_folder(serve *s)
-{
-    struct stat there;
-    const char *base = !stat("/dev/shm", &there) && S_ISDIR(there.st_mode) && !access("/dev/shm", W_OK)
-                           ? "/dev/shm"
-                           : "/tmp";
-    remove_old_folders(base);
-    snprintf(s->folder, sizeof s->folder, "%s/quire-serve.XXXXXX", base);
-    if (!mkdtemp(s->folder)) {
-        *s->folder = 0;
-        return tool_failed("serve", "no folder can be made in %s: %s", base, strerror(errno));
-    }
-    if (lock_folder(s->folder) < 0)
-        return tool_failed("serve", "%s cannot be locked: %s", s->folder, strerror(errno));
-    snprintf(s->socket, sizeof s->socket, "%s/llama.sock", s->folder);
-    return TOOL_OK;
-}
 
 static bool make_directories(const char *path)
 {
@@ -251,9 +213,19 @@ static void read_tenants_again(serve *s)
         fprintf(stderr, "quire serve: the tenants stay as they were: %s\n", message);
 }
 
+/* What operators should know of the store. */
+static void tell(void *ctx, quire_log_level level, const char *sentence)
+{
+    (void)ctx;
+    (void)level;
+    fprintf(stderr, "quire serve: the store: %s\n", sentence);
+}
+
 static int open_store(serve *s)
 {
+    static const quire_log log = {.size = sizeof log, .write = tell};
     int code = find_store(s);
+    s->store.log = &log;
     if (code || (!s->store.directory && !s->store.remote.host)) return code;
     s->store.model = s->flags.model;
     s->store.rope = *s->flags.rope ? s->flags.rope : NULL;
@@ -437,6 +409,46 @@ static int run(serve *s)
     return code;
 }
 
+/* ---------------------------------------------------------------- the gateway */
+
+enum { DRAIN_MS = 30000 };
+
+/* Requests that have begun may come to their end; a second signal does not wait for them. */
+static void drain(gateway *g, const sigset_t *ends)
+{
+    static const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
+    double end = clock_ms() + DRAIN_MS;
+    while (gateway_is_busy(g) && clock_ms() < end)
+        if (sigtimedwait(ends, NULL, &pause) > 0) return;
+}
+
+static int run_gateway(const serve *s, const sigset_t *ends)
+{
+    char message[512];
+    int which;
+    const gateway_options about = {s->replicas, s->n_replicas, s->log};
+    gateway *g = gateway_create(&about);
+    const front_options face = {.host = s->host ? s->host : "127.0.0.1",
+                                .port = (uint16_t)(s->port ? s->port : 8080),
+                                .most_connections = MOST_CONNECTIONS,
+                                .header_seconds = s->client_seconds,
+                                .most_body = MOST_BODY,
+                                .handle = gateway_handle,
+                                .ctx = g};
+    if (!g) return tool_failed("serve", "out of memory, or of threads");
+    front *f = front_start(&face, message, sizeof message);
+    if (f) {
+        fprintf(stderr, "quire serve: a gateway at %s, port %u, before %zu replicas\n", face.host,
+                front_port(f), s->n_replicas);
+        sigwait(ends, &which);
+        front_quiesce(f);
+        drain(g, ends);
+        front_stop(f);
+    }
+    gateway_destroy(g);
+    return f ? TOOL_OK : tool_failed("serve", "%s", message);
+}
+
 int cmd_serve(int argc, char **argv)
 {
     static serve s; /* large */
@@ -444,14 +456,26 @@ int cmd_serve(int argc, char **argv)
     int code = store_parse(&s.store, STORE_REMOTE | STORE_OPTIONAL, &command, options,
                            sizeof options / sizeof *options, argc, argv);
     if (code >= 0) return code;
-    if (s.argc < 1) return tool_usage("serve", "it needs a llama-server; quire serve --help explains it");
+    if (!s.n_replicas && (s.host || s.port))
+        return tool_usage("serve",
+                          "--host and --port before the server's name are those of a gateway (--replica)");
+    if (s.n_replicas && s.argc)
+        return tool_usage("serve", "give either --replica or a llama-server: a gateway has none of its own");
+    if (s.argc < 1 && !s.n_replicas)
+        return tool_usage("serve", "it needs a llama-server; quire serve --help explains it");
     signal(SIGPIPE, SIG_IGN);
     set_signals(&s, &ends);
     pthread_sigmask(SIG_BLOCK, &ends, NULL); /* before any thread: the main one waits for them */
     raise_file_limit();
     keep_memory();
     if (!upstream_init()) return tool_failed("serve", "libcurl cannot be used");
-    code = make_folder(&s);
+    if (s.n_replicas) {
+        code = run_gateway(&s, &ends);
+        upstream_end();
+        return code;
+    }
+    code = folder_make(s.folder, sizeof s.folder);
+    snprintf(s.socket, sizeof s.socket, "%s/llama.sock", s.folder);
     if (!code) code = open_tenants(&s);
     if (!code) code = read_flags(&s);
     if (!code) code = open_store(&s);
@@ -460,7 +484,7 @@ int cmd_serve(int argc, char **argv)
     if (s.open_store) quire_store_close(s.open_store);
     tenants_close(s.tenants);
     flags_free(&s.flags);
-    remove_folder(s.folder);
+    folder_remove(s.folder);
     upstream_end();
     return code;
 }

@@ -45,6 +45,18 @@ for page in quire quire-run quire-plan quire-stat quire-cache; do [ -s "$root/us
 [ -s "$root/usr/share/bash-completion/completions/quire" ]
 [ -s "$root/usr/share/quire/eval/text/calibrate.txt" ]
 
+if [ -s "$root/usr/share/man/man1/quire-serve.1" ]; then
+    step "the unit of quire serve"
+    unit=usr/lib/systemd/system/quire-serve@.service
+    [ -s "$root/$unit" ]
+    if command -v systemd-analyze >/dev/null; then
+        sed "s|/usr/bin/quire|$quire|" "$root/$unit" >"$work/quire-serve@.service"
+        systemd-analyze verify --man=no "$work/quire-serve@one.service"
+    else
+        echo "not verified: no systemd-analyze"
+    fi
+fi
+
 step "a program by pkg-config"
 libdir=$(dirname "$(find "$root" -name quire.pc)")/..
 libdir=$(cd "$libdir" && pwd)

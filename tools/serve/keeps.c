@@ -55,6 +55,14 @@ bool keeps_learn(keeps *k, char *message, size_t size)
     return p;
 }
 
+bool keeps_can_keep(keeps *k)
+{
+    pthread_mutex_lock(&k->lock);
+    bool can = k->first;
+    pthread_mutex_unlock(&k->lock);
+    return can;
+}
+
 prefix *keeps_of(keeps *k, uint32_t owner)
 {
     prefix *found = NULL;

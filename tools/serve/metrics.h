@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* metrics: what is counted, from any thread, and how /quire/metrics tells it. */
+/* metrics: what is counted, from any thread, and how /quire/metrics and /quire/health tell it. */
 #ifndef QUIRE_TOOLS_SERVE_METRICS_H
 #define QUIRE_TOOLS_SERVE_METRICS_H
 
+#include "common/growing.h"
+
+#include <quire/quire_store.h>
+
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Name, and what it counts. */
@@ -38,8 +43,19 @@ typedef struct serve_counts {
 
 #define SERVE_COUNT(counts, member, by) ((void)atomic_fetch_add(&(counts)->member, (by)))
 
-enum { SERVE_METRICS_SIZE = 16384 };
-/* In Prometheus' text format. */
-void serve_metrics_print(serve_counts *counts, char text[SERVE_METRICS_SIZE]);
+/* In Prometheus' text format, with the figures of the store (may be NULL), ended by a 0. false: out of memory. */
+bool serve_metrics_print(serve_counts *counts, quire_store *store, growing *text);
+
+/* What /quire/health tells. */
+typedef struct serve_health {
+    bool is_ready;      /* the server answers */
+    bool keeps;         /* prompts of this server can be kept */
+    bool restores;      /* they are restored */
+    quire_store *store; /* or NULL */
+} serve_health;
+
+enum { SERVE_HEALTH_SIZE = 1024 };
+/* A JSON object: "status" is "ok", "degraded" (prompts are answered, and computed where they need not be), or a sentence. */
+void serve_health_print(const serve_health *now, char text[SERVE_HEALTH_SIZE]);
 
 #endif

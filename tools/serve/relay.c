@@ -143,16 +143,18 @@ bool relay_pass(front_request *request, const relay_order *order)
         end_relay(r);
         return true;
     }
-    if (end != EXCHANGE_GOES_ON && end != EXCHANGE_DONE) {
+    bool came = end == EXCHANGE_GOES_ON || end == EXCHANGE_DONE;
+    if (!came || (order->takes && !order->takes(order->ctx, r->x))) {
         relay_free(r);
+        if (order->failed) order->failed(order->ctx, came ? EXCHANGE_DONE : end);
         return false;
     }
+    unsigned status = exchange_status(r->x);
+    if (!exchange_length(r->x) || status == 204 || status == 304 || !strcmp(wire.method, "HEAD"))
+        r->end = EXCHANGE_DONE; /* nobody asks for a body */
     exchange_headers(r->x, give_header, request);
-    const front_answer answer = {.status = exchange_status(r->x),
-                                 .length = exchange_length(r->x),
-                                 .read = read_body,
-                                 .end = end_relay,
-                                 .ctx = r};
+    const front_answer answer = {
+        .status = status, .length = exchange_length(r->x), .read = read_body, .end = end_relay, .ctx = r};
     front_give(request, &answer);
     return true;
 }

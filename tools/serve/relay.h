@@ -24,6 +24,10 @@ typedef struct relay_order {
     const header_lines *headers; /* relay_headers(), and what the caller adds; it keeps them until the end */
     char *body; /* instead of the client's, ended by a 0; NULL: that. The caller keeps it until the end */
     bool reads_counts; /* of tokens, in the answer */
+    /* NULL, or asked about the head of the answer. false: it is not passed on, as if the server had given none. */
+    bool (*takes)(void *ctx, const exchange *answer);
+    /* NULL, or called before relay_pass() returns false: why there was no answer. EXCHANGE_DONE: takes() refused it. */
+    void (*failed)(void *ctx, exchange_end why);
     /* Called once, after the connection to the server has been closed, if relay_pass() returned true. */
     void (*ended)(void *ctx, const relay_outcome *outcome);
     void *ctx;

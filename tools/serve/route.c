@@ -19,29 +19,31 @@ static bool cut_path(const char *target, char *path)
 static const struct {
     const char *path;
     route to;
+    bool is_for_tenants; /* tells nothing about the requests of others, and changes nothing for them */
 } posts[] = {
-    {"/completion", ROUTE_TEXT},
-    {"/completions", ROUTE_TEXT},
-    {"/v1/completions", ROUTE_TEXT},
-    {"/chat/completions", ROUTE_CHAT},
-    {"/v1/chat/completions", ROUTE_CHAT},
-    {"/v1/messages", ROUTE_MESSAGES},
-    {"/responses", ROUTE_RESPONSES},
-    {"/v1/responses", ROUTE_RESPONSES},
-    {"/api/chat", ROUTE_UNWATCHED},
-    {"/tokenize", ROUTE_PLAIN},
-    {"/detokenize", ROUTE_PLAIN},
-    {"/apply-template", ROUTE_PLAIN},
-    {"/props", ROUTE_PLAIN},
-    {"/lora-adapters", ROUTE_REFUSED},
-    {"/tools", ROUTE_PLAIN},
-    {"/cors-proxy", ROUTE_PLAIN},
-    {"/v1/streams/lookup", ROUTE_PLAIN},
-    {"/chat/completions/input_tokens", ROUTE_PLAIN},
-    {"/v1/chat/completions/input_tokens", ROUTE_PLAIN},
-    {"/responses/input_tokens", ROUTE_PLAIN},
-    {"/v1/responses/input_tokens", ROUTE_PLAIN},
-    {"/v1/messages/count_tokens", ROUTE_PLAIN},
+    {"/completion", ROUTE_TEXT, true},
+    {"/completions", ROUTE_TEXT, true},
+    {"/v1/completions", ROUTE_TEXT, true},
+    {"/chat/completions", ROUTE_CHAT, true},
+    {"/v1/chat/completions", ROUTE_CHAT, true},
+    {"/v1/messages", ROUTE_MESSAGES, true},
+    {"/responses", ROUTE_RESPONSES, true},
+    {"/v1/responses", ROUTE_RESPONSES, true},
+    {"/api/chat", ROUTE_UNWATCHED, true},
+    {"/infill", ROUTE_UNWATCHED, true},
+    {"/tokenize", ROUTE_PLAIN, true},
+    {"/detokenize", ROUTE_PLAIN, true},
+    {"/apply-template", ROUTE_PLAIN, true},
+    {"/chat/completions/input_tokens", ROUTE_PLAIN, true},
+    {"/v1/chat/completions/input_tokens", ROUTE_PLAIN, true},
+    {"/responses/input_tokens", ROUTE_PLAIN, true},
+    {"/v1/responses/input_tokens", ROUTE_PLAIN, true},
+    {"/v1/messages/count_tokens", ROUTE_PLAIN, true},
+    {"/props", ROUTE_PLAIN, false},
+    {"/tools", ROUTE_PLAIN, false},
+    {"/cors-proxy", ROUTE_PLAIN, false},
+    {"/v1/streams/lookup", ROUTE_PLAIN, false},
+    {"/lora-adapters", ROUTE_REFUSED, false},
 };
 
 route route_of(const char *method, const char *target, const char *api_prefix)
@@ -65,7 +67,6 @@ route route_of(const char *method, const char *target, const char *api_prefix)
 bool route_is_for_tenants(const char *method, const char *target, const char *api_prefix)
 {
     static const char *const gets[] = {"/health", "/v1/health", "/models", "/v1/models", "/props"};
-    static const char *const more[] = {"/v1/messages", "/responses", "/v1/responses", "/infill"};
     char path[PATH_SIZE];
     size_t n = strlen(api_prefix);
     if (!strcmp(method, "OPTIONS")) return true; /* answered without looking at anything */
@@ -75,9 +76,22 @@ bool route_is_for_tenants(const char *method, const char *target, const char *ap
     if (!strcmp(method, "GET") || !strcmp(method, "HEAD"))
         for (size_t i = 0; i < sizeof gets / sizeof *gets; i++) found = found || !strcmp(rest, gets[i]);
     if (strcmp(method, "POST") != 0) return found;
-    for (size_t i = 0; i < sizeof more / sizeof *more; i++) found = found || !strcmp(rest, more[i]);
     for (size_t i = 0; i < sizeof posts / sizeof *posts; i++)
-        found = found || (posts[i].to != ROUTE_REFUSED && strcmp(posts[i].path, "/props") != 0 &&
-                          !strcmp(rest, posts[i].path));
+        found = found || (posts[i].is_for_tenants && !strcmp(rest, posts[i].path));
     return found;
+}
+
+bool route_is_of_one_server(const char *method, const char *target)
+{
+    static const char *const ends[] = {"/metrics", "/lora-adapters", "/props"};
+    char path[PATH_SIZE];
+    bool reads = !strcmp(method, "GET") || !strcmp(method, "HEAD");
+    if (!cut_path(target, path)) return true; /* nobody can say */
+    if (strstr(path, "/slots")) return true;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        size_t n = strlen(path), k = strlen(ends[i]);
+        bool is_it = n >= k && !strcmp(path + n - k, ends[i]);
+        if (is_it && (!i || !reads)) return true;
+    }
+    return false;
 }

@@ -19,6 +19,8 @@ typedef enum route {
 
 /* target: path and query as the client sent them. api_prefix: that of the server, or "". */
 route route_of(const char *method, const char *target, const char *api_prefix);
+/* Reads or changes what each server has for itself, so that it makes no sense before several of them. */
+bool route_is_of_one_server(const char *method, const char *target);
 
 /* Endpoints of llama-server that tell nothing about the requests of others, and need no more than a slot. */
 bool route_is_for_tenants(const char *method, const char *target, const char *api_prefix);

@@ -200,9 +200,26 @@ static void pass_on(sidecar *s, front_request *request, route to, const tenant *
 
 static void give_metrics(sidecar *s, front_request *request)
 {
-    char text[SERVE_METRICS_SIZE];
-    serve_metrics_print(&s->counts, text);
-    front_give_text(request, 200, "text/plain; version=0.0.4", text);
+    growing text = {0};
+    if (serve_metrics_print(&s->counts, s->o.prefix.store, &text))
+        front_give_text(request, 200, "text/plain; version=0.0.4", text.bytes);
+    else
+        front_drop(request);
+    growing_free(&text);
+}
+
+static void give_health(sidecar *s, front_request *request)
+{
+    char text[SERVE_HEALTH_SIZE];
+    bool keeps = keeps_can_keep(s->keeps);
+    pthread_mutex_lock(&s->lock);
+    const serve_health now = {.is_ready = s->is_ready && !s->is_finishing,
+                              .keeps = keeps,
+                              .restores = keeps && !s->no_restore,
+                              .store = s->o.prefix.store};
+    pthread_mutex_unlock(&s->lock);
+    serve_health_print(&now, text);
+    front_give_text(request, now.is_ready ? 200 : 503, "application/json; charset=utf-8", text);
 }
 
 /* false: it was answered with a refusal. */
@@ -237,10 +254,7 @@ void sidecar_handle(void *ctx, front_request *request)
     if (!is_allowed(s, request, to, &t)) return;
     switch (to) {
     case ROUTE_METRICS: give_metrics(s, request); return;
-    case ROUTE_HEALTH:
-        front_give_text(request, ready ? 200 : 503, "application/json; charset=utf-8",
-                        ready ? "{\"status\":\"ok\"}" : "{\"status\":\"the server is not ready\"}");
-        return;
+    case ROUTE_HEALTH: give_health(s, request); return;
     case ROUTE_REFUSED:
         front_give_fault(request, 403, "permission_error",
                          "slots and adapters of this server belong to quire serve");
@@ -251,6 +265,8 @@ void sidecar_handle(void *ctx, front_request *request)
     case ROUTE_RESPONSES:
     case ROUTE_UNWATCHED:
         if (ready) break;
+        (void)front_add_header(request, "Retry-After",
+                               "1"); /* a gateway learns from it that nothing was begun */
         front_give_fault(request, 503, "unavailable_error", "the server behind quire serve is not ready");
         return;
     case ROUTE_PLAIN: break;

@@ -8,11 +8,14 @@
 
 #include <curl/curl.h>
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 /* Of an answer; when so much waits for the client, the server has to wait too. */
 #define MOST_WAITING (256u << 10)
@@ -61,7 +64,7 @@ struct exchange {
     size_t n_head;      /* bytes of all headers that came, with those of answers 100 */
     unsigned status;
     long long length;
-    bool has_headers, is_paused, is_done, has_failed;
+    bool has_headers, is_paused, is_done, has_failed, was_reached, is_local;
 };
 
 bool upstream_init(void)
@@ -150,6 +153,20 @@ static int take_timer(CURLM *multi, long timeout_ms, void *ctx)
 
 /* ------------------------------------------------------------------ the wire */
 
+/* A machine that has vanished says nothing. Its connections end after this time, with an answer under way or not. */
+static int set_socket(void *ctx, curl_socket_t fd, curlsocktype purpose)
+{
+    static const int on = 1, pause_s = 10, ms = 30000;
+    const exchange *x = (const exchange *)ctx;
+    (void)purpose;
+    if (x->is_local) return CURL_SOCKOPT_OK;
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &pause_s, sizeof pause_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &pause_s, sizeof pause_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
+    return CURL_SOCKOPT_OK;
+}
+
 static bool has_header(const struct curl_slist *list, const char *name)
 {
     size_t n = strlen(name);
@@ -179,6 +196,7 @@ static bool set_request(exchange *x, const upstream *to, const exchange_request 
 {
     CURL *c = x->easy;
     bool is_head = !strcmp(r->method, "HEAD");
+    x->is_local = to->socket;
     snprintf(x->url, sizeof x->url, "http://%s/", to->host);
     curl_easy_setopt(c, CURLOPT_URL, x->url);
     curl_easy_setopt(c, CURLOPT_REQUEST_TARGET, r->target);
@@ -189,7 +207,13 @@ static bool set_request(exchange *x, const upstream *to, const exchange_request 
     curl_easy_setopt(c, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c, CURLOPT_FORBID_REUSE, 1L);
-    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, 5000L);
+#if LIBCURL_VERSION_NUM >= \
+    0x075700 /* a name server that says nothing is not waited for when the time is over */
+    curl_easy_setopt(c, CURLOPT_QUICK_EXIT, 1L);
+#endif
+    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, to->connect_ms ? to->connect_ms : 5000L);
+    curl_easy_setopt(c, CURLOPT_SOCKOPTFUNCTION, set_socket);
+    curl_easy_setopt(c, CURLOPT_SOCKOPTDATA, x);
     curl_easy_setopt(c, CURLOPT_HTTP_CONTENT_DECODING, 0L);
     curl_easy_setopt(c, CURLOPT_ERRORBUFFER, x->fault);
     curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, take_header);
@@ -246,6 +270,9 @@ static void look_for_end(exchange *x)
     int left;
     for (CURLMsg *m; (m = curl_multi_info_read(x->multi, &left));)
         if (m->msg == CURLMSG_DONE) {
+            curl_off_t connected_us = 0;
+            curl_easy_getinfo(x->easy, CURLINFO_CONNECT_TIME_T, &connected_us);
+            x->was_reached = connected_us > 0;
             x->is_done = true;
             x->has_failed = m->data.result != CURLE_OK || !x->has_headers;
             if (x->has_failed && !*x->fault)
@@ -305,7 +332,8 @@ exchange_end exchange_wait(exchange *x)
 {
     exchange_end end = EXCHANGE_GOES_ON;
     while (end == EXCHANGE_GOES_ON && !x->has_headers && !x->is_done) end = step(x);
-    return end == EXCHANGE_GOES_ON && !x->has_headers ? EXCHANGE_FAILED : end;
+    if (end != EXCHANGE_GOES_ON || x->has_headers) return end;
+    return x->was_reached ? EXCHANGE_FAILED : EXCHANGE_UNREACHED;
 }
 
 size_t exchange_read(exchange *x, char *bytes, size_t size, exchange_end *end)

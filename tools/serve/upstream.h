@@ -10,6 +10,7 @@
 typedef struct upstream {
     const char *socket; /* a path, or NULL */
     const char *host;   /* "127.0.0.1:8080", if there is no socket; in any case what a Host header says */
+    long connect_ms;    /* limit of connecting; 0: 5000 */
 } upstream;
 
 /* Once per process, before any thread; false: libcurl failed. */
@@ -27,9 +28,10 @@ typedef struct exchange exchange;
 typedef enum exchange_end {
     EXCHANGE_GOES_ON,
     EXCHANGE_DONE,
-    EXCHANGE_FAILED,   /* the server cannot be reached, or its answer broke off */
-    EXCHANGE_LEFT,     /* the client has closed its connection */
-    EXCHANGE_TIMED_OUT /* the limit of the caller */
+    EXCHANGE_FAILED,    /* the answer broke off, or never came */
+    EXCHANGE_UNREACHED, /* there was no connection: the server knows nothing of the request */
+    EXCHANGE_LEFT,      /* the client has closed its connection */
+    EXCHANGE_TIMED_OUT  /* the limit of the caller */
 } exchange_end;
 
 typedef struct exchange_request {

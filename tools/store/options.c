@@ -136,6 +136,7 @@ int store_open(const store_options *o, quire_store **out)
                                    .disk_bytes = o->cap_bytes,  .remote = &o->remote,
                                    .message = message,          .message_size = sizeof message};
     options.seal_disk = o->seal_disk;
+    options.log = o->log;
     quire_status status = quire_store_open(out, &options);
     if (status) return tool_failed(o->command, "%s", *message ? message : quire_status_text(status));
     return TOOL_OK;

@@ -13,6 +13,7 @@ typedef struct store_options {
     const char *directory;
     uint64_t cap_bytes; /* 0: as it is */
     quire_store_remote remote;
+    const quire_log *log; /* of the store, or NULL */
     char host[256], password[256];
     /* Identity of slots. */
     const char *model, *weights, *adapter, *rope, *kv, *secret_file;

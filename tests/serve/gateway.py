@@ -1,0 +1,280 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""A gateway before three quire serve with real llama-servers and a real cluster: conversations stay, load is spread, replicas are killed and come back."""
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from gateway_kit import Fleet, Gateway
+from sidecar import kit, tool
+
+expect, note, part = kit.expect, kit.note, kit.part
+TEXT = (kit.ROOT / "eval/text/wiki.txt").read_text()
+folder = Path(tempfile.mkdtemp(prefix="quire-gateway-test."))
+
+
+def chat(text, *more, n=4, **options):
+    messages = [{"role": "system", "content": "You answer briefly."}, {"role": "user", "content": text}, *more]
+    return {"messages": messages, "max_tokens": n, "temperature": 0, **options}
+
+
+def post(fleet, body, headers=None):
+    return fleet.ask("POST", "/v1/chat/completions", body, headers)
+
+
+def conversations(f):
+    """All turns of a conversation go to one replica; conversations with the same instructions are spread."""
+    used = set()
+    for c in range(6):
+        before, turns = f.replica("requests_total"), []
+        for _ in range(2):
+            status, _, answer = post(f, chat(f"Tell me about the number {c}.", *turns))
+            expect(status == 200, f"conversation {c} is answered", answer[:300])
+            turns += [{"role": "assistant", "content": json.loads(answer)["choices"][0]["message"]["content"]}, {"role": "user", "content": "More."}]
+        after = f.replica("requests_total")
+        homes = [i for i in range(3) if after[i] > before[i]]
+        expect(len(homes) == 1 and sum(after) - sum(before) == 2, f"the turns of conversation {c} go to one replica", f"{before} {after}")
+        used.update(homes)
+    expect(len(used) >= 2, "conversations with the same instructions are spread over replicas", str(used))
+
+
+def one_prompt_for_all(f):
+    """Nine requests at once with one prompt: the bound on load spreads them."""
+    before, statuses = f.replica("requests_total"), []
+    threads = [threading.Thread(target=lambda: statuses.append(post(f, chat("The same for everybody.", n=12))[0])) for _ in range(9)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    got = [a - b for a, b in zip(f.replica("requests_total"), before)]
+    expect(statuses == [200] * 9 and max(got) <= 5 and min(got) >= 1, "the load of one prompt is bounded", f"{statuses} {got}")
+
+
+def passed_on(f):
+    status, headers, body = f.ask("GET", "/v1/models")
+    expect(status == 200 and json.loads(body)["data"], "GET /v1/models is answered by a replica", body[:200])
+    for method, path in (("GET", "/slots"), ("GET", "/%73lots"), ("GET", "/metrics"), ("POST", "/slots/0?action=erase"), ("POST", "/props"), ("POST", "/lora-adapters")):
+        status, _, body = f.ask(method, path, {} if method == "POST" else None)
+        expect(status == 403 and b"one server" in body, f"{method} {path} is refused with a reason", f"{status} {body[:200]}")
+    status, _, body = f.ask("POST", "/v1/chat/completions", b"{not json")
+    expect(status in (400, 500), "broken JSON is for the server to refuse", f"{status} {body[:200]}")
+    status, headers, body = post(f, chat("Count to five.", n=8, stream=True))
+    events = [line for line in body.decode().splitlines() if line.startswith("data: ")]
+    expect(status == 200 and "text/event-stream" in headers.get("Content-Type", "") and events[-1] == "data: [DONE]" and len(events) > 3, "streams pass", body[-300:])
+    status, health = f.health()
+    expect(status == 200 and health["status"] == "ok" and len(health["replicas"]) == 3, "its health names the replicas", str(health))
+    status, health = f.servers[0].health()
+    expect(status == 200 and health["status"] == "ok" and health["restoring"] and health["remote_nodes"] == 3 and health["remote_nodes_down"] == 0,
+           "the health of a sidecar tells of the store", str(health))
+    text = f.text("gateway")
+    expect("path=/v1/chat/completions status=200 replica=127.0.0.1:" in text, "it prints a line for each request, with the replica", text[-500:])
+
+
+def client_leaves(f):
+    """What the gateway and the sidecar have seen when the client is gone, before the first byte of an answer."""
+    body = json.dumps(chat(TEXT[30000:36000], n=400)).encode()
+    before = [s.figures()["left_total"] for s in f.servers]
+    c = socket.create_connection(("127.0.0.1", f.port))
+    c.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    expect(f.wait(lambda: sum(f.replica("in_flight")) == 1), "the request is on its way")
+    time.sleep(0.5)
+    c.close()
+    gone = time.monotonic()
+    seen = f.wait(lambda: sum(s.figures()["left_total"] for s in f.servers) > sum(before), 10)
+    note(f"the sidecar has seen it after {1e3 * (time.monotonic() - gone):.0f} ms at most")
+    expect(seen and f.figures()["left_total"] == 1 and sum(f.replica("failures_total")) == 0, "a client that leaves is seen by the sidecar, and is nobody's failure")
+
+
+class Load:
+    """Threads that send one short conversation after the other."""
+
+    def __init__(self, f, n=3):
+        self.f, self.answers, self.goes_on = f, [], True
+        self.threads = [threading.Thread(target=self.run, args=(i,)) for i in range(n)]
+        for t in self.threads:
+            t.start()
+
+    def run(self, who):
+        k = 0
+        while self.goes_on:
+            k += 1
+            begin = time.monotonic()
+            try:
+                status, _, body = post(self.f, chat(f"What is {who} times {k}?", n=16))
+            except OSError as e:
+                status, body = 0, str(e)
+            self.answers.append((begin, status, body[:200], time.monotonic() - begin))
+
+    def end(self):
+        self.goes_on = False
+        for t in self.threads:
+            t.join()
+        return self.answers
+
+
+def killed(f):
+    load = Load(f)
+    f.wait(lambda: min(f.replica("in_flight")) > 0, 10)
+    time.sleep(0.5)
+    command = f.kill("server-2")
+    expect(f.wait(lambda: f.health()[1]["status"] == "degraded", 5), "a replica that was killed is noticed", str(f.health()))
+    time.sleep(2)
+    answers = load.end()
+    wrong = [a for a in answers if a[1] != 200]
+    expect(answers and not wrong, f"kill -9 of a replica: all of {len(answers)} requests are answered", str(wrong[:3]))
+    note(f"the slowest took {max(a[3] for a in answers):.1f} s; sent again {f.figures()['again_total']} times")
+    log = open(f.folder / "server-2.log", "a")
+    again = subprocess.Popen([tool(), *command[1:]], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                             env={**os.environ, "QUIRE_PLUGIN": str(kit.plugin())})
+    try:
+        expect(f.wait(lambda: f.health()[1]["status"] == "ok"), "it gets requests again when it is ready", str(f.health()))
+        all_down(f)
+    finally:
+        again.terminate()
+        again.wait(60)
+        log.close()
+
+
+def all_down(f):
+    """Stopped servers, not killed ones: they take connections and say nothing."""
+    pids = [f.pid("server-1"), f.pid("server-3")]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        expect(f.wait(lambda: f.health()[1]["status"] == "degraded" and sum(r["ready"] for r in f.health()[1]["replicas"]) == 1, 15), "silent replicas are noticed", str(f.health()))
+        statuses = [post(f, chat(f"Hello {i}"))[0] for i in range(3)]
+        expect(statuses == [200] * 3, "the other one answers everything", str(statuses))
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    expect(f.wait(lambda: f.health()[1]["status"] == "ok"), "they get requests again", str(f.health()))
+
+
+def drained(f):
+    """A gateway that is asked to end lets requests come to their end."""
+    with Gateway(*f.names) as g:
+        got = []
+        t = threading.Thread(target=lambda: got.append(post(g, chat("Write a long story.", n=40))[0]))
+        t.start()
+        g.wait(lambda: sum(v for k, v in g.figures().items() if k.startswith("replica_in_flight")) == 1)
+        g.process.terminate()
+        t.join()
+        expect(got == [200] and g.process.wait(60) == 0, "it ends when its requests have ended", str(got))
+
+
+def without_replicas():
+    """Names that lead nowhere, and gateways that lead back to themselves."""
+    ports = [kit.free_port() for _ in range(3)]
+    with Gateway(f"127.0.0.1:{ports[0]}", "nowhere.invalid:80", "[::1]:9") as g:
+        begin = time.monotonic()
+        status, headers, body = post(g, chat("Hello"))
+        fault = json.loads(body)["error"]
+        expect(status == 503 and fault["code"] == 503 and fault["type"] == "unavailable_error" and headers.get("Retry-After"), "without replicas it answers 503 in llama-server's form", body[:300])
+        expect(time.monotonic() - begin < 8, "and soon")
+        expect(g.wait(lambda: g.health()[0] == 503, 10), "and its health says so", str(g.health()))
+    a, b = ports[1:]
+    with Gateway(f"127.0.0.1:{b}", port=a) as first, Gateway(f"127.0.0.1:{a}", port=b):
+        status, _, body = post(first, chat("Hello"))
+        expect(status in (503, 508), "two gateways that lead to each other do not turn round for ever", f"{status} {body[:200]}")
+        expect(first.figures()["requests_total"] < 20, "and the request has not come often", str(first.figures()))
+    with Gateway(f"127.0.0.1:{a}", port=a) as g:
+        expect(g.wait(lambda: g.health()[0] == 503, 10) and g.wait(lambda: "this gateway itself" in g.text(), 5), "a gateway that is its own replica says so", g.text())
+
+
+class Peer:
+    """Not a quire serve: says that it is ready, and answers requests with these bytes, none if they are empty."""
+
+    def __init__(self, answer):
+        self.answer, self.requests = answer, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.name = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self):
+        while True:
+            c, _ = self.listener.accept()
+            with c:
+                head = c.recv(65536)
+                if head.startswith(b"GET /quire/health"):
+                    c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                elif head:
+                    self.requests += 1
+                    c.sendall(self.answer)
+
+
+def strange_peers():
+    def ask(*answers):
+        peers = [Peer(a) for a in answers]
+        with Gateway(*(p.name for p in peers)) as g:
+            try:
+                status = g.ask("POST", "/completion", {"prompt": "Hello"}, timeout=20)[0]
+            except http.client.IncompleteRead:
+                status = "broke off"
+            return status, sum(p.requests for p in peers), g.figures()
+
+    good = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    for what, answer in (("nothing", b""), ("garbage", b"\0\1\2\r\n\r\n"), ("100,000 headers", b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100000 + b"\r\n"),
+                         ("503", b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n")):
+        status, n, _ = ask(answer, answer, answer)
+        expect(status == 503 and n == 2, f"a request to which two replicas answer {what} is not given to a third", f"{status} {n}")
+    late = b"HTTP/1.1 503 X\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+    status, n, _ = ask(late, late, late, late, good)
+    expect(status == 200 and n <= 5, "replicas that are not ready are passed over", f"{status} {n}")
+    status, n, figures = ask(good[:-1], good[:-1])
+    expect(status == "broke off" and n == 1 and figures["broken_total"] == 1, "an answer that has begun is not asked for again", f"{status} {n}")
+    status, n, figures = ask(b"HTTP/1.1 302 X\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n")
+    expect(status == 302 and n == 1 and figures["left_total"] == 0, "a redirection is passed on, and an empty answer is a whole one", f"{status} {n} {figures}")
+
+
+def refused():
+    for words in (["--replica", "host"], ["--replica", "host:0"], ["--replica", "host:99999"], ["--replica", "::1:80"], ["--replica", "[::1]"], ["--replica", "http://a:80"],
+                  ["--replica", "a b:80"], ["--replica", "a:80x"], ["--replica", ""], ["--replica", "a:80", "--replica", "A:80"], ["--replica", "a:80", "--", "llama-server"], ["--port", "80"],
+                  ["--port", "80", "--", "llama-server"]):
+        done = subprocess.run([tool(), "serve", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=20)
+        expect(done.returncode == 2 and done.stderr.strip().count("\n") <= 1, f"refused: {' '.join(words)}", f"{done.returncode} {done.stderr}")
+
+
+def with_fleet():
+    with Fleet(folder, "-np", "2") as f:
+        part(conversations, f)
+        part(one_prompt_for_all, f)
+        part(passed_on, f)
+        part(client_leaves, f)
+        part(drained, f)
+        part(killed, f)
+    expect(f.process.returncode == 0, "the example ends cleanly", f"status {f.process.returncode}")
+    processes = [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(folder).encode() in read(p)]
+    expect(not processes, "nothing of it is left", str([read(p) for p in processes]))
+
+
+def read(path):
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def run():
+    try:
+        part(refused)
+        part(without_replicas)
+        part(strange_peers)
+        part(with_fleet)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    for needed in ("redis-server", "redis-cli", "curl", "openssl"):
+        if not shutil.which(needed):
+            kit.skip(f"no {needed}")
+    sys.exit(kit.main(run))

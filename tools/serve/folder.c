@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "serve/folder.h"
+
+#include "common/tool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int remove_one(const char *path, const struct stat *s, int kind, struct FTW *at)
+{
+    (void)s;
+    (void)kind;
+    (void)at;
+    return remove(path);
+}
+
+void folder_remove(const char *path)
+{
+    if (*path) nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+/* The lock of a folder is held as long as its process lives. */
+static int lock(const char *folder)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/lock", folder);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB)) return fd;
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+/* Folders of processes that were killed. */
+static void remove_old_folders(const char *base)
+{
+    char pattern[64];
+    glob_t found;
+    snprintf(pattern, sizeof pattern, "%s/quire-serve.??????", base);
+    if (glob(pattern, GLOB_NOSORT, NULL, &found)) return;
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        struct stat there;
+        if (lstat(found.gl_pathv[i], &there) || !S_ISDIR(there.st_mode) || there.st_uid != geteuid())
+            continue;
+        int fd = lock(found.gl_pathv[i]);
+        if (fd < 0) continue;
+        folder_remove(found.gl_pathv[i]);
+        close(fd);
+    }
+    globfree(&found);
+}
+
+int folder_make(char *folder, size_t size)
+{
+    struct stat there;
+    const char *base = !stat("/dev/shm", &there) && S_ISDIR(there.st_mode) && !access("/dev/shm", W_OK)
+                           ? "/dev/shm"
+                           : "/tmp";
+    remove_old_folders(base);
+    snprintf(folder, size, "%s/quire-serve.XXXXXX", base);
+    if (!mkdtemp(folder)) {
+        *folder = 0;
+        return tool_failed("serve", "no folder can be made in %s: %s", base, strerror(errno));
+    }
+    if (lock(folder) < 0) return tool_failed("serve", "%s cannot be locked: %s", folder, strerror(errno));
+    return TOOL_OK;
+}

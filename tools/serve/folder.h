@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: MIT */
+/* folder: where a llama-server behind this program listens and keeps slot files: in memory, and nobody else can read it. */
+#ifndef QUIRE_TOOLS_SERVE_FOLDER_H
+#define QUIRE_TOOLS_SERVE_FOLDER_H
+
+#include <stddef.h>
+
+/* Removes folders of processes that were killed, and makes one. TOOL_OK, or what tool_failed() said. */
+int folder_make(char *folder, size_t size);
+void folder_remove(const char *folder); /* "" is none */
+
+#endif
