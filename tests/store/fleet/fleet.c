@@ -93,7 +93,8 @@ static uint32_t choose(const request *r)
     }
     if (set.rule > 0.5 && set.rule < 1.5) return found < n_servers ? found : least;
     bool is_full = servers[best].in_flight + 1 > bound;
-    return is_full && second < n_servers && servers[second].in_flight < servers[best].in_flight ? second : best;
+    return is_full && second < n_servers && servers[second].in_flight < servers[best].in_flight ? second
+                                                                                                : best;
 }
 
 /* ------------------------------------------------------------------ figures */
@@ -113,7 +114,8 @@ static void count_request(const request *r, const server *s)
     }
     reused *= PAGE;
     const slot_state *h = &s->held[r->lease.slot];
-    if (set.trace && r->warm && r->warm == h->pages) reused = h->tokens < r->tokens ? h->tokens : r->tokens - 1;
+    if (set.trace && r->warm && r->warm == h->pages)
+        reused = h->tokens < r->tokens ? h->tokens : r->tokens - 1;
     sum.requests++;
     sum.tokens += r->tokens;
     sum.pages += r->pages;
@@ -150,8 +152,8 @@ static double mean_of_first(void)
 static void print(double seconds)
 {
     double busy = 0, most_busy = 0, saving = 0, nic = 0, most_nic = 0, ssd = 0, most_ssd = 0;
-    uint64_t read = 0, written = 0, in = 0, out = 0, evicted = 0, dropped = 0, stored = 0, most_requests = 0, saves = 0,
-             cut = 0;
+    uint64_t read = 0, written = 0, in = 0, out = 0, evicted = 0, dropped = 0, stored = 0, most_requests = 0,
+             saves = 0, cut = 0;
     for (uint32_t i = 0; i < n_servers; i++) {
         const server *s = &servers[i];
         busy += s->busy;
@@ -178,29 +180,37 @@ static void print(double seconds)
 #define SETTING_PRINT(name, value) printf("\"%s\":%.10g,", #name, set.name);
     SETTINGS(SETTING_PRINT)
 #undef SETTING_PRINT
-    printf("\"requests\":%llu,\"prompt_tokens\":%llu,\"prompt_pages\":%llu,\"seconds\":%.1f,", (unsigned long long)sum.requests,
-           (unsigned long long)sum.tokens, (unsigned long long)sum.pages, seconds);
+    printf("\"requests\":%llu,\"prompt_tokens\":%llu,\"prompt_pages\":%llu,\"seconds\":%.1f,",
+           (unsigned long long)sum.requests, (unsigned long long)sum.tokens, (unsigned long long)sum.pages,
+           seconds);
     printf("\"ideal_tokens\":%llu,\"reused_tokens\":%llu,\"hit_percent\":%.3f,\"ideal_percent\":%.3f,",
            (unsigned long long)sum.ideal, (unsigned long long)sum.reused, 100 * (double)sum.reused / tokens,
            100 * (double)sum.ideal / tokens);
-    printf("\"pages_from_slot\":%llu,\"pages_from_cache\":%llu,\"pages_from_ssd\":%llu,\"pages_from_remote\":%llu,",
-           (unsigned long long)sum.from[IN_SLOT], (unsigned long long)sum.from[IN_CACHE],
-           (unsigned long long)sum.from[ON_SSD], (unsigned long long)sum.from[IN_REMOTE]);
+    printf(
+        "\"pages_from_slot\":%llu,\"pages_from_cache\":%llu,\"pages_from_ssd\":%llu,\"pages_from_remote\":%llu,",
+        (unsigned long long)sum.from[IN_SLOT], (unsigned long long)sum.from[IN_CACHE],
+        (unsigned long long)sum.from[ON_SSD], (unsigned long long)sum.from[IN_REMOTE]);
     printf("\"ssd_read_bytes\":%llu,\"ssd_written_bytes\":%llu,\"net_in_bytes\":%llu,\"net_out_bytes\":%llu,",
-           (unsigned long long)read, (unsigned long long)written, (unsigned long long)in, (unsigned long long)out);
-    printf("\"ssd_stored_bytes\":%llu,\"evicted\":%llu,\"dropped\":%llu,\"remote_most_bytes\":%llu,\"remote_evicted\":%llu,",
-           (unsigned long long)stored, (unsigned long long)evicted, (unsigned long long)dropped,
-           (unsigned long long)far.most, (unsigned long long)far.n_evicted);
-    printf("\"saves\":%llu,\"saves_cut\":%llu,\"first_median_s\":%.3f,\"first_p95_s\":%.3f,\"first_mean_s\":%.3f,",
-           (unsigned long long)saves, (unsigned long long)cut, part_of_first(0.5), part_of_first(0.95),
-           mean_of_first());
-    printf("\"busy\":%.4f,\"busy_most\":%.4f,\"busy_saving\":%.4f,\"requests_most\":%.3f,", busy / n / seconds,
-           most_busy / seconds, saving / n / seconds, sum.requests ? (double)most_requests * n / (double)sum.requests : 0);
-    printf("\"nic_busy\":%.4f,\"nic_busy_most\":%.4f,\"ssd_busy\":%.4f,\"ssd_busy_most\":%.4f,\"remote_busy\":%.4f", nic / n / seconds,
-           most_nic / seconds, ssd / n / seconds, most_ssd / seconds, far.busy / seconds);
+           (unsigned long long)read, (unsigned long long)written, (unsigned long long)in,
+           (unsigned long long)out);
+    printf(
+        "\"ssd_stored_bytes\":%llu,\"evicted\":%llu,\"dropped\":%llu,\"remote_most_bytes\":%llu,\"remote_evicted\":%llu,",
+        (unsigned long long)stored, (unsigned long long)evicted, (unsigned long long)dropped,
+        (unsigned long long)far.most, (unsigned long long)far.n_evicted);
+    printf(
+        "\"saves\":%llu,\"saves_cut\":%llu,\"first_median_s\":%.3f,\"first_p95_s\":%.3f,\"first_mean_s\":%.3f,",
+        (unsigned long long)saves, (unsigned long long)cut, part_of_first(0.5), part_of_first(0.95),
+        mean_of_first());
+    printf("\"busy\":%.4f,\"busy_most\":%.4f,\"busy_saving\":%.4f,\"requests_most\":%.3f,",
+           busy / n / seconds, most_busy / seconds, saving / n / seconds,
+           sum.requests ? (double)most_requests * n / (double)sum.requests : 0);
+    printf(
+        "\"nic_busy\":%.4f,\"nic_busy_most\":%.4f,\"ssd_busy\":%.4f,\"ssd_busy_most\":%.4f,\"remote_busy\":%.4f",
+        nic / n / seconds, most_nic / seconds, ssd / n / seconds, most_ssd / seconds, far.busy / seconds);
     if (set.trace)
-        printf(",\"told_tokens\":%llu,\"told_percent\":%.3f,\"same_server\":%llu", (unsigned long long)sum.told,
-               100 * (double)sum.told / tokens, (unsigned long long)sum.same_server);
+        printf(",\"told_tokens\":%llu,\"told_percent\":%.3f,\"same_server\":%llu",
+               (unsigned long long)sum.told, 100 * (double)sum.told / tokens,
+               (unsigned long long)sum.same_server);
     printf("}\n");
 }
 
@@ -286,7 +296,10 @@ static void run_event(const event *e)
     switch (e->kind) {
     case BEGIN:
     case ASK: send(session_ask((session *)e->what, e->t), e->t); break;
-    case LOADED: r->first = server_compute(s, r, e->t); at(r->first, FIRST, e->server, r); break;
+    case LOADED:
+        r->first = server_compute(s, r, e->t);
+        at(r->first, FIRST, e->server, r);
+        break;
     case FIRST: at(e->t + r->answer * set.answer_token_s, ANSWERED, e->server, r); break;
     case ANSWERED: answered(e->server, r, e->t); break;
     case SAVE:
@@ -309,11 +322,11 @@ static bool read_setting(const char *text)
 {
     size_t n = strcspn(text, "=");
     if (text[n] != '=') return false;
-#define SETTING_READ(name, value)                                     \
-    if (strlen(#name) == n && !memcmp(text, #name, n)) {              \
-        char *end;                                                    \
-        set.name = strtod(text + n + 1, &end);                        \
-        return end != text + n + 1 && !*end;                          \
+#define SETTING_READ(name, value)                        \
+    if (strlen(#name) == n && !memcmp(text, #name, n)) { \
+        char *end;                                       \
+        set.name = strtod(text + n + 1, &end);           \
+        return end != text + n + 1 && !*end;             \
     }
     SETTINGS(SETTING_READ)
 #undef SETTING_READ

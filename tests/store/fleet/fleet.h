@@ -15,37 +15,38 @@
 
 #include <stdio.h>
 
-#define SETTINGS(X)                                                                  \
-    X(servers, 10)                                                                   \
-    X(slots, 8)                                                                      \
-    X(ssd_gb, 1000)         /* of each server; 0: none */                            \
-    X(page_cache_gb, 1)     /* of each server: disk_cache_bytes */                   \
-    X(remote_gb, 0)         /* memory of the remote tier in all; 0: none */          \
-    X(page_bytes, 2359296)  /* of 64 tokens */                                       \
-    X(grain, 16)            /* pages in a stretch */                                 \
-    X(hours, 4)             /* simulated */                                          \
-    X(warmup_hours, 2)      /* not counted */                                        \
-    X(sessions_per_hour, 8) /* that begin, per server */                             \
-    X(seed, 1)                                                                       \
-    X(rule, 0)              /* 0 the design's, 1 next in order, 2 any, 3 of the trace */ \
-    X(bound, 1.25)          /* of the mean load */                                   \
-    X(least_bound, 0)       /* requests that a server may have whatever the mean */  \
-    X(affinity_token, 1024) /* the page there chooses the server */                  \
-    X(flops, 4e14)          /* of a server, as far as they are reached */            \
-    X(flops_per_token, 1.6e10)                                                       \
-    X(flops_per_pair, 524288) /* attention: of a token and one before it */          \
-    X(answer_token_s, 0.02)                                                          \
-    X(ssd_read_gbs, 6)                                                               \
-    X(ssd_write_gbs, 3)                                                              \
-    X(nic_gbs, 3.1)      /* 25 Gb/s */                                               \
-    X(remote_gbs, 0)     /* of all nodes of the remote tier together; 0: no limit */ \
-    X(restore_gbs, 2)    /* slot file and restore: the engine waits */               \
-    X(save_gbs, 1.2)     /* slot saved to a file: the engine waits */                \
-    X(saving, 0)         /* 0 as quire serve does; 1 each page when it is computed */ \
-    X(queue_gb, 0.268435456) /* pages that wait to be saved, of each tier */         \
-    X(copy_gbs, 4)       /* pages handed to the queue */                             \
-    X(kill_at_s, 0)      /* the last server goes; 0: never */                        \
-    X(restore_least, 128)                                                            \
+#define SETTINGS(X)                                                                                             \
+    X(servers, 10)                                                                                              \
+    X(slots, 8)                                                                                                 \
+    X(ssd_gb, 1000)         /* of each server; 0: none */                                                       \
+    X(page_cache_gb, 1)     /* of each server: disk_cache_bytes */                                              \
+    X(remote_gb, 0)         /* memory of the remote tier in all; 0: none */                                     \
+    X(page_bytes, 2359296)  /* of 64 tokens */                                                                  \
+    X(grain, 16)            /* pages in a stretch */                                                            \
+    X(hours, 4)             /* simulated */                                                                     \
+    X(warmup_hours, 2)      /* not counted */                                                                   \
+    X(sessions_per_hour, 8) /* that begin, per server */                                                        \
+    X(seed, 1)                                                                                                  \
+    X(rule, 0)              /* 0 the design's, 1 next in order, 2 any, 3 of the trace */                        \
+    X(bound, 1.25)          /* of the mean load */                                                              \
+    X(least_bound, 0)       /* requests that a server may have whatever the mean */                             \
+    X(affinity_token, 1024) /* the page there chooses the server */                                             \
+    X(flops, 4e14)          /* of a server, as far as they are reached */                                       \
+    X(flops_per_token, 1.6e10)                                                                                  \
+    X(flops_per_pair, 524288) /* attention: of a token and one before it */                                     \
+    X(answer_token_s, 0.02)                                                                                     \
+    X(ssd_read_gbs, 6)                                                                                          \
+    X(ssd_write_gbs, 3)                                                                                         \
+    X(nic_gbs, 3.1)   /* 25 Gb/s */                                                                             \
+    X(remote_gbs, 0)  /* of all nodes of the remote tier together; 0: no limit */                               \
+    X(restore_gbs, 2) /* slot file and restore: the engine waits */                                             \
+    X(save_gbs, 1.2)  /* slot saved to a file: the engine waits */                                              \
+    X(saving,                                                                                                   \
+      0) /* 0 as quire serve does; 1 each page when it is computed; 2 as 0, and a slot before others take it */ \
+    X(queue_gb, 0.268435456) /* pages that wait to be saved, of each tier */                                    \
+    X(copy_gbs, 4)           /* pages handed to the queue */                                                    \
+    X(kill_at_s, 0)          /* the last server goes; 0: never */                                               \
+    X(restore_least, 128)                                                                                       \
     X(min_tokens, 256)
 
 typedef struct settings {
@@ -106,6 +107,7 @@ typedef struct remote {
 typedef struct slot_state {
     quire_key *keys;
     uint32_t n, pages, tokens;
+    uint32_t stored; /* stretches that were handed in */
     uint64_t session;
 } slot_state;
 

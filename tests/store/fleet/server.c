@@ -6,9 +6,9 @@
 
 bool counting;
 
-#define COUNT(member, n)                     \
-    do {                                     \
-        if (counting) (member) += (n);       \
+#define COUNT(member, n)               \
+    do {                               \
+        if (counting) (member) += (n); \
     } while (0)
 
 #define SAVE_EVERY_S 0.1 /* of tools/serve/sidecar.c */
@@ -69,7 +69,8 @@ static void write_to_disk(server *s, const quire_key *const *keys, uint32_t n)
     most = most < 1 ? 1 : most > MOST_PUTS ? MOST_PUTS : most;
     for (uint32_t i = 0, part; i < n; i += part) {
         part = n - i < most ? n - i : most;
-        for (uint32_t k = 0; k < part; k++) puts[k].id = (quire_object_id){.object = *keys[i + k], .bytes = payload};
+        for (uint32_t k = 0; k < part; k++)
+            puts[k].id = (quire_object_id){.object = *keys[i + k], .bytes = payload};
         (void)quire_disk_write(s->disk, puts, part);
     }
 }
@@ -96,7 +97,8 @@ static void send_to_remote(server *s, remote *far, const quire_key *key, double 
     if (far->bytes > far->most) far->most = far->bytes;
     COUNT(s->net_out, bytes);
     (void)take_turn(&s->nic_free, now, (double)bytes / GB / set.nic_gbs, &s->nic_busy);
-    if (set.remote_gbs > 0) (void)take_turn(&far->free_at, now, (double)bytes / GB / set.remote_gbs, &far->busy);
+    if (set.remote_gbs > 0)
+        (void)take_turn(&far->free_at, now, (double)bytes / GB / set.remote_gbs, &far->busy);
 }
 
 /* Hands the stretches of a prompt to the tiers, at most so many bytes of new ones. Returns how many are stored, from the first on. */
@@ -127,8 +129,7 @@ static uint32_t hand_in(server *s, remote *far, const quire_key *keys, uint32_t 
     touch(s, keys, done);
     uint64_t written = quire_counted(&s->counters.saved_bytes[QUIRE_DISK]) - before;
     COUNT(s->ssd_written, written);
-    if (written)
-        (void)take_turn(&s->ssd_free, now, (double)written / GB / set.ssd_write_gbs, &s->ssd_busy);
+    if (written) (void)take_turn(&s->ssd_free, now, (double)written / GB / set.ssd_write_gbs, &s->ssd_busy);
     return done;
 }
 
@@ -144,8 +145,9 @@ double server_save(server *s, remote *far, double now)
 {
     slot_lease lease;
     uint32_t n;
-    if (set.saving > 0 || (!s->disk && !far->cap)) return 0;
-    if (slots_busy(s->slots) && now - s->last_save <= SAVE_AT_LATEST_S) return s->last_save + SAVE_AT_LATEST_S + 0.01;
+    if ((set.saving > 0 && set.saving < 1.5) || (!s->disk && !far->cap)) return 0;
+    if (slots_busy(s->slots) && now - s->last_save <= SAVE_AT_LATEST_S)
+        return s->last_save + SAVE_AT_LATEST_S + 0.01;
     uint32_t *marks = slots_take_unsaved(s->slots, 1, &lease, &n);
     if (!marks) return 0;
     slot_state *h = &s->held[lease.slot];
@@ -159,6 +161,7 @@ double server_save(server *s, remote *far, double now)
         done = hand_in(s, far, h->keys, n, queue_takes(s), now);
         COUNT(s->saves_cut, done < n);
     }
+    h->stored = done;
     slots_give_stored(s->slots, &lease, marks, n, done);
     free(marks);
     s->last_save = now;
@@ -187,7 +190,8 @@ static uint32_t pages_of(const request *r, uint32_t stretches)
 }
 
 /* Reads them; returns when they are there. */
-static double fetch(server *s, remote *far, request *r, uint32_t n, uint32_t pages, const bool *on_disk, double now)
+static double fetch(server *s, remote *far, request *r, uint32_t n, uint32_t pages, const bool *on_disk,
+                    double now)
 {
     uint32_t grain = (uint32_t)set.grain, rest = pages > n * grain ? pages - n * grain : 0;
     uint64_t from_disk = 0, from_far = 0;
@@ -207,7 +211,8 @@ static double fetch(server *s, remote *far, request *r, uint32_t n, uint32_t pag
     }
     COUNT(s->ssd_read, from_disk);
     COUNT(s->net_in, from_far);
-    if (from_disk) disk_done = take_turn(&s->ssd_free, now, (double)from_disk / GB / set.ssd_read_gbs, &s->ssd_busy);
+    if (from_disk)
+        disk_done = take_turn(&s->ssd_free, now, (double)from_disk / GB / set.ssd_read_gbs, &s->ssd_busy);
     if (from_far) far_done = take_turn(&s->nic_free, now, (double)from_far / GB / set.nic_gbs, &s->nic_busy);
     if (from_far && set.remote_gbs > 0) {
         double all = take_turn(&far->free_at, now, (double)from_far / GB / set.remote_gbs, &far->busy);
@@ -225,15 +230,32 @@ static double fetch(server *s, remote *far, request *r, uint32_t n, uint32_t pag
     return disk_done > far_done ? disk_done : far_done;
 }
 
+/* What the slot holds and nobody has yet goes to the store before it is lost. */
+static void save_before(server *s, remote *far, const request *r, double now)
+{
+    slot_state *h = &s->held[r->lease.slot];
+    bool is_same = h->session == session_number(r->session) && h->pages <= r->warm;
+    if (set.saving < 1.5 || is_same || h->stored >= h->n || h->pages * PAGE < set.min_tokens) return;
+    double cost = (double)pages_bytes(h->pages) / GB / set.save_gbs;
+    now = take_turn(&s->engine_free, now, cost, &s->busy);
+    COUNT(s->busy_saving, cost);
+    COUNT(s->saves, 1);
+    (void)hand_in(s, far, h->keys, h->n, 1e30, now);
+}
+
 double server_load(server *s, remote *far, request *r, double now)
 {
     uint32_t grain = (uint32_t)set.grain;
     if (!slots_take(s->slots, r->marks, r->n, NULL, NULL, &r->lease)) abort();
     slot_state *h = &s->held[r->lease.slot];
     r->warm = pages_of(r, r->lease.n_same);
-    if (h->session != session_number(r->session) && r->warm > r->lease.n_same * grain) r->warm = r->lease.n_same * grain;
+    if (h->session != session_number(r->session) && r->warm > r->lease.n_same * grain)
+        r->warm = r->lease.n_same * grain;
     if (!s->disk && !far->cap) return now;
-    if (r->tokens < r->warm * PAGE + set.restore_least) return now;
+    if (r->tokens < r->warm * PAGE + set.restore_least) {
+        save_before(s, far, r, now);
+        return now;
+    }
     bool *on_disk = (bool *)malloc(r->n + 1);
     if (!on_disk) abort();
     uint32_t n = look_up(s, far, r, on_disk), pages = pages_of(r, n);
@@ -244,6 +266,7 @@ double server_load(server *s, remote *far, request *r, double now)
         now = fetch(s, far, r, n, pages, on_disk, now);
     }
     free(on_disk);
+    save_before(s, far, r, now);
     return now;
 }
 
@@ -251,7 +274,8 @@ double server_compute(server *s, request *r, double now)
 {
     uint32_t restored = r->from[IN_CACHE] + r->from[ON_SSD] + r->from[IN_REMOTE];
     double from = (double)(r->warm + restored) * PAGE, to = r->tokens;
-    if (set.trace && r->warm && r->warm == s->held[r->lease.slot].pages) { /* a slot keeps parts of pages, too */
+    if (set.trace && r->warm &&
+        r->warm == s->held[r->lease.slot].pages) { /* a slot keeps parts of pages, too */
         from = s->held[r->lease.slot].tokens;
         if (from > to - 1) from = to - 1;
     }
@@ -264,9 +288,12 @@ double server_compute(server *s, request *r, double now)
 void server_answered(server *s, remote *far, request *r, double now)
 {
     slot_state *h = &s->held[r->lease.slot];
-    if (set.saving > 0) (void)hand_in(s, far, r->keys, r->n, 1e30, now);
+    if (set.saving > 0 && set.saving < 1.5) (void)hand_in(s, far, r->keys, r->n, 1e30, now);
     slots_give(s->slots, &r->lease, r->marks, r->n, 0);
+    uint32_t stored = 0;
+    while (stored < h->stored && stored < r->n && quire_key_equal(&h->keys[stored], &r->keys[stored]))
+        stored++;
     free(h->keys);
-    *h = (slot_state){r->keys, r->n, r->pages, r->tokens, session_number(r->session)};
+    *h = (slot_state){r->keys, r->n, r->pages, r->tokens, stored, session_number(r->session)};
     r->keys = NULL;
 }

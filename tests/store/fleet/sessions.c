@@ -95,11 +95,16 @@ static void read_trace(FILE *f)
         uint32_t number, tokens, answer, told, answered;
         double t;
         int at;
-        if (sscanf(text, "%lf %u %llu %u %u %u %u %n", &t, &number, &chooses, &tokens, &answer, &told, &answered,
-                   &at) < 7)
+        if (sscanf(text, "%lf %u %llu %u %u %u %u %n", &t, &number, &chooses, &tokens, &answer, &told,
+                   &answered, &at) < 7)
             continue;
         line *l = add_line(script_of(number));
-        *l = (line){.t = t, .tokens = tokens, .answer = answer, .chooses = chooses, .told = told, .answered = answered};
+        *l = (line){.t = t,
+                    .tokens = tokens,
+                    .answer = answer,
+                    .chooses = chooses,
+                    .told = told,
+                    .answered = answered};
         l->numbers = (uint32_t *)malloc(sizeof *l->numbers * (tokens / PAGE + 1));
         char *from = text + at, *end;
         for (; l->pages < tokens / PAGE; l->pages++, from = end) {
@@ -132,7 +137,7 @@ static quire_key key_of(uint64_t a, uint64_t b)
     return key;
 }
 
-/* Tools, tools and system text, and what only this session has. */
+/* Tools, tools and system text, and what no other has. */
 static quire_key stretch_key(const session *s, uint32_t i, uint64_t grain)
 {
     uint64_t end = (i + 1) * grain * PAGE;

@@ -222,9 +222,7 @@ quire_slab *quire_slab_take(quire_slabs *s, uint32_t id)
     return &the_slab;
 }
 
-void quire_slab_give(quire_slabs *s, quire_slab *slab)
-{
-}
+void quire_slab_give(quire_slabs *s, quire_slab *slab) {}
 
 quire_slab *quire_slab_create(quire_slabs *s, uint32_t id, const uint8_t key[QUIRE_DIRECTORY_KEY])
 {
