@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* quire_fleet NAME=VALUE...: simulates a fleet and prints a line of JSON. scripts/simulate-fleet runs it. */
+#include "serve/choose.h"
 #include "store/fleet/fleet.h"
 
 #include <math.h>
@@ -65,9 +66,22 @@ static uint32_t n_servers, n_alive;
 static remote far;
 static uint64_t in_flight;
 
+/* As the gateway does: the key is of tools, system text and the first message, which no other session has. */
+static uint32_t choose_as_gateway(const request *r)
+{
+    static choose_entry *entries;
+    if (!entries) entries = (choose_entry *)calloc(n_servers, sizeof *entries);
+    if (!entries) abort();
+    for (uint32_t i = 0; i < n_servers; i++)
+        entries[i] = (choose_entry){mix(i + 1), servers[i].in_flight, !servers[i].is_dead};
+    uint64_t key = set.trace ? r->chooses : mix(session_number(r->session));
+    return (uint32_t)choose_replica(key, entries, n_servers);
+}
+
 /* The server before which nobody of higher rank is below the bound. */
 static uint32_t choose(const request *r)
 {
+    if (set.rule > 3.5) return choose_as_gateway(r);
     double bound = fmax(set.bound * (double)(in_flight + 1) / n_alive, set.least_bound);
     if (set.rule > 2.5 && r->answered < n_servers && !servers[r->answered].is_dead) return r->answered;
     uint32_t best = n_servers, second = n_servers, found = n_servers, least = n_servers;

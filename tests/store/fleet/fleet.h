@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A simulated fleet of servers with quire serve. Real: what the disk tier admits and evicts (store/disk_*.c), what its page cache keeps
- * (store/warm.c), which slot a request gets and which slot is saved (tools/serve/slots.c). Modelled: everything else; docs/scale.md says how.
+ * (store/warm.c), which slot a request gets and which slot is saved (tools/serve/slots.c), which server the gateway chooses (tools/serve/choose.c). Modelled: everything else; docs/scale.md says how.
  *
  * A stretch is `grain` pages of 64 tokens: the unit in which objects are kept. Counts of pages are exact nevertheless: a prompt's pages behind its last
  * whole stretch are taken to be where that stretch is.
@@ -27,7 +27,7 @@
     X(warmup_hours, 2)      /* not counted */                                                                   \
     X(sessions_per_hour, 8) /* that begin, per server */                                                        \
     X(seed, 1)                                                                                                  \
-    X(rule, 0)              /* 0 the design's, 1 next in order, 2 any, 3 of the trace */                        \
+    X(rule, 0)              /* 0 the design's, 1 next in order, 2 any, 3 of the trace, 4 the gateway's */       \
     X(bound, 1.25)          /* of the mean load */                                                              \
     X(least_bound, 0)       /* requests that a server may have whatever the mean */                             \
     X(affinity_token, 1024) /* the page there chooses the server */                                             \
