@@ -1,27 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* store: time, memory, names of misses. */
+/* store: waiting, threads, memory, names of misses. */
 #define _POSIX_C_SOURCE 200809L
 #include "store/base.h"
 
 #include <signal.h>
 #include <stdlib.h>
-#include <time.h>
 
-/* --------------------------------------------------------------------- time */
-
-uint64_t quire_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * QUIRE_SECOND + (uint64_t)t.tv_nsec;
-}
-
-uint64_t quire_now_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
+/* ------------------------------------------------------------------ waiting */
 
 bool quire_cond_init(pthread_cond_t *cond)
 {

@@ -211,11 +211,11 @@ static void give_metrics(sidecar *s, front_request *request)
 static void give_health(sidecar *s, front_request *request)
 {
     char text[SERVE_HEALTH_SIZE];
-    bool keeps = keeps_can_keep(s->keeps);
+    bool can_keep = keeps_can_keep(s->keeps);
     pthread_mutex_lock(&s->lock);
     const serve_health now = {.is_ready = s->is_ready && !s->is_finishing,
-                              .keeps = keeps,
-                              .restores = keeps && !s->no_restore,
+                              .keeps = can_keep,
+                              .restores = can_keep && !s->no_restore,
                               .store = s->o.prefix.store};
     pthread_mutex_unlock(&s->lock);
     serve_health_print(&now, text);

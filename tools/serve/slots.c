@@ -9,7 +9,11 @@
 #include <string.h>
 
 /* A slot that shares fewer tokens with the prompt is no better than the one used least recently. */
-enum { WORTH_KEEPING = 32 };
+#ifndef SLOTS_WORTH_KEEPING /* tests/store/fleet: what it hands in as tokens are longer stretches */
+#define SLOTS_WORTH_KEEPING 32
+#endif
+/* So many tokens take longer to compute than a slot to save. */
+enum { WORTH_WAITING = 128 };
 enum { ASK_EVERY_MS = 50 };
 
 typedef struct held {
@@ -20,6 +24,7 @@ typedef struct held {
     uint32_t owner;    /* of all rows in it */
     bool is_busy;
     bool is_for_saver; /* given back, and not yet taken by the one who saves */
+    bool is_saving;    /* taken by it */
 } held;
 
 /* Of a slot that has no rows. */
@@ -74,7 +79,7 @@ void slots_reset(slots *s, uint32_t generation)
     for (uint32_t i = 0; i < s->n; i++) {
         forget(&s->held[i]);
         s->held[i].owner = OWNER_ANY;
-        s->held[i].is_busy = s->held[i].is_for_saver = false;
+        s->held[i].is_busy = s->held[i].is_for_saver = s->held[i].is_saving = false;
     }
     pthread_cond_broadcast(&s->freed);
     pthread_mutex_unlock(&s->lock);
@@ -121,13 +126,17 @@ static bool take_best(slots *s, uint32_t owner, const uint32_t *tokens, uint32_t
 {
     uint32_t best = oldest(s, s->n), most = 0;
     if (best == s->n || s->n_want_all) return false;
+    uint32_t soon = 0; /* of slots that will be free in a moment: to save one takes milliseconds */
     for (uint32_t i = 0; i < s->n; i++) {
         uint32_t got = s->held[i].is_busy ? 0 : same(&s->held[i], owner, tokens, n);
-        if (got > most && got >= WORTH_KEEPING) {
+        if (got > most && got >= SLOTS_WORTH_KEEPING) {
             best = i;
             most = got;
         }
+        got = s->held[i].is_saving ? same(&s->held[i], owner, tokens, n) : 0;
+        if (got > soon) soon = got;
     }
+    if (soon >= most + WORTH_WAITING) return false;
     *out = take(s, best, owner, same(&s->held[best], owner, tokens, n));
     return true;
 }
@@ -305,6 +314,7 @@ static void give(slots *s, const slot_lease *lease, const uint32_t *tokens, uint
             h->owner = lease->is_own ? lease->owner : SLOT_NOBODY;
         }
         h->used = ++s->clock;
+        h->is_saving = false;
         h->is_for_saver = s->saver_least && is_unsaved(h, s->saver_least);
         h->is_busy = h->is_for_saver;
         if (h->is_for_saver) s->saver_least = 0; /* one is enough */
@@ -396,6 +406,7 @@ uint32_t *slots_take_unsaved(slots *s, uint32_t least, uint32_t wait_ms, slot_le
         *n_stored = h->n_stored;
         memcpy(copy, h->tokens, sizeof *copy * *n);
         *lease = take(s, found, h->owner, *n);
+        s->held[found].is_saving = true;
     }
     pthread_cond_broadcast(&s->freed);
     pthread_mutex_unlock(&s->lock);

@@ -266,7 +266,8 @@ bool visit_take_blindly(visit *v, const body *b, route to, int client)
         v->use = USES_ANY;
         return true;
     }
-    bool one = b && to != ROUTE_UNWATCHED && to != ROUTE_MESSAGES && body_is_alone(b); /* it can name its slot */
+    bool one =
+        b && to != ROUTE_UNWATCHED && to != ROUTE_MESSAGES && body_is_alone(b); /* it can name its slot */
     bool here = one ? slots_take(s->slots, v->owner, NULL, 0, has_left, &client, &v->lease)
                     : slots_take_all(s->slots, has_left, &client, &v->lease);
     if (here) v->use = one ? USES_BLINDLY : USES_ALL;
