@@ -1,125 +1,136 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Several quire serve with real llama-servers, and a cluster of real redis-servers that they share."""
-import os
-import secrets
+"""quire serve with a real cluster of redis-servers: a prompt that one server computed is restored by another; without its secret, or without the cluster, requests
+are answered all the same."""
+import json
+import re
 import shutil
 import signal
-import socket
-import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
-import sidecar
-from sidecar import kit
+from servers import Cluster, make_secret
+from sidecar import Sidecar, kit
 
-SLOTS = 16384
-
-
-def free_port():
-    """Its bus port must be free too, so both are looked for below those that the system gives away."""
-    port = 20000 + os.getpid() * 37 % 9000
-    while True:
-        port = port + 1 if port < 30000 else 20000
-        try:
-            for p in (port, port + 10000):
-                with socket.socket() as s:
-                    s.bind(("127.0.0.1", p))
-            return port
-        except OSError:
-            continue
+expect, note, part = kit.expect, kit.note, kit.part
+TEXT = (kit.ROOT / "eval/text/wiki.txt").read_text()
+folder = Path(tempfile.mkdtemp(prefix="quire-remote-test."))
+LIMIT_MS = 2000  # of a look-up, and of a load
 
 
-def command(port, *words):
-    """One command to a redis-server; the answer as text."""
-    with socket.create_connection(("127.0.0.1", port), 5) as s:
-        s.sendall(b"".join([b"*%d\r\n" % len(words), *(b"$%d\r\n%s\r\n" % (len(w), w) for w in (str(x).encode() for x in words))]))
-        return s.recv(1 << 16).decode()
+def server(name, cluster, secret):
+    return Sidecar(folder / name, "-t", "1", "-np", "2", options=("--remote", cluster.address(), "--secret-file", secret, "--kv", "none"))
 
 
-class Cluster:
-    """Masters without replicas."""
-
-    def __init__(self, folder, n=3, memory="256mb"):
-        if not shutil.which("redis-server"):
-            raise kit.Absent("redis-server is not installed")
-        self.processes, self.ports = [], []
-        for i in range(n):
-            port, home = free_port(), Path(folder) / f"node{i}"
-            home.mkdir()
-            self.processes.append(subprocess.Popen(
-                ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(home), "--save", "", "--appendonly", "no",
-                 "--maxmemory", memory, "--maxmemory-policy", "allkeys-lru", "--cluster-enabled", "yes", "--cluster-config-file",
-                 "nodes.conf", "--cluster-node-timeout", "1000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-            self.ports.append(port)
-            self.wait(port, "PING", "PONG")
-        for i, port in enumerate(self.ports):
-            self.want(command(port, "CLUSTER", "ADDSLOTSRANGE", SLOTS * i // n, SLOTS * (i + 1) // n - 1))
-            self.want(command(port, "CLUSTER", "SET-CONFIG-EPOCH", i + 1))
-        for port in self.ports[1:]:
-            self.want(command(self.ports[0], "CLUSTER", "MEET", "127.0.0.1", port))
-        for port in self.ports:
-            self.wait(port, "CLUSTER INFO", "cluster_state:ok")
-
-    @staticmethod
-    def want(answer):
-        if not answer.startswith("+OK"):
-            raise kit.Broken(f"the cluster answers {answer!r}")
-
-    @staticmethod
-    def wait(port, words, text, seconds=30):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            try:
-                if text in command(port, *words.split()):
-                    return
-            except OSError:
-                pass
-            time.sleep(0.05)
-        raise kit.Broken(f"no answer {text!r} to {words} at port {port}")
-
-    def stop(self):
-        for p in self.processes:
-            p.kill()
-        for p in self.processes:
-            p.wait()
+def total(answer):
+    return answer["timings"]["prompt_n"] + answer["timings"]["cache_n"]
 
 
-class Fleet:
-    """with Fleet(3, 4) as f: f.urls; everything is stopped and removed at the end."""
+def wait_keys(cluster, n, seconds=30):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and cluster.keys() < n:
+        time.sleep(0.05)
+    return cluster.keys() >= n
 
-    def __init__(self, n, slots, options=(), context=4096):
-        self.folder = tempfile.TemporaryDirectory(prefix="quire-fleet-")
-        self.sidecars, self.cluster = [], None
-        try:
-            self.cluster = Cluster(self.folder.name)
-            secret = Path(self.folder.name) / "tenant.key"
-            secret.touch(mode=0o600)
-            secret.write_bytes(secrets.token_bytes(32))
-            for i in range(n):
-                self.sidecars.append(sidecar.Sidecar(
-                    Path(self.folder.name) / f"pages{i}", "-np", str(slots), "-c", str(context),
-                    options=("--remote", f"127.0.0.1:{self.cluster.ports[0]}", "--secret-file", str(secret), *options)))
-        except BaseException:
-            self.__exit__()
-            raise
-        self.urls = [f"http://127.0.0.1:{s.port}" for s in self.sidecars]
 
-    def kill_last(self):
-        self.sidecars[-1].process.send_signal(signal.SIGKILL)
-        self.sidecars[-1].process.wait()
+def warm(s, prompt, n_cached):
+    """What a server answers whose slot holds so many tokens of the prompt from its own computing. Bits depend on how many tokens are computed at once, so that only
+    answers with as many cached tokens can be compared."""
+    tokens = json.loads(s.ask("POST", "/tokenize", {"content": prompt, "add_special": True, "parse_special": True})[2])["tokens"]
+    s.complete([*tokens[:n_cached], tokens[0]], 1)
+    answer = s.complete(tokens)
+    if answer["timings"]["cache_n"] != n_cached:
+        raise kit.Broken(f"the slot holds {answer['timings']['cache_n']} instead of {n_cached} tokens")
+    return answer["content"]
 
-    def figures(self):
-        """What each server that lives counts."""
-        return [s.figures() if s.process.poll() is None else None for s in self.sidecars]
 
-    def __enter__(self):
-        return self
+def lines(s, figure):
+    return [float(v) for v in re.findall(rf" {figure}=([\d.]+)", s.text())]
 
-    def __exit__(self, *_):
-        for s in self.sidecars:
-            s.stop()
-            s.log.close()
-        if self.cluster:
-            self.cluster.stop()
-        self.folder.cleanup()
+
+def run_with(cluster):
+    secret, prompt = make_secret(folder / "tenant.key"), TEXT[:1600]
+    with server("a", cluster, secret) as a:
+        first = a.complete(prompt)
+        n = total(first)
+        whole = (n - 1) // 64 * 64
+        expect(a.wait_figure("saves", 1) and wait_keys(cluster, whole // 64), f"the {whole // 64} pages of {n} tokens are in the cluster", f"{cluster.keys()} {a.text()[-800:]}")
+        with server("b", cluster, secret) as b:
+            second = b.complete(prompt)
+            expect(second["timings"]["cache_n"] == whole, f"another server restores {whole} of {n} tokens", str(second["timings"]))
+            kept = warm(a, prompt, whole)
+            expect(second["content"] == kept, "and gives the text that the first gives with these tokens in a slot", f"{kept!r} {second['content']!r}")
+            note(f"look-up {lines(b, 'lookup_ms')[-1]} ms, load {lines(b, 'load_ms')[-1]} ms, restore {lines(b, 'restore_ms')[-1]} ms")
+            part(wrong_secret, cluster, prompt, first)
+            part(one_master_killed, cluster, a, b)
+            part(cluster_killed, cluster, a)
+    expect(a.ended == 0 and b.ended == 0, "they stop cleanly without the cluster", f"{a.ended} {b.ended}")
+
+
+def wrong_secret(cluster, prompt, first):
+    with server("c", cluster, make_secret(folder / "other.key")) as c:
+        other = c.complete(prompt)
+        expect(other["timings"]["cache_n"] == 0 and c.figures()["restores"] == 0, "with another secret nothing is restored", str(other["timings"]))
+        expect(other["content"] == first["content"], "and the text is computed", other["content"])
+
+
+def one_master_killed(cluster, a, b):
+    """Of a prompt that b does not have on its disk."""
+    prompt = TEXT[4000:5600]
+    keys = cluster.keys()
+    first = a.complete(prompt)
+    whole = (total(first) - 1) // 64 * 64
+    expect(a.wait_figure("saves", 2) and wait_keys(cluster, keys + whole // 64), "a second prompt is in the cluster")
+    victim = max(range(3), key=lambda i: int(cluster.command(i, "DBSIZE")))
+    cluster.kill(victim)
+    begin = time.monotonic()
+    second = b.complete(prompt)
+    note(f"answered in {1e3 * (time.monotonic() - begin):.0f} ms, {second['timings']['cache_n']} of {whole} tokens restored, look-up {lines(b, 'lookup_ms')[-1]} ms")
+    same = warm(a, prompt, second["timings"]["cache_n"]) if second["timings"]["cache_n"] else first["content"]
+    expect(second["content"] == same, "kill -9 of the master that has most keys: the same text", f"{same!r} {second['content']!r}")
+    expect(lines(b, "lookup_ms")[-1] + lines(b, "load_ms")[-1] < 2 * LIMIT_MS + 500, "within the limits of the store")
+    cluster.start(victim)
+    cluster.wait_well()
+
+
+def ask_without(a, how, begin, slow):
+    """Each node costs a request at most a second, once: the store then leaves it alone."""
+    for k in range(5):
+        answer = a.complete(TEXT[begin + 2000 * k:begin + 2000 * k + 700], 1)
+        expect(total(answer) > 128, f"request {k} to a {how} cluster is answered", str(answer)[:200])
+    lookups = lines(a, "lookup_ms")[-5:]
+    note(f"look-ups with a {how} cluster: {lookups} ms")
+    expect(max(lookups) < LIMIT_MS + 500, "none costs more than the limit", str(lookups))
+    expect(sum(v > 100 for v in lookups) <= slow, f"at most {slow} requests wait for a {how} cluster", str(lookups))
+
+
+def cluster_killed(cluster, a):
+    end = time.monotonic() + 20
+    for p in cluster.processes:
+        p.send_signal(signal.SIGSTOP)
+    ask_without(a, "silent", 8000, 3)
+    for i in range(3):
+        cluster.kill(i)
+    ask_without(a, "dead", 18000, 0)
+    health = a.ask("GET", "/quire/health")
+    while b"degraded" not in health[2] and time.monotonic() < end:
+        time.sleep(0.1)
+        health = a.ask("GET", "/quire/health")
+    expect(health[0] == 200 and b"remote tier" in health[2], "health says what degrades", str(health[2]))
+    expect("the store:" in a.text(), "and a line on stderr", a.text()[-500:])
+    again = a.complete(TEXT[:1600])
+    expect(again["timings"]["cache_n"] > 256, "what the disk has is restored all the same", str(again["timings"]))
+
+
+def run():
+    try:
+        with Cluster(3) as cluster:
+            part(run_with, cluster)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(kit.main(run))

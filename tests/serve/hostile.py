@@ -360,13 +360,13 @@ def run():
             part(bodies, s)
             part(slow, s)
         expect(s.ended == 0, "it stops cleanly", f"status {s.ended}")
-        with Sidecar("none", options=("--kv", "none", "--client-seconds", "1"), server=BROKEN) as s:
+        with Sidecar("none", options=("--kv", "none", "--client-seconds", "1"), server=[str(BROKEN), "-m", kit.model("smollm2-135m"), "-c", "2048"]) as s:
             part(private, s)
             part(hops, s)
             part(answers, s)
             part(deaf, s)
             part(endless, s)
-        with Sidecar("none", options=("--kv", "none"), server=BROKEN) as s:
+        with Sidecar("none", options=("--kv", "none"), server=[str(BROKEN), "-m", kit.model("smollm2-135m"), "-c", "2048"]) as s:
             part(many, s)
     finally:
         shutil.rmtree(store, ignore_errors=True)

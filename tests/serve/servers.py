@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sidecar import kit, tool
+from sidecar import Sidecar, kit, tool
 
 
 # --- processes -----------------------------------------------------------------------------------
@@ -163,6 +163,64 @@ class Cluster:
 
     def __exit__(self, *_):
         self.end()
+
+
+class Fleet:
+    """with Fleet(3, 4) as f: f.urls, of servers that share a cluster, or of a gateway before them; everything is stopped and removed at the end."""
+
+    def __init__(self, n, slots, options=(), context=4096, gateway=False):
+        self.folder = tempfile.TemporaryDirectory(prefix="quire-fleet-")
+        self.sidecars, self.cluster, self.gateway = [], None, None
+        try:
+            self.cluster = Cluster()
+            secret = make_secret(Path(self.folder.name) / "tenant.key")
+            for i in range(n):
+                self.sidecars.append(Sidecar(Path(self.folder.name) / f"pages{i}", "-np", str(slots), context=context,
+                                                     options=("--remote", self.cluster.address(), "--secret-file", secret, *options)))
+            ports = [s.port for s in self.sidecars]
+            if gateway:
+                ports = [kit.free_port()]
+                replicas = [word for s in self.sidecars for word in ("--replica", f"127.0.0.1:{s.port}")]
+                self.gateway = subprocess.Popen([tool(), "serve", *replicas, "--port", str(ports[0])], stdin=subprocess.DEVNULL)
+                self._wait_gateway(ports[0])
+        except BaseException:
+            self.__exit__()
+            raise
+        self.urls = [f"http://127.0.0.1:{port}" for port in ports]
+
+    @staticmethod
+    def _wait_gateway(port, seconds=60):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            try:
+                if ask(port, "GET", "/quire/health")[0] == 200:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.1)
+        raise kit.Broken("the gateway does not become ready")
+
+    def kill_last(self):
+        self.sidecars[-1].process.kill()
+        self.sidecars[-1].process.wait()
+
+    def figures(self):
+        """What each server that lives counts."""
+        return [s.figures() if s.process.poll() is None else None for s in self.sidecars]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.gateway:
+            self.gateway.terminate()
+            self.gateway.wait()
+        for s in self.sidecars:
+            s.stop()
+            s.log.close()
+        if self.cluster:
+            self.cluster.end()
+        self.folder.cleanup()
 
 
 def make_secret(path):

@@ -32,7 +32,7 @@ def run():
     kit.programs()
     kit.model("smollm2-135m")
     if kit.quick:
-        kit.part(sessions, 14, "--sessions", "2", "--per-group", "2", "--longest", "900")
+        kit.part(sessions, 14, "--sessions", "3", "--per-group", "2", "--longest", "900")
     else:
         kit.part(sessions, 200)
 
