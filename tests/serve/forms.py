@@ -104,12 +104,13 @@ def many_at_once():
 def not_for_requests():
     """n_cache_reuse would move rows to positions for which they were not computed."""
     with Sidecar(store, "-np", "2", options=STORE) as s:
-        s.complete(TEXT[:400] + TEXT[9000:10200], 1)
-        for mark in (b"", b"\xef\xbb\xbf"):
-            body = mark + json.dumps({"prompt": TEXT[9000:10200], "n_predict": 1, "n_cache_reuse": 16, "id_slot": 1}).encode()
+        for k, mark in enumerate((b"", b"\xef\xbb\xbf")):
+            text = TEXT[9000 + 3000 * k:10200 + 3000 * k]
+            s.complete(TEXT[:400] + text, 1)
+            body = mark + json.dumps({"prompt": text, "n_predict": 1, "n_cache_reuse": 16, "id_slot": 1}).encode()
             status, _, answer = s.ask("POST", "/completion", body)
             expect(status == 200 and json.loads(answer)["timings"]["cache_n"] < 16, f"a request cannot have chunks of a slot reused, {mark}", answer[-500:])
-            s.complete(TEXT[:400] + TEXT[9000:10200], 1)
+            s.complete(TEXT[:400] + text, 1)
 
 
 def run():

@@ -238,6 +238,15 @@ void slots_give_all(slots *s, const slot_lease *lease)
     pthread_mutex_unlock(&s->lock);
 }
 
+bool slots_point(slots *s, slot_lease *lease)
+{
+    pthread_mutex_lock(&s->lock);
+    lease->n_unwatched = ++s->n_unwatched_ever;
+    bool is_alone = count_busy(s) <= 1;
+    pthread_mutex_unlock(&s->lock);
+    return is_alone;
+}
+
 static bool is_valid(const slots *s, const slot_lease *lease)
 {
     return lease->generation == s->generation && lease->slot < s->n && s->held[lease->slot].is_busy;

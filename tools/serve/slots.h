@@ -47,6 +47,9 @@ bool slots_is_valid(slots *s, const slot_lease *lease);
 uint32_t slots_look_up(slots *s, uint32_t owner, const uint32_t *tokens, uint32_t n);
 /* The same for all free slots other than that of the lease: the most that one of them shares, whosever its rows are. */
 uint32_t slots_most_shared(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n);
+/* The server will choose the slot of a request, and is meant to choose that of the lease: others may be disturbed if it does not. Returns
+ * whether all other slots are free. */
+bool slots_point(slots *s, slot_lease *lease);
 /* Instead of the slot of the lease, which is given back as it was: the one that is the least loss, if another is free. */
 void slots_exchange(slots *s, slot_lease *lease);
 /* Gives it back, with the tokens that it holds now from position 0 on (copied), and how many more that are not known. */

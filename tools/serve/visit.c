@@ -201,20 +201,22 @@ static void lead(visit *v, int client)
 
 /*
  * A request of /v1/messages cannot name its slot. The server gives it the free one that shares most tokens with the prompt, so that must
- * be the slot of the lease. false: it cannot be made so.
+ * be the slot of the lease. While others are at work, nobody knows what will be free in the next moment: then all of the prompt but its
+ * last token is computed there. false: it cannot be made so.
  */
 static bool point_to_slot(visit *v, int client)
 {
     sidecar *s = v->s;
+    if (s->o.n_slots == 1) return true;
     uint32_t have = v->lease.n_same, brought = v->restored > v->copied ? v->restored : v->copied;
     if (have < brought) have = brought;
     have += v->primed;
-    if (s->o.n_slots == 1) return true;
     uint32_t others = slots_most_shared(s->slots, &v->lease, v->tokens, v->n);
     uint32_t n = (others / QUIRE_PAGE_TOKENS + 1) * QUIRE_PAGE_TOKENS;
-    if (have > others) return true;
-    if (n >= v->n) n = v->n - 1;
-    return n > others && compute(v, n, client);
+    bool is_alone = slots_point(s->slots, &v->lease);
+    if (is_alone && have > others) return true;
+    if (!is_alone || n >= v->n) n = v->n - 1;
+    return n <= have ? have > others : n > others && compute(v, n, client);
 }
 
 static bool has_left(void *ctx)
