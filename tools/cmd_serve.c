@@ -312,6 +312,14 @@ static void engine_changed(void *ctx, engine_state state, uint32_t generation, c
     if (state == ENGINE_GONE) pthread_kill(w->main, SIGTERM);
 }
 
+static uint32_t longest_window(const serve *s)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; s->has_model && i < s->model.n_layers; i++)
+        if (s->model.has_kv[i] && s->model.layers[i].window > most) most = s->model.layers[i].window;
+    return most;
+}
+
 static int run(serve *s)
 {
     char message[512];
@@ -327,7 +335,9 @@ static int run(serve *s)
                                               .folder = s->folder,
                                               .authorization = *s->authorization ? s->authorization : NULL,
                                               .n_slots = s->flags.n_slots,
-                                              .timeout_ms = 2000},
+                                              .timeout_ms = 2000,
+                                              .window = longest_window(s),
+                                              .swa_full = s->flags.swa_full},
                                    .n_slots = s->flags.n_slots,
                                    .min_tokens = s->min_tokens ? s->min_tokens : 256,
                                    .restore_least = s->restore_least ? s->restore_least : 128,

@@ -37,23 +37,23 @@ def children(pid):
 class Sidecar:
     """with Sidecar(store, ...) as s: it is ready, and is stopped at the end."""
 
-    def __init__(self, store, *flags, options=(), env=None):
+    def __init__(self, store, *flags, options=(), env=None, model=None, context=CONTEXT):
         self.port = kit.free_port()
         self.log = tempfile.TemporaryFile("w+")
         command = [tool(), "serve", "--log", "--store", str(store), "--store-size", "1G", *options, "--", str(kit.programs() / "llama-server"),
-                   "-m", kit.model("smollm2-135m"), "-c", str(CONTEXT), "--port", str(self.port), "-t", str(kit.threads), *flags]
+                   "-m", str(model or kit.model("smollm2-135m")), "-c", str(context), "--port", str(self.port), "-t", str(kit.threads), *flags]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
                                         env={**os.environ, "QUIRE_PLUGIN": str(kit.plugin()), **(env or {})})
         self.ended = None
         self.wait_ready()
 
-    def wait_ready(self, seconds=180):
+    def wait_ready(self, seconds=180, path="/quire/health"):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.process.poll() is not None:
                 raise kit.Broken(f"quire serve ended with {self.process.returncode}: {self.text()[-2000:]}")
             try:
-                if self.ask("GET", "/quire/health")[0] == 200:
+                if self.ask("GET", path)[0] == 200:
                     return
             except OSError:
                 pass

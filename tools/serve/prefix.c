@@ -3,7 +3,9 @@
 #include "serve/prefix.h"
 
 #include "files/slot_file.h"
+#include "serve/body.h"
 #include "serve/clock.h"
+#include "serve/states.h"
 #include "store/vouch.h"
 
 #include <stdio.h>
@@ -12,17 +14,22 @@
 #include <unistd.h>
 
 enum { PAGE = QUIRE_PAGE_TOKENS, LAYOUT_TEXT = 8192, PATH_SIZE = 512 };
-/* Of an answer of the server about a slot. */
-#define MOST_ANSWER (1u << 20)
+/* A state is saved if it is so many tokens after the last, and where two prompts part, if that is worth it for both. */
+enum { ADVANCE_LEAST = 128, PART_LEAST = 256 };
+/* Of an answer of the server about a slot, or with the prompt in it. */
+#define MOST_ANSWER (64u << 20)
 
 struct prefix {
     prefix_options o;
+    bool has_rows; /* of full attention, in pages */
     quire_namespace *ns;
     slot_layout layout;
+    states *states; /* NULL: all that the server needs is in the pages */
     header_lines *headers;
 };
 
-static unsigned post(const prefix *p, const char *target, const char *text)
+/* t may be NULL. */
+static unsigned post(const prefix *p, const char *target, const char *text, int client, body_timings *t)
 {
     char *answer;
     size_t n;
@@ -32,10 +39,27 @@ static unsigned post(const prefix *p, const char *target, const char *text)
                                 .body = text,
                                 .body_size = strlen(text),
                                 .has_body = true,
-                                .client = -1};
+                                .client = client};
     unsigned status = upstream_ask(&p->o.to, &r, MOST_ANSWER, &answer, &n);
+    if (status == 200 && t && !body_read_timings(answer, n, t)) status = 0;
     free(answer);
     return status;
+}
+
+/* Has the server compute these tokens in a slot and nothing after them. */
+static bool compute(const prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, int client,
+                    body_timings *t)
+{
+    char *text = (char *)malloc(128 + (size_t)n * 11);
+    size_t at = 0;
+    if (!text) return false;
+    *t = (body_timings){0};
+    for (uint32_t i = 0; i < n; i++)
+        at += (size_t)sprintf(text + at, "%s%u", i ? "," : "{\"prompt\":[", tokens[i]);
+    sprintf(text + at, "],\"n_predict\":0,\"id_slot\":%u,\"cache_prompt\":true}", slot);
+    bool good = post(p, "/completion", text, client, t) == 200 && t->cache_n + t->prompt_n == n;
+    free(text);
+    return good;
 }
 
 static void path_of(const prefix *p, uint32_t slot, char *path, char *name)
@@ -51,37 +75,98 @@ static bool exchange_slot(const prefix *p, uint32_t slot, const char *action)
     path_of(p, slot, path, name);
     snprintf(target, sizeof target, "/slots/%u?action=%s", slot, action);
     snprintf(text, sizeof text, "{\"filename\":\"%s\"}", name);
-    return post(p, target, text) == 200;
+    return post(p, target, text, -1, NULL) == 200;
 }
 
 static const char *read_slot(const prefix *p, uint32_t slot, slot_file *out)
 {
     char path[PATH_SIZE], name[32];
     path_of(p, slot, path, name);
-    const char *wrong =
-        exchange_slot(p, slot, "save") ? slot_read(out, path) : "the server does not save its slots";
+    const char *wrong = "the server does not save its slots";
+    if (exchange_slot(p, slot, "save"))
+        wrong = p->states ? slot_read_state(out, path, p->has_rows) : slot_read(out, path);
     unlink(path);
     return wrong;
 }
 
-static const char *learn_layout(prefix *p)
+/* ------------------------------------------------------------------ what it is */
+
+/* Whether the server goes on from a state that it is given: not all do, and none says so. With windows the trial would be long. */
+static const char *try_state(prefix *p)
 {
+    uint32_t tokens[PAGE + 1];
+    char path[PATH_SIZE], name[32];
+    body_timings t;
     slot_file slot;
-    if (post(p, "/completion", "{\"prompt\":[1],\"n_predict\":0,\"id_slot\":0,\"cache_prompt\":true}") != 200)
-        return "the server does not compute a first token";
+    for (uint32_t i = 0; i <= PAGE; i++) tokens[i] = 1;
+    if (!compute(p, 0, tokens, PAGE, -1, &t)) return "the server does not compute a first page";
     const char *wrong = read_slot(p, 0, &slot);
     if (wrong) return wrong;
-    p->layout = slot.layout;
+    uint8_t *page = (uint8_t *)malloc(p->layout.page_bytes + 1);
+    uint8_t *const pages[] = {page};
+    bool is_whole = page && slot.n_tokens == PAGE && (!p->has_rows || slot.n_cells == PAGE);
+    if (is_whole && p->has_rows) slot_get_page(&slot, 0, page);
+    path_of(p, 0, path, name);
+    if (!is_whole || slot_write_state(path, &p->layout, tokens, 1, pages, p->o.n_slots,
+                                      slot.bytes + slot.tail_at, slot.tail_bytes))
+        wrong = "the server's slot files have an unknown form";
+    else if (!exchange_slot(p, 0, "restore") || !compute(p, 0, tokens, PAGE + 1, -1, &t) || t.cache_n != PAGE)
+        wrong = "the server does not go on from a state of this model that it is given";
+    unlink(path);
+    free(page);
     slot_free(&slot);
-    return NULL;
+    return wrong;
+}
+
+static const char *open_states(prefix *p)
+{
+    char text[LAYOUT_TEXT + 512], rows[LAYOUT_TEXT];
+    const char *why;
+    slot_rows_print(&p->layout, rows, sizeof rows);
+    if (strlen(rows) + 1 >= sizeof rows) return "the layers of this model are too many to be described";
+    snprintf(text, sizeof text, "llama state %u streams=%u window=%u after %s kv=%s " VOUCHED,
+             p->layout.version, p->o.n_slots, p->o.window, p->has_rows ? rows : "nothing", p->o.kv);
+    p->states = states_create(p->o.store, p->o.identity, text, &why);
+    return p->states ? NULL : why;
+}
+
+static const char *learn_layout(prefix *p)
+{
+    static const uint32_t one[] = {1};
+    char path[PATH_SIZE], name[32];
+    slot_file slot;
+    body_timings t;
+    if (p->o.window && p->o.swa_full)
+        return "with --swa-full the server takes rows of its windows as present that its slot files do not have";
+    if (!compute(p, 0, one, 1, -1, &t)) return "the server does not compute a first token";
+    path_of(p, 0, path, name);
+    const char *wrong = exchange_slot(p, 0, "save") ? slot_read_state(&slot, path, true)
+                                                    : "the server does not save its slots";
+    unlink(path);
+    if (wrong) return wrong;
+    /* A model whose layers all have windows has one cache, which lacks rows as soon as the window is full. */
+    bool has_states = slot.tail_bytes > 0 || p->o.window > 0;
+    p->has_rows = slot.n_cells > 0 && (slot.tail_bytes > 0 || !p->o.window);
+    p->layout = slot.layout;
+    if (p->o.window && slot.tail_bytes &&
+        !slot_tail_is_cache(slot.layout.version, slot.bytes + slot.tail_at, slot.tail_bytes))
+        wrong = "beside sliding windows it has other states, and from these together the server does not go on";
+    if (!p->has_rows) p->layout = (slot_layout){.version = slot.layout.version};
+    slot_free(&slot);
+    if (wrong) return wrong;
+    if (has_states) wrong = open_states(p);
+    if (has_states && !wrong && !p->o.window) wrong = try_state(p);
+    return wrong;
 }
 
 static const char *open_namespace(prefix *p)
 {
     char text[LAYOUT_TEXT + 512], rows[LAYOUT_TEXT];
+    if (!p->has_rows) return NULL;
     slot_rows_print(&p->layout, rows, sizeof rows);
     if (strlen(rows) + 1 >= sizeof rows) return "the layers of this model are too many to be described";
-    snprintf(text, sizeof text, "%s kv=%s " VOUCHED, rows, p->o.kv);
+    snprintf(text, sizeof text, "%s%s kv=%s " VOUCHED, p->states ? "first cache of a state: " : "", rows,
+             p->o.kv);
     quire_status status =
         quire_namespace_create_raw(&p->ns, p->o.store, p->o.identity, text, p->layout.page_bytes);
     return status ? quire_status_text(status) : NULL;
@@ -109,6 +194,7 @@ void prefix_destroy(prefix *p)
 {
     if (!p) return;
     quire_namespace_destroy(p->ns);
+    states_destroy(p->states);
     header_lines_free(p->headers);
     free(p);
 }
@@ -122,14 +208,26 @@ static quire_chain *chain_of(const prefix *p, const uint32_t *tokens, uint32_t n
     return NULL;
 }
 
-uint32_t prefix_look_up(prefix *p, const uint32_t *tokens, uint32_t n)
+bool prefix_has_states(const prefix *p)
+{
+    return p->states != NULL;
+}
+
+static uint32_t look_up_rows(const prefix *p, const uint32_t *tokens, uint32_t n)
 {
     uint32_t found = 0;
-    quire_chain *chain = n > PAGE ? chain_of(p, tokens, n - 1) : NULL;
+    quire_chain *chain = n >= PAGE ? chain_of(p, tokens, n) : NULL;
     const quire_chain *one[] = {chain};
     if (chain && quire_chain_lookup_many(one, 1, p->o.timeout_ms, &found)) found = 0;
     quire_chain_destroy(chain);
     return found;
+}
+
+uint32_t prefix_look_up(prefix *p, const uint32_t *tokens, uint32_t n)
+{
+    if (n <= PAGE) return 0;
+    uint32_t found = p->has_rows ? look_up_rows(p, tokens, n - 1) : n - 1;
+    return p->states ? states_find(p->states, tokens, found, p->o.window, p->o.timeout_ms) : found;
 }
 
 /* ---------------------------------------------------------------- restoring */
@@ -151,17 +249,25 @@ uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32
                         prefix_times *times)
 {
     char path[PATH_SIZE], name[32];
-    uint32_t n_pages = n_tokens / PAGE;
-    uint8_t *room = (uint8_t *)malloc(p->layout.page_bytes * (n_pages + 1));
-    void **rooms = (void **)calloc(n_pages + 1, sizeof *rooms);
+    uint32_t n_pages = n_tokens / PAGE, got = n_pages;
+    size_t n_tail = 0;
     double begin = clock_ms();
+    uint8_t *room = (uint8_t *)malloc(p->layout.page_bytes * (n_pages + 1) + 1);
+    void **rooms = (void **)calloc(n_pages + 1, sizeof *rooms);
+    uint8_t *tail = p->states ? states_load(p->states, tokens, n_tokens, p->o.timeout_ms, &n_tail) : NULL;
     path_of(p, slot, path, name);
-    uint32_t got = room && rooms ? load(p, tokens, n_pages, room, rooms) : 0;
+    if (!room || !rooms || (p->states && !tail))
+        got = 0;
+    else if (p->has_rows)
+        got = load(p, tokens, n_pages, room, rooms);
+    if (p->states && got < n_pages) got = 0; /* a state is of no use after a shorter prefix */
     times->load = clock_ms() - begin;
-    const char *wrong =
-        got ? slot_write(path, &p->layout, tokens, (uint8_t *const *)(void *)rooms, got, p->o.n_slots) : "";
+    const char *wrong = got ? slot_write_state(path, &p->layout, tokens, got, (uint8_t *const *)(void *)rooms,
+                                               p->o.n_slots, tail, n_tail)
+                            : "";
     free(room);
     free(rooms);
+    free(tail);
     times->write = clock_ms() - begin - times->load;
     bool good = !wrong && exchange_slot(p, slot, "restore");
     times->restore = clock_ms() - begin - times->load - times->write;
@@ -221,4 +327,51 @@ uint32_t *prefix_save(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t
     }
     slot_free(&file);
     return list;
+}
+
+/* -------------------------------------------------------------------- states */
+
+/* The slot must hold exactly these tokens. */
+static bool save_state(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n)
+{
+    slot_file file;
+    size_t n_tail;
+    if (read_slot(p, slot, &file)) return false;
+    const uint8_t *tail = file.bytes + file.tail_at;
+    uint8_t *wide = p->o.window && file.layout.version == 3
+                        ? slot_widen_tail(3, tail, file.tail_bytes, &n_tail)
+                        : NULL;
+    if (!wide) n_tail = file.tail_bytes;
+    bool good = file.n_tokens == n && !memcmp(file.tokens, tokens, sizeof *tokens * n) && n_tail &&
+                (!p->has_rows || (file.n_cells == n && has_same_rows(&file.layout, &p->layout) &&
+                                  save_pages(p, &file) == n)) &&
+                states_save(p->states, tokens, n, wide ? wide : tail, n_tail);
+    free(wide);
+    slot_free(&file);
+    return good;
+}
+
+/* Where the prompt and one that was seen before part, if that is worth a state of its own; else 0. */
+static uint32_t parting(const prefix *p, const prefix_place *place, const uint32_t *tokens, uint32_t end)
+{
+    uint32_t rows = p->has_rows ? look_up_rows(p, tokens, end) : 0;
+    uint32_t at = (rows > place->same ? rows : place->same) / PAGE * PAGE;
+    return at >= place->have + PART_LEAST && at + PART_LEAST <= end && at > p->o.window ? at : 0;
+}
+
+prefix_progress prefix_advance(prefix *p, const prefix_place *place, const uint32_t *tokens, uint32_t n)
+{
+    prefix_progress done = {0};
+    uint32_t end = n ? (n - 1) / PAGE * PAGE : 0;
+    if (end < place->have + ADVANCE_LEAST || end <= p->o.window) return done;
+    const uint32_t stops[] = {parting(p, place, tokens, end), end};
+    for (int i = 0; i < 2; i++) {
+        body_timings t;
+        if (!stops[i]) continue;
+        if (!compute(p, place->slot, tokens, stops[i], place->client, &t)) return (prefix_progress){0};
+        done.n_tokens = stops[i];
+        done.n_computed += t.prompt_n;
+        done.n_saved += save_state(p, place->slot, tokens, stops[i]);
+    }
+    return done;
 }

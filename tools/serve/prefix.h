@@ -7,6 +7,7 @@
 
 #include <quire/quire_store.h>
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct prefix prefix;
@@ -19,6 +20,8 @@ typedef struct prefix_options {
     const char *folder;        /* where the server keeps slot files */
     const char *authorization; /* value of the header for the server's own interface, or NULL */
     uint32_t n_slots, timeout_ms;
+    uint32_t window; /* the longest of the model's sliding windows, in tokens; 0: it has none, or that is not known */
+    bool swa_full;   /* the server keeps all rows of windows */
 } prefix_options;
 
 /* What a restore or save took, in milliseconds. */
@@ -33,6 +36,12 @@ typedef struct prefix_times {
 prefix *prefix_create(const prefix_options *options, char *message, size_t size);
 void prefix_destroy(prefix *p);
 
+/*
+ * Models with windows or recurrent layers: a stored prefix can be used only where a state of the server was saved, and a slot can go on only
+ * from its end. prefix_save() is not for them, but prefix_advance().
+ */
+bool prefix_has_states(const prefix *p);
+
 /* Tokens of the longest stored prefix; at least one token of the prompt is left to compute. */
 uint32_t prefix_look_up(prefix *p, const uint32_t *tokens, uint32_t n);
 /* Fills the slot with the first n_tokens, a multiple of 64. Returns how many there are in it now; 0: none, and what it holds is not known. */
@@ -44,5 +53,20 @@ uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32
  */
 uint32_t *prefix_save(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, uint32_t *n_held,
                       uint32_t *n_stored, const char **why);
+
+typedef struct prefix_place {
+    uint32_t slot;
+    uint32_t have; /* tokens from whose end the slot goes on */
+    uint32_t same; /* tokens of the prompt that were seen before, as far as the caller knows; it may be that nothing of them is there */
+    int client;    /* socket of the client that waits, or -1 */
+} prefix_place;
+
+typedef struct prefix_progress {
+    uint32_t n_tokens;            /* that the slot holds now; 0: it is as it was, or not known */
+    uint32_t n_computed, n_saved; /* tokens, states */
+} prefix_progress;
+
+/* Before a prompt is computed: has the server compute its whole pages, and saves the state there. */
+prefix_progress prefix_advance(prefix *p, const prefix_place *place, const uint32_t *tokens, uint32_t n);
 
 #endif

@@ -98,6 +98,7 @@ typedef struct relay {
     slot_lease lease;
     bool is_watched, is_unwatched, has_ended;
     uint32_t restored;
+    prefix_progress advanced;
     unsigned status;
     long long n_read; /* of the body */
     double begin, first, lookup;
@@ -149,16 +150,18 @@ static void settle_watched(relay *r)
     body_timings t = {0};
     bool told = r->has_ended && r->status == 200 && body_read_timings(r->tail, r->n_tail, &t);
     bool right = told && t.cache_n + t.prompt_n == r->n;
-    bool is_short = told && r->restored && t.cache_n + 1 < r->restored;
+    uint32_t expected = r->advanced.n_tokens > r->restored ? r->advanced.n_tokens : r->restored;
+    bool is_short = told && expected && t.cache_n + 1 < expected;
     if (right)
         slots_give(s->slots, &r->lease, r->tokens, r->n, t.predicted_n ? t.predicted_n - 1 : 0);
     else
         slots_give_unknown(s->slots, &r->lease);
     pthread_mutex_lock(&s->lock);
     s->counts.prompt_tokens += told ? r->n : 0;
-    s->counts.computed_tokens += told ? t.prompt_n : 0;
+    uint32_t known = r->restored + r->advanced.n_computed;
+    s->counts.computed_tokens += told ? t.prompt_n + r->advanced.n_computed : 0;
     s->counts.restored_tokens += told ? (r->restored < t.cache_n ? r->restored : t.cache_n) : 0;
-    s->counts.warm_tokens += told && t.cache_n > r->restored ? t.cache_n - r->restored : 0;
+    s->counts.warm_tokens += told && t.cache_n > known ? t.cache_n - known : 0;
     s->counts.miscounted += told && !right;
     s->counts.restores_short += is_short;
     bool is_first = is_short && !s->no_restore;
@@ -312,20 +315,38 @@ static uint32_t *find_tokens(const relay *r, front_request *request, const body 
 
 /* ------------------------------------------------------------------ restoring */
 
-static void restore(relay *r, prefix *p)
+/* warm: tokens that the slot needs not compute again. Returns what it is then. */
+static uint32_t restore(relay *r, prefix *p, uint32_t warm)
+{
+    sidecar *s = r->s;
+    if (r->n < warm + s->o.restore_least) return warm;
+    double begin = clock_ms();
+    uint32_t stored = prefix_look_up(p, r->tokens, r->n);
+    r->lookup = clock_ms() - begin;
+    if (stored < warm + s->o.restore_least) return warm;
+    slots_exchange(s->slots, &r->lease);
+    r->restored = prefix_restore(p, r->lease.slot, r->tokens, stored, &r->times);
+    if (r->restored) COUNT(s, restores, 1);
+    return r->restored;
+}
+
+static void prepare(relay *r, prefix *p, int client)
 {
     sidecar *s = r->s;
     pthread_mutex_lock(&s->lock);
     bool may = !s->no_restore;
     pthread_mutex_unlock(&s->lock);
-    if (!may || !slots_are_watched(s->slots) || r->n < r->lease.n_same + s->o.restore_least) return;
-    double begin = clock_ms();
-    uint32_t stored = prefix_look_up(p, r->tokens, r->n);
-    r->lookup = clock_ms() - begin;
-    if (stored < r->lease.n_same + s->o.restore_least) return;
-    slots_exchange(s->slots, &r->lease);
-    r->restored = prefix_restore(p, r->lease.slot, r->tokens, stored, &r->times);
-    if (r->restored) COUNT(s, restores, 1);
+    if (!may || !slots_are_watched(s->slots)) return;
+    bool in_states = prefix_has_states(p);
+    uint32_t same = r->lease.n_same;
+    uint32_t have = restore(r, p, in_states && !r->lease.is_whole ? 0 : same);
+    if (!in_states || r->n < s->o.min_tokens) return;
+    const prefix_place place = {.slot = r->lease.slot, .have = have, .same = same, .client = client};
+    r->advanced = prefix_advance(p, &place, r->tokens, r->n);
+    pthread_mutex_lock(&s->lock);
+    s->counts.saves += r->advanced.n_saved;
+    s->counts.saved_tokens += r->advanced.n_saved ? r->advanced.n_tokens : 0;
+    pthread_mutex_unlock(&s->lock);
 }
 
 typedef enum watching { WATCHED, NOT_WATCHED, CLIENT_LEFT } watching;
@@ -340,7 +361,7 @@ static watching watch(relay *r, front_request *request, body *b, bool is_chat)
     if (!r->tokens || !r->n || !r->tail) return NOT_WATCHED;
     if (!slots_take(s->slots, r->tokens, r->n, has_left, &client, &r->lease)) return CLIENT_LEFT;
     prefix *p = prefix_now(s);
-    if (p) restore(r, p);
+    if (p) prepare(r, p, client);
     r->made = body_for_slot(b, r->lease.slot, &n);
     r->is_watched = r->made;
     if (!r->made) slots_give_unknown(s->slots, &r->lease);
@@ -440,7 +461,7 @@ static void save_one(sidecar *s, prefix *p)
     const char *why;
     uint32_t *tokens = slots_take_unsaved(s->slots, QUIRE_PAGE_TOKENS, &lease, &n), *list = NULL;
     if (!tokens) return;
-    bool worth = n >= s->o.min_tokens;
+    bool worth = n >= s->o.min_tokens && !prefix_has_states(p); /* states were saved before */
     if (worth) list = prefix_save(p, lease.slot, tokens, n, &n_held, &n_stored, &why);
     if (list)
         slots_give_stored(s->slots, &lease, list, n_held, n_stored);

@@ -95,7 +95,11 @@ static bool take_best(slots *s, const uint32_t *tokens, uint32_t n, slot_lease *
         }
     }
     s->held[best].is_busy = true;
-    *out = (slot_lease){best, same(&s->held[best], tokens, n), s->generation};
+    uint32_t n_same = same(&s->held[best], tokens, n);
+    *out = (slot_lease){.slot = best,
+                        .n_same = n_same,
+                        .is_whole = n_same == s->held[best].n + s->held[best].n_more,
+                        .generation = s->generation};
     return true;
 }
 
@@ -135,6 +139,7 @@ void slots_exchange(slots *s, slot_lease *lease)
         s->held[other].is_busy = true;
         lease->slot = other;
         lease->n_same = 0;
+        lease->is_whole = false;
         pthread_cond_broadcast(&s->freed);
     }
     pthread_mutex_unlock(&s->lock);
@@ -243,7 +248,7 @@ uint32_t *slots_take_unsaved(slots *s, uint32_t least, slot_lease *lease, uint32
         *n = s->held[found].n;
         memcpy(copy, s->held[found].tokens, sizeof *copy * *n);
         s->held[found].is_busy = true;
-        *lease = (slot_lease){found, *n, s->generation};
+        *lease = (slot_lease){.slot = found, .n_same = *n, .generation = s->generation};
     }
     pthread_mutex_unlock(&s->lock);
     return copy;
