@@ -81,7 +81,8 @@ static const tool_command command = {
         "interface. Prompts are kept in a store, in pages of 64 tokens: what was computed once, before a restart or on\n"
         "another server that shares the store, is restored instead of computed again.\n\n"
         "Flags with which the rows of a slot depend on more than its tokens are refused: --context-shift, --cache-reuse,\n"
-        "--lora and others. Works only for models with full attention in all layers; others run, and nothing is kept.",
+        "--lora and others. Of models with sliding windows or recurrent layers, states at the ends of prompts are kept; a line at\n"
+        "the start says of which models nothing is.",
     .examples =
         "  quire serve -- llama-server -m model.gguf -c 32768 --port 8080\n"
         "  quire serve --kv balanced --store /srv/pages --store-size 200G -- llama-server -m model.gguf -c 131072\n"

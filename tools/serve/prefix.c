@@ -91,29 +91,51 @@ static const char *read_slot(const prefix *p, uint32_t slot, slot_file *out)
 
 /* ------------------------------------------------------------------ what it is */
 
+/* Gives the server back what a slot held. */
+static bool put_back(const prefix *p, uint32_t slot, const slot_file *file, const uint8_t *tail,
+                     size_t n_tail)
+{
+    char path[PATH_SIZE], name[32];
+    uint32_t n_pages = file->n_tokens / PAGE;
+    size_t page_bytes = p->layout.page_bytes;
+    uint8_t *room = (uint8_t *)malloc(page_bytes * n_pages + 1);
+    uint8_t **pages = (uint8_t **)calloc(n_pages + 1u, sizeof *pages);
+    bool good = room && pages;
+    for (uint32_t i = 0; good && p->has_rows && i < n_pages; i++)
+        slot_get_page(file, i, pages[i] = room + i * page_bytes);
+    path_of(p, slot, path, name);
+    good = good &&
+           !slot_write_state(path, &p->layout, file->tokens, n_pages, pages, p->o.n_slots, tail, n_tail) &&
+           exchange_slot(p, slot, "restore");
+    unlink(path);
+    free(room);
+    free(pages);
+    return good;
+}
+
+/* Whether the slot holds whole pages and the rows of all of them. */
+static bool is_whole(const prefix *p, const slot_file *file)
+{
+    return file->n_tokens % PAGE == 0 && file->tail_bytes &&
+           (!p->has_rows ||
+            (file->n_cells == file->n_tokens && file->layout.page_bytes == p->layout.page_bytes));
+}
+
 /* Whether the server goes on from a state that it is given: not all do, and none says so. With windows the trial would be long. */
 static const char *try_state(prefix *p)
 {
     uint32_t tokens[PAGE + 1];
-    char path[PATH_SIZE], name[32];
     body_timings t;
     slot_file slot;
     for (uint32_t i = 0; i <= PAGE; i++) tokens[i] = 1;
     if (!compute(p, 0, tokens, PAGE, -1, &t)) return "the server does not compute a first page";
     const char *wrong = read_slot(p, 0, &slot);
     if (wrong) return wrong;
-    uint8_t *page = (uint8_t *)malloc(p->layout.page_bytes + 1);
-    uint8_t *const pages[] = {page};
-    bool is_whole = page && slot.n_tokens == PAGE && (!p->has_rows || slot.n_cells == PAGE);
-    if (is_whole && p->has_rows) slot_get_page(&slot, 0, page);
-    path_of(p, 0, path, name);
-    if (!is_whole || slot_write_state(path, &p->layout, tokens, 1, pages, p->o.n_slots,
-                                      slot.bytes + slot.tail_at, slot.tail_bytes))
+    if (!is_whole(p, &slot))
         wrong = "the server's slot files have an unknown form";
-    else if (!exchange_slot(p, 0, "restore") || !compute(p, 0, tokens, PAGE + 1, -1, &t) || t.cache_n != PAGE)
+    else if (!put_back(p, 0, &slot, slot.bytes + slot.tail_at, slot.tail_bytes) ||
+             !compute(p, 0, tokens, PAGE + 1, -1, &t) || t.cache_n != PAGE)
         wrong = "the server does not go on from a state of this model that it is given";
-    unlink(path);
-    free(page);
     slot_free(&slot);
     return wrong;
 }
@@ -331,8 +353,12 @@ uint32_t *prefix_save(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t
 
 /* -------------------------------------------------------------------- states */
 
-/* The slot must hold exactly these tokens. */
-static bool save_state(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n)
+/*
+ * The slot must hold exactly these tokens. *is_lost: it holds nothing any more. A restored window has its cells in another order than one
+ * that was just computed, and sums are rounded in the order of the cells: so the slot gets its window back as if it were restored, and
+ * the prompt gives the same now and later.
+ */
+static bool save_state(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, bool *is_lost)
 {
     slot_file file;
     size_t n_tail;
@@ -341,11 +367,15 @@ static bool save_state(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_
     uint8_t *wide = p->o.window && file.layout.version == 3
                         ? slot_widen_tail(3, tail, file.tail_bytes, &n_tail)
                         : NULL;
-    if (!wide) n_tail = file.tail_bytes;
-    bool good = file.n_tokens == n && !memcmp(file.tokens, tokens, sizeof *tokens * n) && n_tail &&
-                (!p->has_rows || (file.n_cells == n && has_same_rows(&file.layout, &p->layout) &&
-                                  save_pages(p, &file) == n)) &&
-                states_save(p->states, tokens, n, wide ? wide : tail, n_tail);
+    if (wide)
+        tail = wide;
+    else
+        n_tail = file.tail_bytes;
+    bool good = file.n_tokens == n && !memcmp(file.tokens, tokens, sizeof *tokens * n) &&
+                is_whole(p, &file) && (!p->has_rows || has_same_rows(&file.layout, &p->layout));
+    if (good && p->o.window) *is_lost = !put_back(p, slot, &file, tail, n_tail);
+    good = good && (!p->has_rows || save_pages(p, &file) == n) &&
+           states_save(p->states, tokens, n, tail, n_tail);
     free(wide);
     slot_free(&file);
     return good;
@@ -369,9 +399,10 @@ prefix_progress prefix_advance(prefix *p, const prefix_place *place, const uint3
         body_timings t;
         if (!stops[i]) continue;
         if (!compute(p, place->slot, tokens, stops[i], place->client, &t)) return (prefix_progress){0};
-        done.n_tokens = stops[i];
+        bool is_lost = false;
+        done.n_saved += save_state(p, place->slot, tokens, stops[i], &is_lost);
         done.n_computed += t.prompt_n;
-        done.n_saved += save_state(p, place->slot, tokens, stops[i]);
+        done.n_tokens = is_lost ? 0 : stops[i];
     }
     return done;
 }

@@ -77,6 +77,8 @@ void sidecar_engine_changed(void *ctx, engine_state state, uint32_t generation, 
         snprintf(line, sizeof line, "prompts of this server cannot be kept: %s", message);
         say(line);
     }
+    if (p && prefix_has_states(p))
+        say("the model has windows or recurrent layers: of a prompt that is known, it goes on from where an earlier prompt ended");
     slots_reset(s->slots, generation);
     pthread_mutex_lock(&s->lock);
     if (p) s->prefix = p;
