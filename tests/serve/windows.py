@@ -25,7 +25,7 @@ SOME = ["gemma3-dense", "qwen3next-moe", "lfm2-dense"]
 DEVICE, STOCK = (), ("--kv", "none")
 CONTEXT, N, FORK = 256, 240, 150  # tokens of a prompt; where the second one parts from it
 WHOLE = (N - 1) // 64 * 64
-store = Path(tempfile.mkdtemp(prefix="quire-serve-test."))
+store = Path(tempfile.mkdtemp(prefix="quire-windows-test."))
 
 
 def numbers(seed, n, most=127):
@@ -89,10 +89,11 @@ def try_model(model, options, context=CONTEXT, tokens=None, n=N, fork=FORK, flag
             s.wait_figure("watched", 2)
             if not refusal(s.text()):
                 s.wait_figure("saves", 1, 3)
-            runs.append({"answers": answers, "figures": s.figures(), "why": refusal(s.text())})
+            runs.append({"answers": answers, "figures": s.figures(), "why": refusal(s.text()), "states": "goes on from where" in s.text()})
     shutil.rmtree(folder)
     first, second = runs
     return {"why": second["why"] or first["why"],
+            "states": second["states"],
             "cached": [a["timings"]["cache_n"] for a in second["answers"]],
             "restored": second["figures"]["restores"],
             "equal": [probs(a) for a in first["answers"]] == [probs(a) for a in second["answers"]],
@@ -100,12 +101,16 @@ def try_model(model, options, context=CONTEXT, tokens=None, n=N, fork=FORK, flag
             "figures": second["figures"]}
 
 
-def plain_answers(model, context=CONTEXT, tokens=None, n=N, fork=FORK, flags=()):
-    """Of llama-server alone: computed at once, and after the whole pages had been computed."""
+def plain_answers(model, context=CONTEXT, tokens=None, n=N, fork=FORK, cached=(0, 0)):
+    """Of llama-server alone, with so many tokens of each prompt in the slot."""
     tokens = tokens or numbers(3, n)
-    with Plain(model, context, *flags) as s:
-        at_once = [s.complete(p, 4, n_probs=5, cache_prompt=False) for p in (tokens, tokens[:fork] + numbers(4, n - fork))]
-    return [likely(a) for a in at_once]
+    answers = []
+    with Plain(model, context) as s:
+        for prompt, warm in zip((tokens, tokens[:fork] + numbers(4, n - fork)), cached):
+            if warm:
+                s.complete(prompt[:warm], 0, cache_prompt=False)
+            answers.append(s.complete(prompt, 4, n_probs=5, cache_prompt=warm > 0))
+    return [likely(a) for a in answers]
 
 
 def keeps(name, path, options):
@@ -130,6 +135,51 @@ def small(names):
                 expect("beside sliding windows" in (found["why"] or ""), "what cannot be kept is said at the start", str(found))
             else:
                 expect(not found["why"], f"{name} is kept", str(found))
+
+
+def furthest(a, b):
+    """Between the log-probabilities of two answers, as long as their texts are the same."""
+    most = 0
+    for x, y in zip(probs(a), probs(b)):
+        most = max([most] + [abs(l - dict(y)[i]) for i, l in x if i in dict(y)])
+        if x[0][0] != y[0][0]:
+            break
+    return most
+
+
+def parted(name):
+    """A prompt that parts from a restored one a little before its end must not use rows that the state lacks. llama-server alone, computing
+    in other steps, gives by how much an answer may differ."""
+    path = kit.test_programs() / f"models/{name}.gguf"
+    tokens, folder = numbers(3, N), Path(tempfile.mkdtemp(dir=store))
+    prompts = [tokens[:WHOLE - d] + numbers(10 + d, 40) for d in (1, 2, 3, 30, 63)]
+    with Plain(path, CONTEXT) as s:
+        wanted = [s.complete(p, 1, n_probs=5, cache_prompt=False) for p in prompts]
+    with Plain(path, CONTEXT, "-ub", "32") as s:
+        spread = max(furthest(s.complete(p, 1, n_probs=5, cache_prompt=False), w) for p, w in zip(prompts, wanted))
+    with Sidecar(folder, options=(*STOCK, "--min-tokens", "64"), model=path, context=CONTEXT) as s:
+        s.complete(tokens, 1)
+    for prompt, want in zip(prompts, wanted):
+        with Sidecar(folder, options=(*STOCK, "--min-tokens", "239"), model=path, context=CONTEXT) as s:
+            first = s.complete(tokens, 0)
+            got = s.complete(prompt, 1, n_probs=5)
+        expect(first["timings"]["cache_n"] == WHOLE and furthest(got, want) <= 4 * spread + 1e-5,
+               f"{name}: a prompt that parts from a restored one after {len(prompt) - 40} tokens is computed from true rows",
+               f"{got['timings']['cache_n']} reused, {furthest(got, want)} apart, spread {spread}")
+
+
+def other_slot():
+    """A state of one slot is restored into another."""
+    path = kit.test_programs() / "models/gemma3-dense.gguf"
+    prompts, folder = [numbers(20 + i, N) for i in range(3)], Path(tempfile.mkdtemp(dir=store))
+    runs = []
+    for order in (prompts, prompts[::-1]):
+        with Sidecar(folder, "-np", "3", options=(*STOCK, "--min-tokens", "64"), model=path, context=CONTEXT) as s:
+            answers = [s.complete(p, 4, n_probs=5) for p in order]
+            runs.append({a["id_slot"]: probs(a) for a in answers})
+            restored = s.figures()["restores"]
+    expect(len(runs[0]) == 3 and restored == 3 and [runs[0][i] for i in range(3)] == [runs[1][2 - i] for i in range(3)],
+           "states go from one slot to another", f"{restored} restored")
 
 
 def whole_windows():
@@ -167,12 +217,16 @@ def one_row(programs, name, path):
             row.append("does not run without quire serve either" if plain is None else f"FAILED: {str(e)[-120:]}")
             expect(plain is None, f"{name} {options}: it runs as without quire serve", str(e)[-600:])
             continue
-        expect(found["equal"], f"{name} {options}: the same probabilities, bit for bit", str(found))
-        row.append(found["why"] or f"{found['cached'][0]}, {found['cached'][1]} of {N}")
+        kept = found["states"] and not found["why"]
+        expect(found["equal"] or not kept, f"{name} {options}: the same probabilities, bit for bit", str(found))
+        expect(found["cached"] == [WHOLE, WHOLE] or not kept, f"{name} {options}: both prompts are restored", str(found))
+        row.append(found["why"] or ("states" if kept else "pages"))
         if options == STOCK:
-            same = plain is not None and found["likely"] == plain
+            same = "the same" if found["likely"] == plain else None
+            if plain and not same and found["likely"] == plain_answers(path, cached=found["cached"]):
+                same = "the same as of its own warm slot, which are not those of an empty one"
             expect(same or plain is None, f"{name}: the answers are those of llama-server alone", f"{found['likely']} {plain}")
-            row.insert(1, "same" if same else "other" if plain is not None else "none")
+            row.insert(1, same or "other")
     note(" | ".join(row))
     return row
 
@@ -200,6 +254,8 @@ def run():
         part(small, names or SOME)
         if not names:
             part(whole_windows)
+            part(other_slot)
+            part(parted, "gemma3-dense")
         if not names and not kit.quick:
             part(gemma)
     finally:

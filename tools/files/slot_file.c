@@ -112,7 +112,7 @@ static void guess_rotation(slot_layout *l)
     }
 }
 
-static const char *read_layers(slot_file *s, slot_reader *r)
+static const char *read_layers(slot_file *s, slot_reader *r, const slot_layout *like)
 {
     slot_layout *l = &s->layout;
     l->v_transposed = slot_take(r, 4) != 0;
@@ -129,7 +129,7 @@ static const char *read_layers(slot_file *s, slot_reader *r)
         if (!read_rows(s, r, &l->k[i], false)) return "the file ends within the K rows";
     /* Caches of latent attention have no V, and what follows them then has another form. */
     slot_reader before_v = *r;
-    l->n_v = r->at < r->n ? l->n_layers : 0;
+    l->n_v = (like ? like->n_v > 0 : r->at < r->n) ? l->n_layers : 0;
     for (uint32_t i = 0; i < l->n_v; i++)
         if (!read_rows(s, r, &l->v[i], l->v_transposed)) {
             memset(l->v, 0, sizeof l->v);
@@ -143,8 +143,8 @@ static const char *read_layers(slot_file *s, slot_reader *r)
     return NULL;
 }
 
-/* The first cache of the state. */
-static const char *read_cache(slot_file *s, slot_reader *r)
+/* The first cache of the state. like NULL: it is not known whether it has V. */
+static const char *read_cache(slot_file *s, slot_reader *r, const slot_layout *like)
 {
     uint32_t n_streams = (uint32_t)slot_take(r, 4);
     const char *wrong = NULL;
@@ -157,7 +157,7 @@ static const char *read_cache(slot_file *s, slot_reader *r)
         if (s->n_cells) return "the file contains cells of several streams";
         s->n_cells = n;
         wrong = read_cells(s, r);
-        if (!wrong) wrong = read_layers(s, r);
+        if (!wrong) wrong = read_layers(s, r, like);
     }
     if (!wrong && !s->n_cells) wrong = "the slot is empty";
     return wrong;
@@ -179,7 +179,7 @@ const char *slot_parse(slot_file *s, uint8_t *bytes, size_t n)
 {
     slot_reader r;
     const char *wrong = read_head(s, &r, bytes, n);
-    if (!wrong) wrong = read_cache(s, &r);
+    if (!wrong) wrong = read_cache(s, &r, NULL);
     if (!wrong && r.at != r.n && s->lacks_v)
         wrong = "the file ends within the V rows, or contains a second cache";
     if (!wrong && r.at != r.n)
@@ -189,12 +189,12 @@ const char *slot_parse(slot_file *s, uint8_t *bytes, size_t n)
     return wrong;
 }
 
-const char *slot_parse_state(slot_file *s, uint8_t *bytes, size_t n, bool has_rows)
+const char *slot_parse_state(slot_file *s, uint8_t *bytes, size_t n, const slot_layout *like)
 {
     slot_reader r, begin;
     const char *wrong = read_head(s, &r, bytes, n);
     begin = r;
-    if (!wrong && (!has_rows || read_cache(s, &r))) {
+    if (!wrong && ((like && !like->n_layers) || read_cache(s, &r, like))) {
         uint32_t version = s->layout.version;
         memset(&s->layout, 0, sizeof s->layout);
         s->layout.version = version;
@@ -216,11 +216,11 @@ const char *slot_read(slot_file *s, const char *path)
     return bytes ? slot_parse(s, bytes, n) : strerror(errno);
 }
 
-const char *slot_read_state(slot_file *s, const char *path, bool has_rows)
+const char *slot_read_state(slot_file *s, const char *path, const slot_layout *like)
 {
     size_t n;
     uint8_t *bytes = read_file(path, &n);
-    return bytes ? slot_parse_state(s, bytes, n, has_rows) : strerror(errno);
+    return bytes ? slot_parse_state(s, bytes, n, like) : strerror(errno);
 }
 
 void slot_free(slot_file *s)

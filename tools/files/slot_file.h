@@ -53,11 +53,12 @@ void slot_free(slot_file *slot);
 
 /*
  * The same for models with windows or recurrent layers, whose state can be used at its end alone: rows of the first cache, if it has
- * those of all tokens, and a tail. Without such a first cache, or if has_rows is false, all is tail, and n_cells and layout.n_layers are
- * 0. Checkpoints, which servers of llama.cpp 0.7 append, are left out.
+ * those of all tokens, and a tail. Without such a first cache all is tail, and n_cells and layout.n_layers are 0. Checkpoints, which
+ * servers of llama.cpp 0.7 append, are left out. like: the layout of another state of the server, which tells whether V and a first cache
+ * are expected; NULL: not known, and then the state must be that of one token, because those of more can be read in two ways.
  */
-const char *slot_read_state(slot_file *out, const char *path, bool has_rows);
-const char *slot_parse_state(slot_file *out, uint8_t *bytes, size_t n, bool has_rows);
+const char *slot_read_state(slot_file *out, const char *path, const slot_layout *like);
+const char *slot_parse_state(slot_file *out, uint8_t *bytes, size_t n, const slot_layout *like);
 /* Bytes of a tail without checkpoints. One whose form is not known stays as it is. */
 size_t slot_tail_size(uint32_t version, const uint8_t *tail, size_t n);
 /* Whether the tail is the cache of window layers, and nothing else. */

@@ -14,7 +14,7 @@
 /* Where the parts of one KV cache are. */
 typedef struct cache_parts {
     size_t count_at, cells_at, rows_at; /* the number of cells, their positions, the first layer */
-    uint32_t n_cells, n_layers, first; /* first: the lowest position */
+    uint32_t n_cells, n_layers, first;  /* first: the lowest position */
     bool transposed;
 } cache_parts;
 
@@ -146,7 +146,8 @@ uint8_t *slot_widen_tail(uint32_t version, const uint8_t *tail, size_t n, size_t
     for (uint32_t i = 0; i < 2 * c.n_layers; i++) {
         size_t head = rows.at;
         (void)read_layer(&rows, c.n_cells, i >= c.n_layers && c.transposed, &row, &element);
-        size_t bytes = (size_t)row * c.n_cells, from = rows.at - bytes, step = element ? element : (size_t)row;
+        size_t bytes = (size_t)row * c.n_cells, from = rows.at - bytes,
+               step = element ? element : (size_t)row;
         put_bytes(&w, tail + head, from - head);
         for (size_t j = 0; j < row; j += step) {
             put_bytes(&w, NULL, step);

@@ -84,7 +84,7 @@ static const char *read_slot(const prefix *p, uint32_t slot, slot_file *out)
     path_of(p, slot, path, name);
     const char *wrong = "the server does not save its slots";
     if (exchange_slot(p, slot, "save"))
-        wrong = p->states ? slot_read_state(out, path, p->has_rows) : slot_read(out, path);
+        wrong = p->states ? slot_read_state(out, path, &p->layout) : slot_read(out, path);
     unlink(path);
     return wrong;
 }
@@ -162,7 +162,7 @@ static const char *learn_layout(prefix *p)
         return "with --swa-full the server takes rows of its windows as present that its slot files do not have";
     if (!compute(p, 0, one, 1, -1, &t)) return "the server does not compute a first token";
     path_of(p, 0, path, name);
-    const char *wrong = exchange_slot(p, 0, "save") ? slot_read_state(&slot, path, true)
+    const char *wrong = exchange_slot(p, 0, "save") ? slot_read_state(&slot, path, NULL)
                                                     : "the server does not save its slots";
     unlink(path);
     if (wrong) return wrong;
@@ -172,7 +172,8 @@ static const char *learn_layout(prefix *p)
     p->layout = slot.layout;
     if (p->o.window && slot.tail_bytes &&
         !slot_tail_is_cache(slot.layout.version, slot.bytes + slot.tail_at, slot.tail_bytes))
-        wrong = "beside sliding windows it has other states, and from these together the server does not go on";
+        wrong =
+            "beside sliding windows it has other states, and from these together the server does not go on";
     if (!p->has_rows) p->layout = (slot_layout){.version = slot.layout.version};
     slot_free(&slot);
     if (wrong) return wrong;
@@ -364,9 +365,8 @@ static bool save_state(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_
     size_t n_tail;
     if (read_slot(p, slot, &file)) return false;
     const uint8_t *tail = file.bytes + file.tail_at;
-    uint8_t *wide = p->o.window && file.layout.version == 3
-                        ? slot_widen_tail(3, tail, file.tail_bytes, &n_tail)
-                        : NULL;
+    uint8_t *wide =
+        p->o.window && file.layout.version == 3 ? slot_widen_tail(3, tail, file.tail_bytes, &n_tail) : NULL;
     if (wide)
         tail = wide;
     else

@@ -20,8 +20,9 @@ typedef struct prefix_options {
     const char *folder;        /* where the server keeps slot files */
     const char *authorization; /* value of the header for the server's own interface, or NULL */
     uint32_t n_slots, timeout_ms;
-    uint32_t window; /* the longest of the model's sliding windows, in tokens; 0: it has none, or that is not known */
-    bool swa_full;   /* the server keeps all rows of windows */
+    uint32_t
+        window; /* the longest of the model's sliding windows, in tokens; 0: it has none, or that is not known */
+    bool swa_full; /* the server keeps all rows of windows */
 } prefix_options;
 
 /* What a restore or save took, in milliseconds. */
@@ -57,8 +58,9 @@ uint32_t *prefix_save(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t
 typedef struct prefix_place {
     uint32_t slot;
     uint32_t have; /* tokens from whose end the slot goes on */
-    uint32_t same; /* tokens of the prompt that were seen before, as far as the caller knows; it may be that nothing of them is there */
-    int client;    /* socket of the client that waits, or -1 */
+    uint32_t
+        same; /* tokens of the prompt that were seen before, as far as the caller knows; it may be that nothing of them is there */
+    int client; /* socket of the client that waits, or -1 */
 } prefix_place;
 
 typedef struct prefix_progress {

@@ -12,7 +12,7 @@ typedef struct slots slots;
 typedef struct slot_lease {
     uint32_t slot;
     uint32_t
-        n_same; /* tokens at the beginning of the prompt that the slot holds already, as far as is known */
+        n_same;    /* tokens at the beginning of the prompt that the slot holds already, as far as is known */
     bool is_whole; /* the prompt begins with all that the slot holds */
     uint32_t generation; /* of the server; a lease of an older one is void */
 } slot_lease;
