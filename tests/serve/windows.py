@@ -11,6 +11,7 @@ gave, and whether the answers are those of llama-server alone.
 The small models have random weights, a vocabulary of 128 numbers and 256 tokens of context.
 """
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -67,9 +68,12 @@ class Plain:
         self.process.wait()
 
 
-def refusal(text):
+def refusal(text, context):
     """Why nothing is kept, as the start said it."""
     for line in text.splitlines():
+        longer = re.search(r"prompts longer than its window of (\d+) tokens", line)
+        if longer and int(longer[1]) >= context:
+            return f"its window of {longer[1]} tokens is longer than the context"
         if "prompts of this server cannot be kept: " in line:
             return line.split("cannot be kept: ", 1)[1]
         if "prompts are no longer restored" in line:
@@ -87,9 +91,9 @@ def try_model(model, options, context=CONTEXT, tokens=None, n=N, fork=FORK, flag
         with Sidecar(folder, *flags, options=(*options, "--min-tokens", "64"), model=model, context=context) as s:
             answers = [s.complete(p, 4, n_probs=5) for p in (tokens, other)]
             s.wait_figure("watched", 2)
-            if not refusal(s.text()):
+            if not refusal(s.text(), context):  # pages are saved when the server is idle
                 s.wait_figure("saves", 1, 3)
-            runs.append({"answers": answers, "figures": s.figures(), "why": refusal(s.text()), "states": "goes on from where" in s.text()})
+            runs.append({"answers": answers, "figures": s.figures(), "why": refusal(s.text(), context), "states": "from where others go on" in s.text()})
     shutil.rmtree(folder)
     first, second = runs
     return {"why": second["why"] or first["why"],
@@ -166,6 +170,29 @@ def parted(name):
         expect(first["timings"]["cache_n"] == WHOLE and furthest(got, want) <= 4 * spread + 1e-5,
                f"{name}: a prompt that parts from a restored one after {len(prompt) - 40} tokens is computed from true rows",
                f"{got['timings']['cache_n']} reused, {furthest(got, want)} apart, spread {spread}")
+
+
+def goes_on(name):
+    """A conversation: the next prompt begins with the one before."""
+    path, folder = kit.test_programs() / f"models/{name}.gguf", Path(tempfile.mkdtemp(dir=store))
+    tokens = numbers(6, 250)
+    for prompt, restored in ((tokens[:200], 0), (tokens, WHOLE)):
+        with Sidecar(folder, options=(*STOCK, "--min-tokens", "64"), model=path, context=CONTEXT) as s:
+            answer = s.complete(prompt, 1)
+            found = s.figures()["restores"]
+    expect(found == 1 and answer["timings"]["cache_n"] == restored, f"{name}: a conversation goes on after a restart", str(answer["timings"]))
+
+
+def parting():
+    """Two prompts of Gemma3 that begin with the same 650 tokens leave a state there, from which a third goes on."""
+    path, folder = kit.model("gemma3-270m"), Path(tempfile.mkdtemp(dir=store))
+    common, got = numbers(7, 650, 20000), []
+    for seeds in ((1, 2), (3,)):
+        with Sidecar(folder, options=STOCK, model=path, context=1024) as s:
+            got += [s.complete(common + numbers(30 + i, 320, 20000), 1)["timings"]["cache_n"] for i in seeds]
+            figures = s.figures()
+    expect(figures["restores"] == 1 and figures["restored_tokens"] == 640 and got[2] == 960, "a third prompt goes on from where two parted",
+           f"{got} {figures}")
 
 
 def other_slot():
@@ -255,9 +282,11 @@ def run():
         if not names:
             part(whole_windows)
             part(other_slot)
+            part(goes_on, "qwen3next-moe")
             part(parted, "gemma3-dense")
         if not names and not kit.quick:
             part(gemma)
+            part(parting)
     finally:
         shutil.rmtree(store, ignore_errors=True)
 

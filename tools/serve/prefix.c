@@ -160,6 +160,7 @@ static const char *learn_layout(prefix *p)
     body_timings t;
     if (p->o.window && p->o.swa_full)
         return "with --swa-full the server takes rows of its windows as present that its slot files do not have";
+    if (p->o.chunked) return "its windows begin at multiples of their length, and the server does not go on from such";
     if (!compute(p, 0, one, 1, -1, &t)) return "the server does not compute a first token";
     path_of(p, 0, path, name);
     const char *wrong = exchange_slot(p, 0, "save") ? slot_read_state(&slot, path, NULL)

@@ -23,6 +23,7 @@ typedef struct prefix_options {
     uint32_t
         window; /* the longest of the model's sliding windows, in tokens; 0: it has none, or that is not known */
     bool swa_full; /* the server keeps all rows of windows */
+    bool chunked;  /* windows begin at multiples of their length, as in Llama 4 */
 } prefix_options;
 
 /* What a restore or save took, in milliseconds. */

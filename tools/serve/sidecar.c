@@ -77,8 +77,15 @@ void sidecar_engine_changed(void *ctx, engine_state state, uint32_t generation, 
         snprintf(line, sizeof line, "prompts of this server cannot be kept: %s", message);
         say(line);
     }
-    if (p && prefix_has_states(p))
-        say("the model has windows or recurrent layers: of a prompt that is known, it goes on from where an earlier prompt ended");
+    if (p && prefix_has_states(p)) {
+        char longer[64] = "";
+        if (s->o.prefix.window)
+            snprintf(longer, sizeof longer, "longer than its window of %u tokens ", s->o.prefix.window);
+        snprintf(line, sizeof line,
+                 "of this model, prompts %sare kept up to their last whole page, from where others go on",
+                 longer);
+        say(line);
+    }
     slots_reset(s->slots, generation);
     pthread_mutex_lock(&s->lock);
     if (p) s->prefix = p;
