@@ -158,9 +158,8 @@ static const char *learn_layout(prefix *p)
     char path[PATH_SIZE], name[32];
     slot_file slot;
     body_timings t;
-    if (p->o.window && p->o.swa_full)
-        return "with --swa-full the server takes rows of its windows as present that its slot files do not have";
-    if (p->o.chunked) return "its windows begin at multiples of their length, and the server does not go on from such";
+    if (p->o.chunked)
+        return "its windows begin at multiples of their length, and the server does not go on from such";
     if (!compute(p, 0, one, 1, -1, &t)) return "the server does not compute a first token";
     path_of(p, 0, path, name);
     const char *wrong = exchange_slot(p, 0, "save") ? slot_read_state(&slot, path, NULL)
@@ -171,10 +170,12 @@ static const char *learn_layout(prefix *p)
     bool has_states = slot.tail_bytes > 0 || p->o.window > 0;
     p->has_rows = slot.n_cells > 0 && (slot.tail_bytes > 0 || !p->o.window);
     p->layout = slot.layout;
-    if (p->o.window && slot.tail_bytes &&
-        !slot_tail_is_cache(slot.layout.version, slot.bytes + slot.tail_at, slot.tail_bytes))
+    if (p->o.swa_full && has_states) /* whether there are windows is not known of every model */
         wrong =
-            "beside sliding windows it has other states, and from these together the server does not go on";
+            "with --swa-full the server takes rows of its windows as present that its slot files do not have";
+    else if (p->o.window && slot.tail_bytes &&
+             !slot_tail_is_cache(slot.layout.version, slot.bytes + slot.tail_at, slot.tail_bytes))
+        wrong = "beside sliding windows it has other states, and such a mixture is not kept";
     if (!p->has_rows) p->layout = (slot_layout){.version = slot.layout.version};
     slot_free(&slot);
     if (wrong) return wrong;

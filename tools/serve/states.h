@@ -18,7 +18,7 @@ typedef struct states states;
 states *states_create(quire_store *store, const quire_identity *identity, const char *text, const char **why);
 void states_destroy(states *s);
 
-/* The longest prefix of at most n tokens, in whole pages and above `least`, that has a state; 0: none. */
+/* The longest prefix of at most n tokens, in whole pages and above `least`, that has a state; 0: none. Asks for the last 512 pages. */
 uint32_t states_find(states *s, const uint32_t *tokens, uint32_t n, uint32_t least, uint32_t timeout_ms);
 /* The state after exactly n tokens, from malloc(), and *size; NULL: it is not there. */
 uint8_t *states_load(states *s, const uint32_t *tokens, uint32_t n, uint32_t timeout_ms, size_t *size);
