@@ -197,6 +197,30 @@ static void recurrent(void **state)
     free(b.at);
 }
 
+/* Latent attention in the first of two streams: what follows the K rows is the second stream, which is empty, and not V. */
+static void latent(void **state)
+{
+    (void)state;
+    static slot_file s;
+    bytes b = {0};
+    cache rows = full;
+    rows.version = 3;
+    rows.has_v = false;
+    rows.n_streams = 1;
+    add_head(&b, 3);
+    size_t count = b.n;
+    add_cache(&b, &rows);
+    b.at[count] = 2;
+    add(&b, 0, 4);
+    uint8_t *copy = (uint8_t *)malloc(b.n);
+    memcpy(copy, b.at, b.n);
+    assert_null(slot_parse(&s, copy, b.n));
+    assert_int_equal(s.n_cells, N);
+    assert_int_equal(s.layout.n_v, 0);
+    slot_free(&s);
+    free(b.at);
+}
+
 /* Cut anywhere, a state is read as something shorter, or refused; nothing is read behind its end. */
 static void cut(void **state)
 {
@@ -262,6 +286,7 @@ static void there_and_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(windows), cmocka_unit_test(recurrent),
-                                       cmocka_unit_test(cut), cmocka_unit_test(there_and_back)};
+                                       cmocka_unit_test(latent), cmocka_unit_test(cut),
+                                       cmocka_unit_test(there_and_back)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
