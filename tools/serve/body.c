@@ -192,7 +192,8 @@ bool body_is_alone(const body *b)
 static bool is_watched(const body *b)
 {
     yyjson_val *root = yyjson_doc_get_root(b->doc), *keep = body_member(root, "cache_prompt");
-    return body_is_alone(b) && is_absent(body_member(root, "lora")) && (is_absent(keep) || yyjson_is_true(keep));
+    return body_is_alone(b) && is_absent(body_member(root, "lora")) &&
+           (is_absent(keep) || yyjson_is_true(keep));
 }
 
 body_prompt body_kind(const body *b, bool is_chat)

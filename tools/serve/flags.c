@@ -192,8 +192,9 @@ static const char *add_own(reading *r, const serve_place *place)
     f->swa_full = r->values[WHOLE_WINDOWS];
     snprintf(slots, sizeof slots, "%u", f->n_slots);
     bool good = push(f, "--host") && push(f, place->socket) && push(f, "-np") && push(f, slots) &&
-                push(f, "--no-kv-unified") && push(f, "-sps") && push(f, "0.000001") && push(f, "--cache-ram") &&
-                push(f, "0") && push(f, "--slot-save-path") && push(f, place->folder);
+                push(f, "--no-kv-unified") && push(f, "-sps") && push(f, "0.000001") &&
+                push(f, "--cache-ram") && push(f, "0") && push(f, "--slot-save-path") &&
+                push(f, place->folder);
     if (place->has_tenants) good = good && push(f, "--no-cache-prompt");
     if (!c) c = (long)place->trained;
     if (c) { /* -c is divided among the slots, and one request may take all of the user's */

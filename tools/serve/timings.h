@@ -14,11 +14,11 @@ typedef enum timings_member { TIMINGS_NONE, TIMINGS_TIMINGS, TIMINGS_USAGE } tim
 typedef struct timings {
     uint64_t depth; /* of brackets that are open */
     bool in_string, is_escaped, is_name, may_be_name, is_line_skipped;
-    bool is_within; /* the object at depth 2 is one of those that can have a "usage" */
+    bool is_within;          /* the object at depth 2 is one of those that can have a "usage" */
     char name[TIMINGS_NAME]; /* of the member that is being read */
     uint32_t n_name;
-    timings_member wanted;     /* its value is being read */
-    uint64_t wanted_depth;     /* of the object that has it */
+    timings_member wanted;      /* its value is being read */
+    uint64_t wanted_depth;      /* of the object that has it */
     char text[2][TIMINGS_TEXT]; /* of its value; [0] is of "timings", [1] of "usage" */
     uint32_t n_text[2];         /* TIMINGS_TEXT: it is longer */
     bool has_text[2];
