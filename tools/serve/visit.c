@@ -122,7 +122,8 @@ static uint32_t restore(visit *v, uint32_t warm)
         v->lookup = clock_ms() - begin;
     }
     bool better = stored > warm && worth_restoring(&s->worth, stored / QUIRE_PAGE_TOKENS, stored - warm);
-    if (better) slots_exchange(s->slots, &v->lease);
+    /* A request that cannot name its slot gets the one that shares most, which is this one if the store has no more than it. */
+    if (better && (v->to != ROUTE_MESSAGES || stored > v->lease.n_same)) slots_exchange(s->slots, &v->lease);
     save_before(v);
     if (!better) return warm;
     v->restored = prefix_restore(v->keep, v->lease.slot, v->tokens, stored, &v->times);
