@@ -118,7 +118,8 @@ static const tool_command command = {
         "interface. Prompts are kept in a store, in pages of 64 tokens: what was computed once, before a restart or on\n"
         "another server that shares the store, is restored instead of computed again.\n\n"
         "Flags with which the rows of a slot depend on more than its tokens are refused: --context-shift, --cache-reuse,\n"
-        "--lora and others. Works only for models with full attention in all layers; others run, and nothing is kept.",
+        "--lora and others. Of models with sliding windows or recurrent layers, states at the ends of prompts are kept; a line at\n"
+        "the start says of which models nothing is.",
     .examples =
         "  quire serve -- llama-server -m model.gguf -c 32768 --port 8080\n"
         "  quire serve --kv balanced --store /srv/pages --store-size 200G -- llama-server -m model.gguf -c 131072\n"
@@ -358,6 +359,14 @@ static void set_signals(const serve *s, sigset_t *set)
     if (s->tenants_file) sigaddset(set, SIGHUP);
 }
 
+static uint32_t longest_window(const serve *s)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; s->has_model && i < s->model.n_layers; i++)
+        if (s->model.has_kv[i] && s->model.layers[i].window > most) most = s->model.layers[i].window;
+    return most;
+}
+
 static int run(serve *s)
 {
     char message[512];
@@ -375,7 +384,10 @@ static int run(serve *s)
                                               .n_slots = s->flags.n_slots,
                                               .has_disk = s->store.directory,
                                               .timeout_ms = 2000,
-                                              .slot_timeout_ms = SLOT_TIMEOUT_MS},
+                                              .slot_timeout_ms = SLOT_TIMEOUT_MS,
+                                              .window = longest_window(s),
+                                              .swa_full = s->flags.swa_full,
+                                              .chunked = s->has_model && !strcmp(s->model.arch, "llama4")},
                                    .tenants = s->tenants,
                                    .n_slots = s->flags.n_slots,
                                    .min_tokens = s->min_tokens ? s->min_tokens : 256,

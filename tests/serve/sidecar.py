@@ -22,8 +22,8 @@ def tool():
 
 
 def llama_server(model, context):
-    """The line of a llama-server, without its port."""
-    return [str(kit.programs() / "llama-server"), "-m", kit.model(model), "-c", str(context), "-t", str(kit.threads)]
+    """The line of a llama-server, without its port. model: a name, or a file."""
+    return [str(kit.programs() / "llama-server"), "-m", str(model) if "/" in str(model) else kit.model(model), "-c", str(context), "-t", str(kit.threads)]
 
 
 def children(pid):
@@ -53,13 +53,13 @@ class Sidecar:
         self.ended = None
         self.wait_ready()
 
-    def wait_ready(self, seconds=180):
+    def wait_ready(self, seconds=180, path="/quire/health"):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.process.poll() is not None:
                 raise kit.Broken(f"quire serve ended with {self.process.returncode}: {self.text()[-2000:]}")
             try:
-                if self.ask("GET", "/quire/health")[0] == 200:
+                if self.ask("GET", path)[0] == 200:
                     return
             except OSError:
                 pass

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* slot_file: slots of llama-server, state versions 3 and 4 with one KV cache. Version 4 also says how the rows are rotated. */
+/* slot_file: slots of llama-server, state versions 3 and 4: their first cache. Version 4 also says how the rows are rotated. */
 #define _GNU_SOURCE
 #include "files/slot_file.h"
 
 #include "files/private_file.h"
+#include "files/slot_reader.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,32 +28,6 @@
 
 /* ------------------------------------------------------------------ reading */
 
-typedef struct reader {
-    const uint8_t *bytes;
-    size_t n, at;
-    bool failed;
-} reader;
-
-static uint64_t take(reader *r, size_t n)
-{
-    uint64_t value = 0;
-    if (r->failed || n > r->n - r->at) {
-        r->failed = true;
-        return 0;
-    }
-    for (size_t i = n; i--;) value = value << 8 | r->bytes[r->at + i];
-    r->at += n;
-    return value;
-}
-
-static void skip(reader *r, uint64_t n)
-{
-    if (r->failed || n > r->n - r->at)
-        r->failed = true;
-    else
-        r->at += (size_t)n;
-}
-
 static uint8_t *read_file(const char *path, size_t *n)
 {
     FILE *f = fopen(path, "rb");
@@ -75,37 +50,37 @@ static bool is_known(uint32_t version)
 }
 
 /* The server's form (a marker, its version, tokens, media) or a plain list. */
-static const char *read_tokens(slot_file *s, reader *r)
+static const char *read_tokens(slot_file *s, slot_reader *r)
 {
-    uint32_t n = (uint32_t)take(r, 4);
-    reader words = {.bytes = r->bytes, .n = r->at + 4 * (size_t)n, .at = r->at};
-    skip(r, 4 * (uint64_t)n);
+    uint32_t n = (uint32_t)slot_take(r, 4);
+    slot_reader words = {.bytes = r->bytes, .n = r->at + 4 * (size_t)n, .at = r->at};
+    slot_skip(r, 4 * (uint64_t)n);
     if (r->failed) return "the file ends within the tokens";
-    bool packed = n && take(&words, 4) == UINT32_MAX;
+    bool packed = n && slot_take(&words, 4) == UINT32_MAX;
     if (packed) {
-        if (take(&words, 4) != TOKENS_VERSION) return "the tokens have an unknown format";
-        n = (uint32_t)take(&words, 4);
+        if (slot_take(&words, 4) != TOKENS_VERSION) return "the tokens have an unknown format";
+        n = (uint32_t)slot_take(&words, 4);
         if (words.failed || n > (words.n - words.at) / 4) return "the tokens are damaged";
     } else {
         words.at = words.n - 4 * (size_t)n;
     }
     s->tokens = (uint32_t *)malloc(4 * (size_t)n + 4);
     if (!s->tokens) return "out of memory";
-    for (uint32_t i = 0; i < n; i++) s->tokens[i] = (uint32_t)take(&words, 4);
+    for (uint32_t i = 0; i < n; i++) s->tokens[i] = (uint32_t)slot_take(&words, 4);
     s->n_tokens = n;
-    if (packed && take(&words, 4) != 0) return "the slot contains images, which cannot be stored";
+    if (packed && slot_take(&words, 4) != 0) return "the slot contains images, which cannot be stored";
     return NULL;
 }
 
 /* A slot that was computed from its first token on has its positions in order. After a shift (--context-shift, --cache-reuse)
  * new tokens fill the cells that became free in the middle. */
-static const char *read_cells(slot_file *s, reader *r)
+static const char *read_cells(slot_file *s, slot_reader *r)
 {
     uint64_t first_sequence = 0;
     if (s->n_cells > s->n / 12) return "the file ends within the cells";
     if (s->n_tokens < s->n_cells) return "the slot has fewer tokens than cells";
     for (uint32_t i = 0; i < s->n_cells; i++) {
-        uint64_t position = take(r, 4), n_seq = take(r, 4), sequence = take(r, 4);
+        uint64_t position = slot_take(r, 4), n_seq = slot_take(r, 4), sequence = slot_take(r, 4);
         if (!i) first_sequence = sequence;
         if (r->failed || n_seq != 1 || sequence != first_sequence)
             return "the cells belong to several sequences, or their positions have several dimensions";
@@ -115,18 +90,18 @@ static const char *read_cells(slot_file *s, reader *r)
     return NULL;
 }
 
-static bool read_rows(slot_file *s, reader *r, slot_rows *rows, bool transposed)
+static bool read_rows(slot_file *s, slot_reader *r, slot_rows *rows, bool transposed)
 {
-    rows->type = (int32_t)take(r, 4);
+    rows->type = (int32_t)slot_take(r, 4);
     if (transposed) {
-        rows->element_bytes = (uint32_t)take(r, 4);
-        rows->row_bytes = take(r, 4) * rows->element_bytes;
+        rows->element_bytes = (uint32_t)slot_take(r, 4);
+        rows->row_bytes = slot_take(r, 4) * rows->element_bytes;
     } else {
-        rows->row_bytes = take(r, 8);
+        rows->row_bytes = slot_take(r, 8);
     }
     rows->at = r->at;
     if (!rows->row_bytes || rows->row_bytes > 1u << 24) return false;
-    skip(r, rows->row_bytes * s->n_cells);
+    slot_skip(r, rows->row_bytes * s->n_cells);
     return !r->failed;
 }
 
@@ -145,14 +120,14 @@ static void guess_rotation(slot_layout *l)
     }
 }
 
-static const char *read_layers(slot_file *s, reader *r)
+static const char *read_layers(slot_file *s, slot_reader *r, const slot_layout *like)
 {
     slot_layout *l = &s->layout;
-    l->v_transposed = take(r, 4) != 0;
-    l->n_layers = (uint32_t)take(r, 4);
+    l->v_transposed = slot_take(r, 4) != 0;
+    l->n_layers = (uint32_t)slot_take(r, 4);
     if (l->version > FIRST_VERSION) {
-        l->rotation_k = (uint32_t)take(r, 4);
-        l->rotation_v = (uint32_t)take(r, 4);
+        l->rotation_k = (uint32_t)slot_take(r, 4);
+        l->rotation_v = (uint32_t)slot_take(r, 4);
         if (l->rotation_k > MAX_ROTATION || l->rotation_v > MAX_ROTATION)
             return "the sizes of the rotations are damaged";
     }
@@ -160,52 +135,86 @@ static const char *read_layers(slot_file *s, reader *r)
         return "the file ends within the list of layers, or that list is damaged";
     for (uint32_t i = 0; i < l->n_layers; i++)
         if (!read_rows(s, r, &l->k[i], false)) return "the file ends within the K rows";
-    l->n_v = r->at < r->n ? l->n_layers : 0; /* caches of latent attention have no V */
+    /* Caches of latent attention have no V, and what follows them then has another form. */
+    slot_reader before_v = *r;
+    l->n_v = (like ? like->n_v > 0 : r->at < r->n) ? l->n_layers : 0;
     for (uint32_t i = 0; i < l->n_v; i++)
-        if (!read_rows(s, r, &l->v[i], l->v_transposed))
-            return "the file ends within the V rows, or contains a second cache";
+        if (!read_rows(s, r, &l->v[i], l->v_transposed)) {
+            memset(l->v, 0, sizeof l->v);
+            l->n_v = 0;
+            s->lacks_v = true;
+            *r = before_v;
+        }
     if (l->version == FIRST_VERSION) guess_rotation(l);
     for (uint32_t i = 0; i < l->n_layers; i++)
         l->page_bytes += (size_t)(l->k[i].row_bytes + (l->n_v ? l->v[i].row_bytes : 0)) * PAGE_TOKENS;
     return NULL;
 }
 
-static const char *read_state(slot_file *s, reader *r)
+/* The first cache of the state. like NULL: it is not known whether it has V. */
+static const char *read_cache(slot_file *s, slot_reader *r, const slot_layout *like)
 {
-    uint32_t n_streams = (uint32_t)take(r, 4);
+    uint32_t n_streams = (uint32_t)slot_take(r, 4);
     const char *wrong = NULL;
     if (r->failed || !n_streams || n_streams > MAX_STREAMS)
         return "the file does not contain the state of a KV cache";
     for (uint32_t i = 0; i < n_streams && !wrong; i++) {
-        uint32_t n = (uint32_t)take(r, 4);
+        uint32_t n = (uint32_t)slot_take(r, 4);
         if (r->failed) return "the file ends early";
         if (!n) continue;
         if (s->n_cells) return "the file contains cells of several streams";
         s->n_cells = n;
         wrong = read_cells(s, r);
-        if (!wrong) wrong = read_layers(s, r);
+        if (!wrong) wrong = read_layers(s, r, like);
     }
-    if (!wrong && r->at != r->n)
-        wrong =
-            "the model has more than one cache (layers with a sliding window or recurrent state), which cannot be stored";
     if (!wrong && !s->n_cells) wrong = "the slot is empty";
     return wrong;
 }
 
-static const char *parse(slot_file *s, uint8_t *bytes, size_t n, bool is_mapped)
+static const char *read_head(slot_file *s, slot_reader *r, uint8_t *bytes, size_t n, bool is_mapped)
 {
     memset(s, 0, sizeof *s);
     s->bytes = bytes;
     s->n = n;
     s->is_mapped = is_mapped;
-    reader r = {.bytes = s->bytes, .n = s->n};
-    const char *wrong = NULL;
-    if (take(&r, 4) != MAGIC || r.failed)
-        wrong = "the file is not a slot file of llama-server";
-    else if (!is_known((s->layout.version = (uint32_t)take(&r, 4))))
-        wrong = "the slot file has an unknown version (known are 3 and 4)";
-    if (!wrong) wrong = read_tokens(s, &r);
-    if (!wrong) wrong = read_state(s, &r);
+    *r = (slot_reader){.bytes = bytes, .n = n};
+    if (slot_take(r, 4) != MAGIC || r->failed) return "the file is not a slot file of llama-server";
+    if (!is_known((s->layout.version = (uint32_t)slot_take(r, 4))))
+        return "the slot file has an unknown version (known are 3 and 4)";
+    return read_tokens(s, r);
+}
+
+static const char *parse(slot_file *s, uint8_t *bytes, size_t n, bool is_mapped)
+{
+    slot_reader r;
+    const char *wrong = read_head(s, &r, bytes, n, is_mapped);
+    if (!wrong) wrong = read_cache(s, &r, NULL);
+    if (!wrong && r.at != r.n && s->lacks_v)
+        wrong = "the file ends within the V rows, or contains a second cache";
+    if (!wrong && r.at != r.n)
+        wrong =
+            "the model has more than one cache (layers with a sliding window or recurrent state), which cannot be stored";
+    if (wrong) slot_free(s);
+    return wrong;
+}
+
+static const char *parse_state(slot_file *s, uint8_t *bytes, size_t n, bool is_mapped,
+                               const slot_layout *like)
+{
+    slot_reader r, begin;
+    const char *wrong = read_head(s, &r, bytes, n, is_mapped);
+    begin = r;
+    if (!wrong && ((like && !like->n_layers) || read_cache(s, &r, like))) {
+        uint32_t version = s->layout.version;
+        memset(&s->layout, 0, sizeof s->layout);
+        s->layout.version = version;
+        s->n_cells = 0;
+        r = begin;
+    }
+    if (!wrong) {
+        s->tail_at = r.at;
+        s->tail_bytes = slot_tail_size(s->layout.version, bytes + r.at, n - r.at);
+    }
     if (wrong) slot_free(s);
     return wrong;
 }
@@ -215,7 +224,12 @@ const char *slot_parse(slot_file *s, uint8_t *bytes, size_t n)
     return parse(s, bytes, n, false);
 }
 
-const char *slot_map(slot_file *s, const char *path)
+const char *slot_parse_state(slot_file *s, uint8_t *bytes, size_t n, const slot_layout *like)
+{
+    return parse_state(s, bytes, n, false, like);
+}
+
+static const char *map_file(const char *path, uint8_t **out, size_t *n)
 {
     struct stat st = {0};
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -224,8 +238,26 @@ const char *slot_map(slot_file *s, const char *path)
         bytes = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
     const char *wrong = fd < 0 || (st.st_size > 0 && bytes == MAP_FAILED) ? strerror(errno) : NULL;
     if (fd >= 0) close(fd);
-    if (wrong) return wrong;
-    return bytes == MAP_FAILED ? "the file is empty" : parse(s, (uint8_t *)bytes, (size_t)st.st_size, true);
+    if (!wrong && bytes == MAP_FAILED) wrong = "the file is empty";
+    *out = (uint8_t *)bytes;
+    *n = (size_t)st.st_size;
+    return wrong;
+}
+
+const char *slot_map(slot_file *s, const char *path)
+{
+    uint8_t *bytes;
+    size_t n;
+    const char *wrong = map_file(path, &bytes, &n);
+    return wrong ? wrong : parse(s, bytes, n, true);
+}
+
+const char *slot_map_state(slot_file *s, const char *path, const slot_layout *like)
+{
+    uint8_t *bytes;
+    size_t n;
+    const char *wrong = map_file(path, &bytes, &n);
+    return wrong ? wrong : parse_state(s, bytes, n, true, like);
 }
 
 const char *slot_read(slot_file *s, const char *path)
@@ -379,21 +411,10 @@ static void put_rows(FILE *f, const slot_rows *rows, size_t at, uint8_t *const *
                 fwrite(pages[p] + at + t * row + j * element, 1, element, f);
 }
 
-const char *slot_write(const char *path, const slot_layout *l, const uint32_t *tokens, uint8_t *const *pages,
-                       uint32_t n_pages, uint32_t n_streams)
+static void put_cache(FILE *f, const slot_layout *l, uint8_t *const *pages, uint32_t n_pages,
+                      uint32_t n_streams)
 {
     uint32_t n = n_pages * PAGE_TOKENS;
-    private_file file;
-    if (!private_open(&file, path)) return strerror(errno);
-    FILE *f = file.stream;
-    put(f, MAGIC, 4);
-    put(f, l->version, 4);
-    put(f, n + 4, 4); /* words of the tokens in the server's form */
-    put(f, UINT32_MAX, 4);
-    put(f, TOKENS_VERSION, 4);
-    put(f, n, 4);
-    for (uint32_t i = 0; i < n; i++) put(f, tokens[i], 4);
-    put(f, 0, 4); /* no media */
     put(f, n_streams, 4);
     put(f, n, 4);
     for (uint32_t i = 0; i < n; i++) {
@@ -416,5 +437,31 @@ const char *slot_write(const char *path, const slot_layout *l, const uint32_t *t
         }
     }
     for (uint32_t i = 1; i < n_streams; i++) put(f, 0, 4);
+}
+
+const char *slot_write_state(const char *path, const slot_layout *l, const uint32_t *tokens, uint32_t n_pages,
+                             uint8_t *const *pages, uint32_t n_streams, const uint8_t *tail,
+                             size_t tail_bytes)
+{
+    uint32_t n = n_pages * PAGE_TOKENS;
+    private_file file;
+    if (!private_open(&file, path)) return strerror(errno);
+    FILE *f = file.stream;
+    put(f, MAGIC, 4);
+    put(f, l->version, 4);
+    put(f, n + 4, 4); /* words of the tokens in the server's form */
+    put(f, UINT32_MAX, 4);
+    put(f, TOKENS_VERSION, 4);
+    put(f, n, 4);
+    for (uint32_t i = 0; i < n; i++) put(f, tokens[i], 4);
+    put(f, 0, 4); /* no media */
+    if (l->n_layers) put_cache(f, l, pages, n_pages, n_streams);
+    if (tail_bytes) fwrite(tail, 1, tail_bytes, f);
     return private_close(&file, true) ? NULL : strerror(errno);
+}
+
+const char *slot_write(const char *path, const slot_layout *l, const uint32_t *tokens, uint8_t *const *pages,
+                       uint32_t n_pages, uint32_t n_streams)
+{
+    return slot_write_state(path, l, tokens, n_pages, pages, n_streams, NULL, 0);
 }

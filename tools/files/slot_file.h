@@ -41,6 +41,9 @@ typedef struct slot_file {
     slot_layout layout;
     uint32_t *tokens, n_tokens; /* at least n_cells */
     uint32_t n_cells;           /* cell i has position i */
+    /* Of a state that was read as such: what follows the first cache, in a form that only the server knows. */
+    size_t tail_at, tail_bytes;
+    bool lacks_v; /* no V rows follow the K rows */
 } slot_file;
 
 /* NULL, or one sentence about what is wrong. */
@@ -50,6 +53,24 @@ const char *slot_map(slot_file *out, const char *path);
 /* The same of bytes from malloc(), which it takes over in any case. */
 const char *slot_parse(slot_file *out, uint8_t *bytes, size_t n);
 void slot_free(slot_file *slot);
+
+/*
+ * slot_map() and slot_parse() for models with windows or recurrent layers, whose state can be used at its end alone: rows of the first cache, if it has
+ * those of all tokens, and a tail. Without such a first cache all is tail, and n_cells and layout.n_layers are 0. Checkpoints, which
+ * servers of llama.cpp 0.7 append, are left out. like: the layout of another state of the server, which tells whether V and a first cache
+ * are expected; NULL: not known, and then the state must be that of one token, because those of more can be read in two ways.
+ */
+const char *slot_map_state(slot_file *out, const char *path, const slot_layout *like);
+const char *slot_parse_state(slot_file *out, uint8_t *bytes, size_t n, const slot_layout *like);
+/* Bytes of a tail without checkpoints. One whose form is not known stays as it is. */
+size_t slot_tail_size(uint32_t version, const uint8_t *tail, size_t n);
+/* Whether the tail is the cache of window layers, and nothing else. */
+bool slot_tail_is_cache(uint32_t version, const uint8_t *tail, size_t n);
+/*
+ * llama.cpp 0.5 (version 3) takes up a window only if it has a cell more than it uses. Returns a copy of the tail with that cell, its rows
+ * 0, from malloc(), and *n_out; NULL: out of memory, or the tail is not a single cache whose first position is above 0.
+ */
+uint8_t *slot_widen_tail(uint32_t version, const uint8_t *tail, size_t n, size_t *n_out);
 
 /* A text that says all of the layout; the same text gives the same layout. */
 void slot_layout_print(const slot_layout *layout, char *text, size_t size);
@@ -63,5 +84,9 @@ void slot_get_page(const slot_file *slot, uint32_t page_index, uint8_t *page);
  * what is wrong. */
 const char *slot_write(const char *path, const slot_layout *layout, const uint32_t *tokens,
                        uint8_t *const *pages, uint32_t n_pages, uint32_t n_streams);
+/* The same with a tail; a layout without layers: the tail alone. pages may then be NULL. */
+const char *slot_write_state(const char *path, const slot_layout *layout, const uint32_t *tokens,
+                             uint32_t n_pages, uint8_t *const *pages, uint32_t n_streams, const uint8_t *tail,
+                             size_t tail_bytes);
 
 #endif

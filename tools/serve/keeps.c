@@ -63,6 +63,14 @@ bool keeps_can_keep(keeps *k)
     return can;
 }
 
+bool keeps_have_states(keeps *k)
+{
+    pthread_mutex_lock(&k->lock);
+    bool have = k->first && prefix_has_states(k->first);
+    pthread_mutex_unlock(&k->lock);
+    return have;
+}
+
 prefix *keeps_of(keeps *k, uint32_t owner)
 {
     prefix *found = NULL;

@@ -19,6 +19,8 @@ void keeps_destroy(keeps *k);
 /* The server is ready, and slot 0 is free. false: message has one sentence, and its prompts cannot be kept. */
 bool keeps_learn(keeps *k, char *message, size_t size);
 bool keeps_can_keep(keeps *k); /* it has learnt it */
+/* The server was learnt, and its model has windows or recurrent layers: see prefix_has_states(). */
+bool keeps_have_states(keeps *k);
 /* NULL: nothing can be kept. What was made stays until the end. */
 prefix *keeps_of(keeps *k, uint32_t owner);
 /* The same for a tenant, whose pages are opened if they are not yet. */

@@ -4,6 +4,8 @@
 
 #include "files/slot_file.h"
 #include "serve/clock.h"
+#include "serve/prompt.h"
+#include "serve/states.h"
 #include "store/vouch.h"
 
 #include <stdatomic.h>
@@ -14,13 +16,17 @@
 #include <unistd.h>
 
 enum { PAGE = QUIRE_PAGE_TOKENS, LAYOUT_TEXT = 8192, PATH_SIZE = 512 };
+/* A state is saved if it is so many tokens after the last, and where two prompts part, if that is worth it for both. */
+enum { ADVANCE_LEAST = 128, PART_LEAST = 256 };
 /* Of an answer of the server about a slot. */
 #define MOST_ANSWER (1u << 20)
 
 struct prefix {
     prefix_options o;
+    bool has_rows; /* of full attention, in pages */
     quire_namespace *ns;
     slot_layout layout;
+    states *states; /* NULL: all that the server needs is in the pages */
     header_lines *headers;
 };
 
@@ -39,6 +45,30 @@ static unsigned post(const prefix *p, const char *target, const char *text)
     unsigned status = upstream_ask(&p->o.to, &r, MOST_ANSWER, &answer, &n);
     free(answer);
     return status;
+}
+
+/* Room that is written once: large pages of the system, where they are allowed, take a third of the time of small ones. */
+static uint8_t *take_room(size_t bytes)
+{
+    enum { LARGE = 2 << 20 };
+    void *room = NULL;
+    if (posix_memalign(&room, LARGE, (bytes + LARGE - 1) / LARGE * LARGE)) return NULL;
+#ifdef MADV_HUGEPAGE
+    (void)madvise(room, (bytes + LARGE - 1) / LARGE * LARGE, MADV_HUGEPAGE);
+#endif
+    return (uint8_t *)room;
+}
+
+/* Has the server compute these tokens in a slot and nothing after them. */
+static bool compute(const prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, bool reuse,
+                    int client, body_timings *t)
+{
+    const prompt_source from = {.to = &p->o.to,
+                                .api_prefix = "",
+                                .headers = p->headers,
+                                .client = client,
+                                .timeout_ms = client < 0 ? p->o.slot_timeout_ms : 0};
+    return prompt_compute(&from, tokens, n, slot, reuse, t);
 }
 
 static void path_of(const prefix *p, const char *name, char *path)
@@ -82,40 +112,132 @@ bool prefix_copy_in(prefix *p, uint32_t slot, const char *name)
     return exchange_slot(p, slot, "restore", name);
 }
 
-static const char *read_slot(prefix *p, uint32_t slot, slot_file *out)
+/* in_states: like slot_map_state() does, which takes `like`. */
+static const char *read_slot(prefix *p, uint32_t slot, bool in_states, const slot_layout *like,
+                             slot_file *out)
 {
     char path[PATH_SIZE], name[PREFIX_NAME];
     if (!prefix_copy_out(p, slot, name)) return "the server does not save its slots";
     path_of(p, name, path);
-    const char *wrong = slot_map(out, path);
+    const char *wrong = in_states ? slot_map_state(out, path, like) : slot_map(out, path);
     unlink(path);
     return wrong;
 }
 
+/* ------------------------------------------------------------------ what it is */
+
+/* Gives the server back what a slot held. */
+static bool put_back(const prefix *p, uint32_t slot, const slot_file *file, const uint8_t *tail,
+                     size_t n_tail)
+{
+    char path[PATH_SIZE], name[PREFIX_NAME];
+    uint32_t n_pages = file->n_tokens / PAGE;
+    size_t page_bytes = p->layout.page_bytes;
+    uint8_t *room = take_room(page_bytes * n_pages + 1);
+    uint8_t **pages = (uint8_t **)calloc(n_pages + 1u, sizeof *pages);
+    bool good = room && pages;
+    for (uint32_t i = 0; good && p->has_rows && i < n_pages; i++)
+        slot_get_page(file, i, pages[i] = room + i * page_bytes);
+    make_name(name);
+    path_of(p, name, path);
+    good = good &&
+           !slot_write_state(path, &p->layout, file->tokens, n_pages, pages, p->o.n_slots, tail, n_tail) &&
+           exchange_slot(p, slot, "restore", name);
+    unlink(path);
+    free(room);
+    free(pages);
+    return good;
+}
+
+/* Whether the slot holds whole pages and the rows of all of them. */
+static bool is_whole(const prefix *p, const slot_file *file)
+{
+    return file->n_tokens % PAGE == 0 && file->tail_bytes &&
+           (!p->has_rows ||
+            (file->n_cells == file->n_tokens && file->layout.page_bytes == p->layout.page_bytes));
+}
+
+/* Whether the server goes on from a state that it is given: not all do, and none says so. With windows the trial would be long. */
+static const char *try_state(prefix *p)
+{
+    uint32_t tokens[PAGE + 1];
+    body_timings t;
+    slot_file slot;
+    for (uint32_t i = 0; i <= PAGE; i++) tokens[i] = 1;
+    if (!compute(p, 0, tokens, PAGE, true, -1, &t)) return "the server does not compute a first page";
+    const char *wrong = read_slot(p, 0, true, &p->layout, &slot);
+    if (wrong) return wrong;
+    if (!is_whole(p, &slot))
+        wrong = "the server's slot files have an unknown form";
+    else if (!put_back(p, 0, &slot, slot.bytes + slot.tail_at, slot.tail_bytes) ||
+             !compute(p, 0, tokens, PAGE + 1, true, -1, &t) || t.cache_n != PAGE)
+        wrong = "the server does not go on from a state of this model that it is given";
+    slot_free(&slot);
+    return wrong;
+}
+
+static const char *open_states(prefix *p)
+{
+    char text[LAYOUT_TEXT + 512], rows[LAYOUT_TEXT];
+    const char *why;
+    slot_rows_print(&p->layout, rows, sizeof rows);
+    if (strlen(rows) + 1 >= sizeof rows) return "the layers of this model are too many to be described";
+    snprintf(text, sizeof text, "llama state %u streams=%u window=%u after %s kv=%s " VOUCHED,
+             p->layout.version, p->o.n_slots, p->o.window, p->has_rows ? rows : "nothing", p->o.kv);
+    p->states = states_create(p->o.store, p->o.identity, text, &why);
+    return p->states ? NULL : why;
+}
+
 static const char *learn_layout(prefix *p)
 {
+    static const uint32_t one[] = {1};
     slot_file slot;
-    if (post(p, "/completion", "{\"prompt\":[1],\"n_predict\":0,\"id_slot\":0,\"cache_prompt\":true}") != 200)
-        return "the server does not compute a first token";
-    const char *wrong = read_slot(p, 0, &slot);
+    body_timings t;
+    if (p->o.chunked)
+        return "its windows begin at multiples of their length, and the server does not go on from such";
+    if (!compute(p, 0, one, 1, true, -1, &t)) return "the server does not compute a first token";
+    const char *wrong = read_slot(p, 0, true, NULL, &slot);
     if (wrong) return wrong;
+    /* A model whose layers all have windows has one cache, which lacks rows as soon as the window is full. */
+    bool has_states = slot.tail_bytes > 0 || p->o.window > 0;
+    p->has_rows = slot.n_cells > 0 && (slot.tail_bytes > 0 || !p->o.window);
     p->layout = slot.layout;
+    if (p->o.swa_full && has_states) /* whether there are windows is not known of every model */
+        wrong =
+            "with --swa-full the server takes rows of its windows as present that its slot files do not have";
+    else if (p->o.window && slot.tail_bytes &&
+             !slot_tail_is_cache(slot.layout.version, slot.bytes + slot.tail_at, slot.tail_bytes))
+        wrong = "beside sliding windows it has other states, and such a mixture is not kept";
+    if (!p->has_rows) p->layout = (slot_layout){.version = slot.layout.version};
     slot_free(&slot);
-    return NULL;
+    if (wrong) return wrong;
+    if (has_states) wrong = open_states(p);
+    if (has_states && !wrong && !p->o.window) wrong = try_state(p);
+    return wrong;
 }
 
 static const char *open_namespace(prefix *p)
 {
     char text[LAYOUT_TEXT + 512], rows[LAYOUT_TEXT];
+    if (!p->has_rows) return NULL;
     slot_rows_print(&p->layout, rows, sizeof rows);
     if (strlen(rows) + 1 >= sizeof rows) return "the layers of this model are too many to be described";
-    snprintf(text, sizeof text, "%s kv=%s " VOUCHED, rows, p->o.kv);
+    snprintf(text, sizeof text, "%s%s kv=%s " VOUCHED, p->states ? "first cache of a state: " : "", rows,
+             p->o.kv);
     quire_status status =
         quire_namespace_create_raw(&p->ns, p->o.store, p->o.identity, text, p->layout.page_bytes);
     return status ? quire_status_text(status) : NULL;
 }
 
-static prefix *make(const prefix_options *options, const slot_layout *layout, char *message, size_t size)
+/* What another one has learnt of the same server. */
+static const char *learn_from(prefix *p, const prefix *other)
+{
+    p->has_rows = other->has_rows;
+    p->layout = other->layout;
+    return other->states ? open_states(p) : NULL;
+}
+
+static prefix *make(const prefix_options *options, const prefix *like, char *message, size_t size)
 {
     prefix *p = (prefix *)calloc(1, sizeof *p);
     const char *wrong = "out of memory";
@@ -124,8 +246,7 @@ static prefix *make(const prefix_options *options, const slot_layout *layout, ch
         bool good = header_lines_add(&p->headers, "Content-Type", "application/json") &&
                     (!options->authorization ||
                      header_lines_add(&p->headers, "Authorization", options->authorization));
-        if (good && layout) p->layout = *layout;
-        if (good) wrong = layout ? NULL : learn_layout(p);
+        if (good) wrong = like ? learn_from(p, like) : learn_layout(p);
         if (good && !wrong) wrong = open_namespace(p);
     }
     if (!wrong) return p;
@@ -143,13 +264,14 @@ prefix *prefix_create_like(const prefix *p, const quire_identity *identity, char
 {
     prefix_options options = p->o;
     options.identity = identity;
-    return make(&options, &p->layout, message, size);
+    return make(&options, p, message, size);
 }
 
 void prefix_destroy(prefix *p)
 {
     if (!p) return;
     quire_namespace_destroy(p->ns);
+    states_destroy(p->states);
     header_lines_free(p->headers);
     free(p);
 }
@@ -163,7 +285,12 @@ static quire_chain *chain_of(const prefix *p, const uint32_t *tokens, uint32_t n
     return NULL;
 }
 
-uint32_t prefix_look_up(prefix *p, const uint32_t *tokens, uint32_t n)
+bool prefix_has_states(const prefix *p)
+{
+    return p->states != NULL;
+}
+
+static uint32_t look_up_rows(const prefix *p, const uint32_t *tokens, uint32_t n)
 {
     uint32_t found = 0;
     quire_chain *chain = n >= PAGE ? chain_of(p, tokens, n) : NULL;
@@ -171,6 +298,14 @@ uint32_t prefix_look_up(prefix *p, const uint32_t *tokens, uint32_t n)
     if (chain && quire_chain_lookup_many(one, 1, p->o.timeout_ms, &found)) found = 0;
     quire_chain_destroy(chain);
     return found;
+}
+
+uint32_t prefix_look_up(prefix *p, const uint32_t *tokens, uint32_t n)
+{
+    if (!p->states) return look_up_rows(p, tokens, n);
+    if (n <= PAGE) return 0;
+    uint32_t found = p->has_rows ? look_up_rows(p, tokens, n - 1) : n - 1;
+    return states_find(p->states, tokens, found, p->o.window, p->o.timeout_ms);
 }
 
 /* ---------------------------------------------------------------- restoring */
@@ -188,34 +323,30 @@ static uint32_t load(const prefix *p, const uint32_t *tokens, uint32_t n_pages, 
     return n / PAGE;
 }
 
-/* Room that is written once: large pages of the system, where they are allowed, take a third of the time of small ones. */
-static uint8_t *take_room(size_t bytes)
-{
-    enum { LARGE = 2 << 20 };
-    void *room = NULL;
-    if (posix_memalign(&room, LARGE, (bytes + LARGE - 1) / LARGE * LARGE)) return NULL;
-#ifdef MADV_HUGEPAGE
-    (void)madvise(room, (bytes + LARGE - 1) / LARGE * LARGE, MADV_HUGEPAGE);
-#endif
-    return (uint8_t *)room;
-}
-
 uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n_tokens,
                         prefix_times *times)
 {
     char path[PATH_SIZE], name[PREFIX_NAME];
-    uint32_t n_pages = n_tokens / PAGE;
+    uint32_t n_pages = n_tokens / PAGE, got = n_pages;
+    size_t n_tail = 0;
+    double begin = clock_ms();
     uint8_t *room = take_room(p->layout.page_bytes * (n_pages + 1));
     void **rooms = (void **)calloc(n_pages + 1, sizeof *rooms);
-    double begin = clock_ms();
+    uint8_t *tail = p->states ? states_load(p->states, tokens, n_tokens, p->o.timeout_ms, &n_tail) : NULL;
     make_name(name);
     path_of(p, name, path);
-    uint32_t got = room && rooms ? load(p, tokens, n_pages, room, rooms) : 0;
+    if (!room || !rooms || (p->states && !tail))
+        got = 0;
+    else if (p->has_rows)
+        got = load(p, tokens, n_pages, room, rooms);
+    if (p->states && got < n_pages) got = 0; /* a state is of no use after a shorter prefix */
     times->load = clock_ms() - begin;
-    const char *wrong =
-        got ? slot_write(path, &p->layout, tokens, (uint8_t *const *)(void *)rooms, got, p->o.n_slots) : "";
+    const char *wrong = got ? slot_write_state(path, &p->layout, tokens, got, (uint8_t *const *)(void *)rooms,
+                                               p->o.n_slots, tail, n_tail)
+                            : "";
     free(room);
     free(rooms);
+    free(tail);
     times->write = clock_ms() - begin - times->load;
     bool good = !wrong && exchange_slot(p, slot, "restore", name);
     times->restore = clock_ms() - begin - times->load - times->write;
@@ -273,7 +404,7 @@ prefix_image *prefix_take_image(prefix *p, uint32_t slot, const uint32_t *tokens
                                 const char **why)
 {
     prefix_image *i = (prefix_image *)calloc(1, sizeof *i);
-    *why = i ? read_slot(p, slot, &i->file) : "out of memory";
+    *why = i ? read_slot(p, slot, false, NULL, &i->file) : "out of memory";
     if (*why) {
         free(i);
         return NULL;
@@ -317,4 +448,65 @@ uint32_t *prefix_save(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t
     }
     prefix_free_image(i);
     return list;
+}
+
+/* -------------------------------------------------------------------- states */
+
+/*
+ * The slot must hold exactly these tokens. *is_lost: it holds nothing any more. A restored window has its cells in another order than one
+ * that was just computed, and sums are rounded in the order of the cells: so the slot gets its window back as if it were restored, and
+ * the prompt gives the same now and later.
+ */
+static bool save_state(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, uint32_t n_known,
+                       bool *is_lost)
+{
+    slot_file file;
+    size_t n_tail;
+    *is_lost = false;
+    if (read_slot(p, slot, true, &p->layout, &file)) return false;
+    const uint8_t *tail = file.bytes + file.tail_at;
+    uint8_t *wide =
+        p->o.window && file.layout.version == 3 ? slot_widen_tail(3, tail, file.tail_bytes, &n_tail) : NULL;
+    if (wide)
+        tail = wide;
+    else
+        n_tail = file.tail_bytes;
+    bool good = file.n_tokens == n && !memcmp(file.tokens, tokens, sizeof *tokens * n) &&
+                is_whole(p, &file) && (!p->has_rows || has_same_rows(&file.layout, &p->layout));
+    *is_lost = good && p->o.window && !put_back(p, slot, &file, tail, n_tail);
+    good = good && (!p->has_rows || save_pages(p, &file, n_known) == n) &&
+           states_save(p->states, tokens, n, tail, n_tail);
+    free(wide);
+    slot_free(&file);
+    return good;
+}
+
+/* Where the prompt and one that was seen before part, if that is worth a state of its own; else 0. */
+static uint32_t parting(const prefix *p, const prefix_place *place, const uint32_t *tokens, uint32_t end)
+{
+    uint32_t rows = p->has_rows ? look_up_rows(p, tokens, end) : 0;
+    uint32_t at = (rows > place->same ? rows : place->same) / PAGE * PAGE;
+    return at >= place->have + PART_LEAST && at + PART_LEAST <= end && at > p->o.window ? at : 0;
+}
+
+prefix_progress prefix_advance(prefix *p, const prefix_place *place, const uint32_t *tokens, uint32_t n)
+{
+    prefix_progress done = {0};
+    uint32_t end = n ? (n - 1) / PAGE * PAGE : 0, n_known = place->have;
+    bool reuse = place->is_own;
+    if (end < place->have + ADVANCE_LEAST || end <= p->o.window) return done;
+    const uint32_t stops[] = {parting(p, place, tokens, end), end};
+    for (int i = 0; i < 2; i++) {
+        body_timings t;
+        if (!stops[i]) continue;
+        if (!compute(p, place->slot, tokens, stops[i], reuse, place->client, &t))
+            return (prefix_progress){.is_lost = true};
+        done.n_saved += save_state(p, place->slot, tokens, stops[i], n_known, &done.is_lost);
+        done.n_computed += t.prompt_n;
+        done.compute_ms += t.prompt_ms;
+        done.n_tokens = done.is_lost ? 0 : stops[i];
+        n_known = stops[i];
+        reuse = true; /* all that the slot holds is of this prompt */
+    }
+    return done;
 }

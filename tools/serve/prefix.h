@@ -22,6 +22,10 @@ typedef struct prefix_options {
     const char *authorization;    /* value of the header for the server's own interface, or NULL */
     uint32_t n_slots, timeout_ms; /* timeout_ms: of the store */
     uint32_t slot_timeout_ms;     /* of the server, to save or restore a slot */
+    uint32_t
+        window; /* the longest of the model's sliding windows, in tokens; 0: it has none, or that is not known */
+    bool swa_full; /* the server keeps all rows of windows */
+    bool chunked;  /* windows begin at multiples of their length, as in Llama 4 */
 } prefix_options;
 
 /* What a restore or save took, in milliseconds. */
@@ -38,7 +42,16 @@ prefix *prefix_create(const prefix_options *options, char *message, size_t size)
 prefix *prefix_create_like(const prefix *p, const quire_identity *identity, char *message, size_t size);
 void prefix_destroy(prefix *p);
 
-/* Tokens of the longest stored prefix. It may be the whole prompt: the server computes the last token again in any case. */
+/*
+ * Models with windows or recurrent layers: a stored prefix can be used only where a state of the server was saved, and a slot can go on only
+ * from its end. prefix_save() and copies of slots are not for them, but prefix_advance().
+ */
+bool prefix_has_states(const prefix *p);
+
+/*
+ * Tokens of the longest stored prefix. It may be the whole prompt: the server computes the last token again in any case. With states at
+ * least one token of the prompt is left to compute, because the server cannot go back by one.
+ */
 uint32_t prefix_look_up(prefix *p, const uint32_t *tokens, uint32_t n);
 /* Fills the slot with the first n_tokens, a multiple of 64. Returns how many there are in it now; 0: none, and what it holds is not known. */
 uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n_tokens,
@@ -65,5 +78,24 @@ uint32_t prefix_image_tokens(const prefix_image *i);
 /* Returns how many of its tokens are stored now. */
 uint32_t prefix_store_image(const prefix *p, const prefix_image *i, uint32_t n_known);
 void prefix_free_image(prefix_image *i);
+
+typedef struct prefix_place {
+    uint32_t slot;
+    bool is_own;   /* what the slot holds may be used */
+    uint32_t have; /* tokens from whose end the slot goes on */
+    uint32_t
+        same; /* tokens of the prompt that were seen before, as far as the caller knows; it may be that nothing of them is there */
+    int client; /* socket of the client that waits, or -1 */
+} prefix_place;
+
+typedef struct prefix_progress {
+    uint32_t n_tokens;            /* that the slot holds now; 0: it is as it was, or is_lost */
+    uint32_t n_computed, n_saved; /* tokens, states */
+    double compute_ms;            /* that computing them took, as the server says */
+    bool is_lost;                 /* what the slot holds is not known */
+} prefix_progress;
+
+/* Before a prompt is computed: has the server compute its whole pages, and saves the state there. */
+prefix_progress prefix_advance(prefix *p, const prefix_place *place, const uint32_t *tokens, uint32_t n);
 
 #endif

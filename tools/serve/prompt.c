@@ -2,6 +2,7 @@
 #include "serve/prompt.h"
 
 #include "serve/convert.h"
+#include "serve/timings.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,8 @@ static char *ask(const prompt_source *from, const char *path, const char *text, 
                                    .body = text,
                                    .body_size = size,
                                    .has_body = true,
-                                   .client = from->client};
+                                   .client = from->client,
+                                   .timeout_ms = from->timeout_ms};
     if (upstream_ask(from->to, &wire, MOST_ANSWER, &answer, n) == 200) return answer;
     free(answer);
     return NULL;
@@ -69,4 +71,18 @@ uint32_t *prompt_tokens(const prompt_source *from, const body *b, route to, cons
     case BODY_OTHER: break;
     }
     return NULL;
+}
+
+bool prompt_compute(const prompt_source *from, const uint32_t *tokens, uint32_t n, uint32_t slot, bool reuse,
+                    body_timings *t)
+{
+    size_t size;
+    timings counted = {0};
+    char *text = body_compute(tokens, n, slot, reuse, &size);
+    char *answer = text ? ask(from, "/completion", text, size, &size) : NULL;
+    if (answer) timings_read(&counted, answer, size);
+    *t = counted.found;
+    free(text);
+    free(answer);
+    return counted.is_found && t->cache_n + t->prompt_n == n;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* prompt: the tokens of a request, as the server itself makes them. */
+/* prompt: the tokens of a request, as the server itself makes them, and what computes them ahead of it. */
 #ifndef QUIRE_TOOLS_SERVE_PROMPT_H
 #define QUIRE_TOOLS_SERVE_PROMPT_H
 
@@ -13,11 +13,16 @@ typedef struct prompt_source {
     const upstream *to;
     const char *api_prefix;
     const header_lines *headers; /* of the request: the server may want a key */
-    int client;                  /* its socket: nothing is waited for when it closes */
+    int client;                  /* its socket: nothing is waited for when it closes; -1: there is none */
+    uint32_t timeout_ms;         /* of an answer; 0: any time */
 } prompt_source;
 
 /* From malloc(). bytes: the request that b was read from. NULL: it is not a prompt that can be watched. */
 uint32_t *prompt_tokens(const prompt_source *from, const body *b, route to, const char *bytes, size_t size,
                         uint32_t *n);
+
+/* Has the server compute these tokens in a slot and make none. reuse: what the slot holds may be used. false: that was not done. */
+bool prompt_compute(const prompt_source *from, const uint32_t *tokens, uint32_t n, uint32_t slot, bool reuse,
+                    body_timings *t);
 
 #endif

@@ -37,7 +37,8 @@ typedef struct find {
 
 static bool is_worth(const saver *s, const find *f)
 {
-    return f->n >= s->o.min_tokens && s->o.prefix(s->o.ctx, f->owner);
+    const prefix *p = f->n >= s->o.min_tokens ? s->o.prefix(s->o.ctx, f->owner) : NULL;
+    return p && !prefix_has_states(p); /* states were saved before their prompts were answered */
 }
 
 static void count_saved(const saver *s, uint32_t n_stored, uint32_t n_held)

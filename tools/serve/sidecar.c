@@ -33,6 +33,17 @@ static void remove_copy(void *ctx, const char *name)
     prefix_remove_copy(&((sidecar *)ctx)->o.prefix, name);
 }
 
+static void say_what_is_kept(const sidecar *s)
+{
+    char longer[64] = "", line[400];
+    if (s->o.prefix.window)
+        snprintf(longer, sizeof longer, "longer than its window of %u tokens ", s->o.prefix.window);
+    snprintf(line, sizeof line,
+             "of this model, prompts %sare kept up to their last whole page, from where others go on",
+             longer);
+    sidecar_say(line);
+}
+
 void sidecar_engine_changed(void *ctx, engine_state state, uint32_t generation, const char *why)
 {
     sidecar *s = (sidecar *)ctx;
@@ -46,10 +57,12 @@ void sidecar_engine_changed(void *ctx, engine_state state, uint32_t generation, 
         slots_reset(s->slots, 0); /* leases are void before the next server can answer */
     }
     if (state != ENGINE_READY) return;
+    bool knew = keeps_have_states(s->keeps);
     if (!keeps_learn(s->keeps, message, sizeof message)) {
         snprintf(line, sizeof line, "prompts of this server cannot be kept: %s", message);
         sidecar_say(line);
     }
+    if (!knew && keeps_have_states(s->keeps)) say_what_is_kept(s);
     slots_reset(s->slots, generation);
     pthread_mutex_lock(&s->lock);
     s->is_ready = true;
@@ -137,7 +150,10 @@ static void learn_tokens(visit *v, front_request *request, body *b, route to)
     sidecar *s = v->s;
     size_t n;
     const char *bytes = front_body(request, &n);
-    const prompt_source from = {&s->o.to, s->o.api_prefix, v->headers, front_socket(request)};
+    const prompt_source from = {.to = &s->o.to,
+                                .api_prefix = s->o.api_prefix,
+                                .headers = v->headers,
+                                .client = front_socket(request)};
     flights_approach(s->flights);
     v->tokens = prompt_tokens(&from, b, to, bytes, n, &v->n);
     flights_pass(s->flights);

@@ -116,6 +116,7 @@ static slot_lease take(slots *s, uint32_t slot, uint32_t owner, uint32_t n_same)
     h->is_busy = true;
     return (slot_lease){.slot = slot,
                         .n_same = n_same,
+                        .is_whole = n_same == h->n + h->n_more,
                         .generation = s->generation,
                         .owner = owner,
                         .is_own = is_own(h, owner),

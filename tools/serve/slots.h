@@ -18,7 +18,8 @@ enum { SLOT_NOBODY = 0 };
 typedef struct slot_lease {
     uint32_t slot;
     uint32_t
-        n_same; /* tokens at the beginning of the prompt that the slot holds already, as far as is known */
+        n_same;    /* tokens at the beginning of the prompt that the slot holds already, as far as is known */
+    bool is_whole; /* the prompt begins with all that the slot holds */
     uint32_t generation;  /* of the server; a lease of an older one is void */
     uint32_t owner;       /* of the request */
     bool is_own;          /* all rows in the slot are the owner's; if not, none may be reused */

@@ -3,14 +3,11 @@
 #include "serve/visit.h"
 
 #include "serve/clock.h"
-#include "serve/timings.h"
+#include "serve/prompt.h"
 
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-/* Of an answer about tokens that were computed. */
-#define MOST_ANSWER (64u << 20)
 
 void sidecar_say(const char *text)
 {
@@ -77,8 +74,9 @@ void visit_settle(visit *v, const relay_outcome *o)
     /* Nothing of a slot with rows of another may have been reused. */
     bool right = told && t.cache_n + t.prompt_n == v->n && (v->lease.is_own || !t.cache_n);
     /* Not if the server was started again, or put another request into the slot, after it was restored. */
-    bool is_short =
-        told && v->restored && t.cache_n + 1 < v->restored && slots_are_undisturbed(s->slots, &v->lease);
+    uint32_t expected = v->advanced > v->restored ? v->advanced : v->restored;
+    bool is_short = told && !v->is_lost && expected && t.cache_n + 1 < expected &&
+                    slots_are_undisturbed(s->slots, &v->lease);
     if (right)
         slots_give(s->slots, &v->lease, v->tokens, v->n, t.predicted_n ? t.predicted_n - 1 : 0);
     else
@@ -113,25 +111,58 @@ static void save_before(visit *v)
     v->save = clock_ms() - begin;
 }
 
-static void restore(visit *v)
+/* warm: tokens that the slot needs not compute again. Returns what that is then. */
+static uint32_t restore(visit *v, uint32_t warm)
 {
     sidecar *s = v->s;
     uint32_t stored = 0;
-    if (v->keep && may_restore(s) && v->n > v->lease.n_same + QUIRE_PAGE_TOKENS) {
+    if (v->keep && may_restore(s) && v->n > warm + QUIRE_PAGE_TOKENS) {
         double begin = clock_ms();
         stored = prefix_look_up(v->keep, v->tokens, v->n);
         v->lookup = clock_ms() - begin;
     }
-    bool better = stored > v->lease.n_same &&
-                  worth_restoring(&s->worth, stored / QUIRE_PAGE_TOKENS, stored - v->lease.n_same);
-    if (better) slots_exchange(s->slots, &v->lease);
+    bool better = stored > warm && worth_restoring(&s->worth, stored / QUIRE_PAGE_TOKENS, stored - warm);
+    /* A request that cannot name its slot gets the one that shares most, which is this one if the store has no more than it. */
+    if (better && (v->to != ROUTE_MESSAGES || stored > v->lease.n_same)) slots_exchange(s->slots, &v->lease);
     save_before(v);
-    if (!better) return;
+    if (!better) return warm;
     v->restored = prefix_restore(v->keep, v->lease.slot, v->tokens, stored, &v->times);
     worth_restored(&s->worth, stored / QUIRE_PAGE_TOKENS, v->times.load + v->times.write + v->times.restore);
     if (v->restored) v->lease.is_own = true; /* the file has replaced all that was there */
     slots_hold(s->slots, &v->lease, v->tokens, v->restored, v->restored);
     if (v->restored) SERVE_COUNT(&s->counts, restores, 1);
+    return v->restored;
+}
+
+/* For a model whose slots can go on from their ends alone: the whole pages are computed, and the state there is saved. */
+static void advance(visit *v, uint32_t have, uint32_t same, int client)
+{
+    sidecar *s = v->s;
+    if (v->n < s->o.min_tokens || !may_restore(s)) return;
+    const prefix_place place = {
+        .slot = v->lease.slot, .is_own = v->lease.is_own, .have = have, .same = same, .client = client};
+    prefix_progress done = prefix_advance(v->keep, &place, v->tokens, v->n);
+    v->advanced = done.n_tokens;
+    v->primed += done.n_computed;
+    worth_computed(&s->worth, done.n_computed, done.compute_ms);
+    SERVE_COUNT(&s->counts, saves, done.n_saved);
+    SERVE_COUNT(&s->counts, saved_tokens, done.n_saved ? done.n_tokens : 0);
+    v->is_lost = done.is_lost;
+    if (done.n_tokens) v->lease.is_own = true; /* nothing of others was reused */
+    if (done.n_tokens || done.is_lost)
+        slots_hold(s->slots, &v->lease, v->tokens, done.n_tokens, done.n_tokens);
+}
+
+/* As much of the prompt as the slot, the store and for states the server can give. */
+static void prepare(visit *v, int client)
+{
+    uint32_t same = v->lease.n_same;
+    if (!v->keep || !prefix_has_states(v->keep)) {
+        (void)restore(v, same);
+        return;
+    }
+    uint32_t have = restore(v, v->lease.is_whole ? same : 0);
+    advance(v, have, same, client);
 }
 
 /* From the slot of another request, which has just computed the same beginning. */
@@ -155,30 +186,14 @@ static void copy(visit *v, const flight *from, uint32_t n_shared)
 static bool compute(visit *v, uint32_t n, int client)
 {
     sidecar *s = v->s;
-    char target[160], *answer = NULL;
-    size_t size;
-    timings counted = {0};
-    char *text = body_compute(v->tokens, n, v->lease.slot, v->lease.is_own, &size);
-    snprintf(target, sizeof target, "%s/completion", s->o.api_prefix);
-    const exchange_request wire = {.method = "POST",
-                                   .target = target,
-                                   .headers = v->headers,
-                                   .body = text,
-                                   .body_size = size,
-                                   .has_body = true,
-                                   .client = client};
-    bool good = text && upstream_ask(&s->o.to, &wire, MOST_ANSWER, &answer, &size) == 200;
-    if (good) timings_read(&counted, answer, size);
-    const body_timings *t = &counted.found;
-    good = counted.is_found && t->cache_n + t->prompt_n == n;
-    if (good) {
-        v->primed += t->prompt_n;
-        v->lease.is_own = true;
-        worth_computed(&s->worth, t->prompt_n, t->prompt_ms);
-    }
-    free(text);
-    free(answer);
-    return good;
+    body_timings t;
+    const prompt_source from = {
+        .to = &s->o.to, .api_prefix = s->o.api_prefix, .headers = v->headers, .client = client};
+    if (!prompt_compute(&from, v->tokens, n, v->lease.slot, v->lease.is_own, &t)) return false;
+    v->primed += t.prompt_n;
+    v->lease.is_own = true;
+    worth_computed(&s->worth, t.prompt_n, t.prompt_ms);
+    return true;
 }
 
 /* Others may wait for what this request computes: they get a copy before it makes its first token. */
@@ -211,6 +226,7 @@ static bool point_to_slot(visit *v, int client)
     uint32_t have = v->lease.n_same, brought = v->restored > v->copied ? v->restored : v->copied;
     if (have < brought) have = brought;
     have += v->primed;
+    if (v->advanced || v->is_lost) have = v->advanced;
     uint32_t others = slots_most_shared(s->slots, &v->lease, v->tokens, v->n);
     uint32_t n = (others / QUIRE_PAGE_TOKENS + 1) * QUIRE_PAGE_TOKENS;
     bool is_alone = slots_point(s->slots, &v->lease);
@@ -231,7 +247,8 @@ bool visit_take_slot(visit *v, int client)
     flight *met = NULL;
     uint32_t n_shared = 0;
     flight_part part = FLIGHT_ALONE;
-    if (v->keep && s->o.n_slots > 1) {
+    /* A copy of a slot with states could be used at its very end alone. */
+    if (v->keep && s->o.n_slots > 1 && !prefix_has_states(v->keep)) {
         const flight_request r = {.owner = v->owner,
                                   .tokens = v->tokens,
                                   .n = v->n,
@@ -247,7 +264,7 @@ bool visit_take_slot(visit *v, int client)
     if (here) {
         v->use = USES_LEASE;
         if (part == FLIGHT_JOINS) copy(v, met, n_shared);
-        if (!v->copied) restore(v);
+        if (!v->copied) prepare(v, client);
         if (v->leads) lead(v, client);
         if (v->to == ROUTE_MESSAGES && !point_to_slot(v, client)) {
             slots_give_unknown(s->slots, &v->lease);

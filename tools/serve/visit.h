@@ -43,7 +43,9 @@ typedef struct visit {
     use use;
     flight *leads;
     uint32_t restored, copied,
-        primed; /* tokens: from the store, from another's slot, computed ahead of the request */
+        primed;        /* tokens: from the store, from another's slot, computed ahead of the request */
+    uint32_t advanced; /* tokens up to which the slot was brought for a state; 0: it was not */
+    bool is_lost;      /* when that failed: what the slot holds is not known */
     double begin, lookup, save;
     prefix_times times;
     char target[64];
