@@ -228,6 +228,29 @@ static void test_order(void **state)
     slots_destroy(s);
 }
 
+/* Slots of states go on from their ends alone. */
+static void test_whole(void **state)
+{
+    slots *s = slots_create(1);
+    slot_lease lease;
+    (void)state;
+    slots_reset(s, 1);
+    lease = take(s, ANN);
+    slots_give(s, &lease, prompt, N - 64, 8);
+    lease = take(s, ANN);
+    assert_int_equal(lease.n_same, N - 56);
+    assert_true(lease.is_whole);
+    slots_give(s, &lease, prompt, N, 8); /* it holds more than the next prompt has */
+    lease = take(s, ANN);
+    assert_int_equal(lease.n_same, N);
+    assert_false(lease.is_whole);
+    slots_give(s, &lease, prompt, N, 0);
+    lease = take(s, BOB);
+    assert_int_equal(lease.n_same, 0);
+    assert_false(lease.is_whole);
+    slots_destroy(s);
+}
+
 int main(void)
 {
     for (uint32_t i = 0; i < N; i++) prompt[i] = i + 1;
@@ -239,6 +262,7 @@ int main(void)
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_unsaved),
         cmocka_unit_test(test_saved_under_load),
+        cmocka_unit_test(test_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
