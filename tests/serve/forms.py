@@ -89,7 +89,7 @@ def many_at_once():
         return send(s, i, k % 2 == 0)[0] > 100
 
     with Sidecar(store, "-np", "3", options=STORE) as s, ThreadPoolExecutor(6) as pool:
-        good = list(pool.map(one, range(28 if "--quick" in sys.argv else 200)))
+        good = list(pool.map(one, range(14 if "--quick" in sys.argv else 200)))
         expect(all(good), f"{len(good)} requests are answered", str([k for k, g in enumerate(good) if not g]))
         time.sleep(0.5)
         f = s.figures()
