@@ -372,9 +372,8 @@ static int run(serve *s)
     char message[512];
     sigset_t ends;
     int which, code = TOOL_FAILED;
-    const upstream to = {.socket = s->socket, .host = "localhost"};
+    const upstream to = {.socket = s->socket, .host = "localhost", .api_prefix = s->flags.prefix};
     const sidecar_options about = {.to = to,
-                                   .api_prefix = s->flags.prefix,
                                    .prefix = {.store = s->open_store,
                                               .identity = &s->identity,
                                               .kv = s->kv_name,

@@ -67,6 +67,14 @@ def passed_through():
         expect(s.figures()["watched"] >= 2 and s.figures()["miscounted"] == 0, "watched requests are counted", str(s.figures()))
 
 
+def prefixed():
+    """With --api-prefix all paths of the server begin with it, those that quire serve asks for too."""
+    with Sidecar(store, "--api-prefix", "/llama") as s:
+        status, _, answer = s.ask("POST", "/llama/completion", {"prompt": TEXT[5000:6600], "n_predict": 2})
+        expect(status == 200 and s.figures()["watched"] == 1, "a prefix of all paths", answer[:300])
+        expect(s.wait_figure("saves", 1), "prompts are saved there too", s.text()[-1500:])
+
+
 def client_leaves():
     """The server stops computing when the client goes, before the first byte too."""
     with Sidecar(store) as s:
@@ -131,6 +139,7 @@ def run():
         part(restored, "--kv", "none")
         part(never_idle)
         part(passed_through)
+        part(prefixed)
         part(client_leaves)
         part(killed)
         part(refused)

@@ -64,7 +64,6 @@ static bool compute(const prefix *p, uint32_t slot, const uint32_t *tokens, uint
                     int client, body_timings *t)
 {
     const prompt_source from = {.to = &p->o.to,
-                                .api_prefix = "",
                                 .headers = p->headers,
                                 .client = client,
                                 .timeout_ms = client < 0 ? p->o.slot_timeout_ms : 0};

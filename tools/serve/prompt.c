@@ -12,10 +12,9 @@
 
 static char *ask(const prompt_source *from, const char *path, const char *text, size_t size, size_t *n)
 {
-    char target[128], *answer;
-    snprintf(target, sizeof target, "%s%s", from->api_prefix, path);
+    char *answer;
     const exchange_request wire = {.method = "POST",
-                                   .target = target,
+                                   .target = path,
                                    .headers = from->headers,
                                    .body = text,
                                    .body_size = size,

@@ -11,7 +11,6 @@
 
 typedef struct prompt_source {
     const upstream *to;
-    const char *api_prefix;
     const header_lines *headers; /* of the request: the server may want a key */
     int client;                  /* its socket: nothing is waited for when it closes; -1: there is none */
     uint32_t timeout_ms;         /* of an answer; 0: any time */

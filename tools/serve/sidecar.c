@@ -150,10 +150,7 @@ static void learn_tokens(visit *v, front_request *request, body *b, route to)
     sidecar *s = v->s;
     size_t n;
     const char *bytes = front_body(request, &n);
-    const prompt_source from = {.to = &s->o.to,
-                                .api_prefix = s->o.api_prefix,
-                                .headers = v->headers,
-                                .client = front_socket(request)};
+    const prompt_source from = {.to = &s->o.to, .headers = v->headers, .client = front_socket(request)};
     flights_approach(s->flights);
     v->tokens = prompt_tokens(&from, b, to, bytes, n, &v->n);
     flights_pass(s->flights);
@@ -252,7 +249,7 @@ static bool is_allowed(sidecar *s, front_request *request, route to, tenant *t)
                          "figures are for a key whose line in the file of --tenants has - for a secret");
         return false;
     }
-    if (route_is_for_tenants(front_method(request), front_target(request), s->o.api_prefix)) return true;
+    if (route_is_for_tenants(front_method(request), front_target(request), s->o.to.api_prefix)) return true;
     front_give_fault(request, 403, "permission_error",
                      "with --tenants this endpoint is refused: it may show what others asked");
     return false;
@@ -262,7 +259,7 @@ void sidecar_handle(void *ctx, front_request *request)
 {
     sidecar *s = (sidecar *)ctx;
     tenant t;
-    route to = route_of(front_method(request), front_target(request), s->o.api_prefix);
+    route to = route_of(front_method(request), front_target(request), s->o.to.api_prefix);
     pthread_mutex_lock(&s->lock);
     bool ready = s->is_ready && !s->is_finishing;
     pthread_mutex_unlock(&s->lock);

@@ -15,9 +15,8 @@ typedef struct sidecar sidecar;
 
 typedef struct sidecar_options {
     upstream to;
-    const char *api_prefix; /* "" or "/llama" */
-    prefix_options prefix;  /* store NULL: nothing is kept */
-    tenants *tenants;       /* NULL: all clients are one */
+    prefix_options prefix; /* store NULL: nothing is kept */
+    tenants *tenants;      /* NULL: all clients are one */
     uint32_t n_slots;
     uint32_t min_tokens;    /* prompts with fewer tokens are not saved */
     uint32_t restore_least; /* restored only if that saves so many tokens */

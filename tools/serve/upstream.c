@@ -390,9 +390,12 @@ const char *exchange_fault(const exchange *x)
 unsigned upstream_ask(const upstream *to, const exchange_request *request, size_t most, char **body,
                       size_t *size)
 {
-    char piece[16384];
+    char piece[16384], target[512];
     growing all = {0};
-    exchange *x = exchange_begin(to, request);
+    exchange_request wire = *request;
+    snprintf(target, sizeof target, "%s%s", to->api_prefix ? to->api_prefix : "", request->target);
+    wire.target = target;
+    exchange *x = exchange_begin(to, &wire);
     exchange_end end = x ? exchange_wait(x) : EXCHANGE_FAILED;
     unsigned status = 0;
     while (end == EXCHANGE_GOES_ON) {

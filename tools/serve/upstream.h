@@ -8,9 +8,10 @@
 
 /* Where the server listens: on a UNIX socket, or on a host and port. Belongs to the caller. */
 typedef struct upstream {
-    const char *socket; /* a path, or NULL */
-    const char *host;   /* "127.0.0.1:8080", if there is no socket; in any case what a Host header says */
-    long connect_ms;    /* limit of connecting; 0: 5000 */
+    const char *socket;     /* a path, or NULL */
+    const char *host;       /* "127.0.0.1:8080", if there is no socket; in any case what a Host header says */
+    const char *api_prefix; /* of all its paths, as "/llama"; NULL: none */
+    long connect_ms;        /* limit of connecting; 0: 5000 */
 } upstream;
 
 /* Once per process, before any thread; false: libcurl failed. */
@@ -61,7 +62,7 @@ void exchange_headers(const exchange *x, void (*each)(void *ctx, const char *nam
                       void *ctx);
 const char *exchange_fault(const exchange *x); /* what failed, for people */
 
-/* A whole answer: status, or 0 if there is none; *body from malloc(), ended by a 0. At most `most` bytes. */
+/* Of a question of this program itself, whose target begins after the server's prefix. A whole answer: status, or 0 if there is none; *body from malloc(), ended by a 0. At most `most` bytes. */
 unsigned upstream_ask(const upstream *to, const exchange_request *request, size_t most, char **body,
                       size_t *size);
 

@@ -187,8 +187,7 @@ static bool compute(visit *v, uint32_t n, int client)
 {
     sidecar *s = v->s;
     body_timings t;
-    const prompt_source from = {
-        .to = &s->o.to, .api_prefix = s->o.api_prefix, .headers = v->headers, .client = client};
+    const prompt_source from = {.to = &s->o.to, .headers = v->headers, .client = client};
     if (!prompt_compute(&from, v->tokens, n, v->lease.slot, v->lease.is_own, &t)) return false;
     v->primed += t.prompt_n;
     v->lease.is_own = true;
