@@ -65,6 +65,7 @@ void sidecar_engine_changed(void *ctx, engine_state state, uint32_t generation, 
     if (!knew && keeps_have_states(s->keeps)) say_what_is_kept(s);
     slots_reset(s->slots, generation);
     pthread_mutex_lock(&s->lock);
+    s->n_short = 0;
     s->is_ready = true;
     pthread_mutex_unlock(&s->lock);
 }
@@ -114,7 +115,7 @@ static void pass(visit *v, front_request *request)
     const relay_order order = {.to = &v->s->o.to,
                                .headers = v->headers,
                                .body = v->made,
-                               .reads_counts = v->use == USES_LEASE,
+                               .reads_counts = v->use == USES_LEASE || v->use == USES_BLINDLY,
                                .ended = end_visit,
                                .ctx = v};
     if (!relay_pass(request, &order)) fail_visit(v, request);
@@ -125,7 +126,7 @@ static void pass(visit *v, front_request *request)
 static char *make_body(const visit *v, body *b)
 {
     size_t n;
-    body_reuse reuse = v->use == USES_ANY                        ? BODY_REUSES_AS_IT_SAYS
+    body_reuse reuse = v->use == USES_ANY || v->use == USES_NONE ? BODY_REUSES_AS_IT_SAYS
                        : v->use == USES_LEASE && v->lease.is_own ? BODY_REUSES
                                                                  : BODY_REUSES_NOTHING;
     bool knows_slot = (v->use == USES_LEASE && v->to != ROUTE_MESSAGES) || v->use == USES_BLINDLY;
@@ -135,7 +136,7 @@ static char *make_body(const visit *v, body *b)
 static bool is_form(const front_request *request)
 {
     const char *type = front_header(request, "Content-Type");
-    return type && !strncasecmp(type, "multipart/form-data", 19);
+    return type && !strncasecmp(type, "multipart/form-data", 19) && strchr("; \t", type[19]);
 }
 
 /* With tenants a request must name its slot. */
@@ -156,6 +157,24 @@ static void learn_tokens(visit *v, front_request *request, body *b, route to)
     flights_pass(s->flights);
 }
 
+/* Whether the server would not even take its key. */
+static bool is_refused(const visit *v, int client)
+{
+    char *answer;
+    size_t n;
+    static const char text[] = "{\"content\":\"\"}";
+    const exchange_request wire = {.method = "POST",
+                                   .target = "/tokenize",
+                                   .headers = v->headers,
+                                   .body = text,
+                                   .body_size = sizeof text - 1,
+                                   .has_body = true,
+                                   .client = client};
+    unsigned status = upstream_ask(&v->s->o.to, &wire, 65536, &answer, &n);
+    free(answer);
+    return status == 401 || status == 403;
+}
+
 /* A request that uses a slot. */
 static void complete(visit *v, front_request *request, route to)
 {
@@ -172,8 +191,12 @@ static void complete(visit *v, front_request *request, route to)
         return;
     }
     if (is_watched(s, to) && v->owner != SLOT_NOBODY) learn_tokens(v, request, b, to);
-    bool here = v->tokens && v->n ? visit_take_slot(v, client) : visit_take_blindly(v, b, to, client);
-    bool good = here && (!b || (v->made = make_body(v, b)));
+    bool here = true;
+    if (v->tokens && v->n)
+        here = visit_take_slot(v, client);
+    else if (!is_refused(v, client)) /* else it passes and gets its refusal; no slot is touched for it */
+        here = visit_take_blindly(v, b, to, client);
+    bool good = here && !v->is_unclear && (!b || (v->made = make_body(v, b)));
     if (v->use == USES_LEASE || v->use == USES_BLINDLY) good = good && slots_is_valid(s->slots, &v->lease);
     body_free(b);
     if (!here) {
@@ -182,7 +205,8 @@ static void complete(visit *v, front_request *request, route to)
         fail_visit(v, request);
     } else {
         SERVE_COUNT(&s->counts, watched, v->use == USES_LEASE);
-        SERVE_COUNT(&s->counts, unwatched, v->use != USES_LEASE);
+        SERVE_COUNT(&s->counts, unwatched, v->use != USES_LEASE && v->use != USES_NONE);
+        SERVE_COUNT(&s->counts, passed, v->use == USES_NONE);
         pass(v, request);
     }
 }
@@ -224,11 +248,11 @@ static void give_metrics(sidecar *s, front_request *request)
 static void give_health(sidecar *s, front_request *request)
 {
     char text[SERVE_HEALTH_SIZE];
-    bool can_keep = keeps_can_keep(s->keeps);
+    bool can_keep = keeps_can_keep(s->keeps), restores = sidecar_restores(s);
     pthread_mutex_lock(&s->lock);
     const serve_health now = {.is_ready = s->is_ready && !s->is_finishing,
                               .keeps = can_keep,
-                              .restores = can_keep && !s->no_restore,
+                              .restores = can_keep && restores,
                               .store = s->o.prefix.store};
     pthread_mutex_unlock(&s->lock);
     serve_health_print(&now, text);

@@ -27,9 +27,6 @@ typedef struct held {
     bool is_saving;    /* taken by it */
 } held;
 
-/* Of a slot that has no rows. */
-#define OWNER_ANY UINT32_MAX
-
 /* A request that waits for a slot; they are served in the order in which they came. */
 typedef struct waiter {
     struct waiter *next;
@@ -40,7 +37,6 @@ struct slots {
     pthread_cond_t freed;
     uint32_t n, generation, n_unwatched;
     uint32_t n_unwatched_ever;
-    uint32_t n_want_all;  /* that wait for all slots: others wait for them */
     uint32_t saver_least; /* of slots_take_unsaved(), while it waits; 0: it does not */
     uint64_t clock;
     waiter *first;
@@ -52,7 +48,6 @@ slots *slots_create(uint32_t n)
     slots *s = (slots *)calloc(1, sizeof *s + sizeof(held) * n);
     if (!s) return NULL;
     s->n = n;
-    for (uint32_t i = 0; i < n; i++) s->held[i].owner = OWNER_ANY;
     pthread_mutex_init(&s->lock, NULL);
     clock_cond_init(&s->freed);
     return s;
@@ -78,7 +73,8 @@ void slots_reset(slots *s, uint32_t generation)
     s->generation = generation;
     for (uint32_t i = 0; i < s->n; i++) {
         forget(&s->held[i]);
-        s->held[i].owner = OWNER_ANY;
+        /* A request to the server before may still reach this one, so that what its slots hold is not known. */
+        s->held[i].owner = SLOT_NOBODY;
         s->held[i].is_busy = s->held[i].is_for_saver = s->held[i].is_saving = false;
     }
     pthread_cond_broadcast(&s->freed);
@@ -87,7 +83,7 @@ void slots_reset(slots *s, uint32_t generation)
 
 static bool is_own(const held *h, uint32_t owner)
 {
-    return owner != SLOT_NOBODY && (h->owner == owner || h->owner == OWNER_ANY);
+    return owner != SLOT_NOBODY && h->owner == owner;
 }
 
 static uint32_t same(const held *h, uint32_t owner, const uint32_t *tokens, uint32_t n)
@@ -126,7 +122,7 @@ static slot_lease take(slots *s, uint32_t slot, uint32_t owner, uint32_t n_same)
 static bool take_best(slots *s, uint32_t owner, const uint32_t *tokens, uint32_t n, slot_lease *out)
 {
     uint32_t best = oldest(s, s->n), most = 0;
-    if (best == s->n || s->n_want_all) return false;
+    if (best == s->n || !s->generation) return false;
     uint32_t soon = 0; /* of slots that will be free in a moment: to save one takes milliseconds */
     for (uint32_t i = 0; i < s->n; i++) {
         uint32_t got = s->held[i].is_busy ? 0 : same(&s->held[i], owner, tokens, n);
@@ -216,11 +212,12 @@ static uint32_t count_busy(const slots *s)
 bool slots_take_all(slots *s, bool (*has_left)(void *ctx), void *ctx, slot_lease *out)
 {
     bool taken;
+    waiter self = {NULL};
     pthread_mutex_lock(&s->lock);
-    s->n_want_all++;
-    while (!(taken = !count_busy(s)) && wait_on(s, has_left, ctx)) {
+    *find_waiter(s, NULL) = &self;
+    while (!(taken = s->first == &self && s->generation && !count_busy(s)) && wait_on(s, has_left, ctx)) {
     }
-    s->n_want_all--;
+    *find_waiter(s, &self) = self.next;
     for (uint32_t i = 0; taken && i < s->n; i++) *out = take(s, i, SLOT_NOBODY, 0);
     pthread_cond_broadcast(&s->freed);
     pthread_mutex_unlock(&s->lock);

@@ -29,7 +29,8 @@ typedef struct slot_lease {
 slots *slots_create(uint32_t n);
 void slots_destroy(slots *s);
 
-/* The server was started again: all slots are empty. Leases that exist are void. */
+/* The server was started again: nothing is known of its slots. Leases that exist are void. generation 0: there is no server, and nobody gets a slot; so it
+ * is at first. */
 void slots_reset(slots *s, uint32_t generation);
 
 /*

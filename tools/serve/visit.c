@@ -27,15 +27,26 @@ static void log_visit(const visit *v, const relay_outcome *o, const body_timings
         v->times.restore, clock_ms() - v->begin);
 }
 
-static void end_restoring(sidecar *s)
+/* One may be no fault of the server's: a template with the time in it gives other tokens after midnight. */
+enum { MOST_SHORT = 3 };
+/* For one token in a slot that is free. */
+enum { CLEAR_MS = 60000 };
+
+static void count_short(sidecar *s)
 {
     pthread_mutex_lock(&s->lock);
-    bool is_first = !s->no_restore;
-    s->no_restore = true;
+    bool is_last = ++s->n_short == MOST_SHORT;
     pthread_mutex_unlock(&s->lock);
-    if (is_first)
+    if (is_last)
         sidecar_say(
-            "the server reused less of a restored prompt than was restored; prompts are no longer restored");
+            "the server reused less of restored prompts than was restored; prompts are no longer restored");
+}
+
+static void forgive_short(sidecar *s)
+{
+    pthread_mutex_lock(&s->lock);
+    if (s->n_short < MOST_SHORT) s->n_short = 0;
+    pthread_mutex_unlock(&s->lock);
 }
 
 /* A request was meant for its slot and got another: what slots hold is not known. */
@@ -46,12 +57,17 @@ static void lose_slot(const visit *v)
     slots_end_unwatched(v->s->slots);
 }
 
-static bool may_restore(sidecar *s)
+bool sidecar_restores(sidecar *s)
 {
     pthread_mutex_lock(&s->lock);
-    bool may = !s->no_restore;
+    bool may = s->n_short < MOST_SHORT;
     pthread_mutex_unlock(&s->lock);
-    return may && slots_are_watched(s->slots);
+    return may;
+}
+
+static bool may_restore(sidecar *s)
+{
+    return sidecar_restores(s) && slots_are_watched(s->slots);
 }
 
 static void count_tokens(const visit *v, const body_timings *t)
@@ -90,14 +106,17 @@ void visit_settle(visit *v, const relay_outcome *o)
     if (is_short && v->to == ROUTE_MESSAGES && s->o.n_slots > 1)
         lose_slot(v); /* the server has chosen another one */
     else if (is_short)
-        end_restoring(s);
+        count_short(s);
+    else if (told && v->restored)
+        forgive_short(s);
     if (s->o.log_requests) log_visit(v, o, &t);
 }
 
-/* A slot whose tokens are not known: if the request was answered, all rows in it are new. */
+/* A slot whose tokens are not known: if the server says that it computed all of them, all rows in it are new. */
 void visit_settle_blindly(visit *v, const relay_outcome *o)
 {
-    v->lease.is_own = o->end == EXCHANGE_DONE && o->status == 200;
+    v->lease.is_own = o->end == EXCHANGE_DONE && o->status == 200 && o->is_counted && o->counted.prompt_n &&
+                      !o->counted.cache_n;
     slots_give_unknown(v->s->slots, &v->lease);
 }
 
@@ -128,7 +147,10 @@ static uint32_t restore(visit *v, uint32_t warm)
     if (!better) return warm;
     v->restored = prefix_restore(v->keep, v->lease.slot, v->tokens, stored, &v->times);
     worth_restored(&s->worth, stored / QUIRE_PAGE_TOKENS, v->times.load + v->times.write + v->times.restore);
-    if (v->restored) v->lease.is_own = true; /* the file has replaced all that was there */
+    if (v->restored)
+        v->lease.is_own = true; /* the file has replaced all that was there */
+    else
+        v->lease.n_same = 0; /* and it may have, without being whole */
     slots_hold(s->slots, &v->lease, v->tokens, v->restored, v->restored);
     if (v->restored) SERVE_COUNT(&s->counts, restores, 1);
     return v->restored;
@@ -177,6 +199,7 @@ static void copy(visit *v, const flight *from, uint32_t n_shared)
     v->times.restore = clock_ms() - begin;
     if (good) v->lease.is_own = true;
     slots_hold(s->slots, &v->lease, v->tokens, good ? n_shared : 0, 0);
+    if (!good) v->lease.n_same = 0;
     if (!good) return;
     v->copied = n_shared;
     SERVE_COUNT(&s->counts, shared, 1);
@@ -276,6 +299,22 @@ bool visit_take_slot(visit *v, int client)
     return here;
 }
 
+/* Before a request whose tokens are not known: the server tells of a slot how much it holds, even if nothing is computed in it. */
+static bool clear_slot(visit *v, uint32_t slot)
+{
+    static const uint32_t one[] = {1};
+    sidecar *s = v->s;
+    header_lines *headers = NULL;
+    body_timings t;
+    const char *key = s->o.prefix.authorization;
+    bool good = header_lines_add(&headers, "Content-Type", "application/json") &&
+                (!key || header_lines_add(&headers, "Authorization", key));
+    const prompt_source from = {.to = &s->o.to, .headers = headers, .client = -1, .timeout_ms = CLEAR_MS};
+    good = good && prompt_compute(&from, one, 1, slot, false, &t);
+    header_lines_free(headers);
+    return good;
+}
+
 bool visit_take_blindly(visit *v, const body *b, route to, int client)
 {
     sidecar *s = v->s;
@@ -284,14 +323,17 @@ bool visit_take_blindly(visit *v, const body *b, route to, int client)
         v->use = USES_ANY;
         return true;
     }
-    bool one =
-        b && to != ROUTE_UNWATCHED && to != ROUTE_MESSAGES && body_is_alone(b); /* it can name its slot */
+    /* Such a request can name its slot. */
+    bool one = b && to != ROUTE_UNWATCHED && to != ROUTE_MESSAGES && body_is_alone(b);
     bool here = one ? slots_take(s->slots, v->owner, NULL, 0, has_left, &client, &v->lease)
                     : slots_take_all(s->slots, has_left, &client, &v->lease);
-    if (here) v->use = one ? USES_BLINDLY : USES_ALL;
+    if (!here) return false;
+    v->use = one ? USES_BLINDLY : USES_ALL;
     slot_lease each = v->lease;
-    for (each.slot = 0; here && !one && each.slot < s->o.n_slots; each.slot++)
+    for (each.slot = one ? v->lease.slot : 0; each.slot < (one ? v->lease.slot + 1 : s->o.n_slots);
+         each.slot++) {
         saver_save_before(s->saver, &each);
-    if (here && one) save_before(v);
-    return here;
+        if (!clear_slot(v, each.slot)) v->is_unclear = true;
+    }
+    return true;
 }

@@ -25,7 +25,8 @@ struct sidecar {
     serve_counts counts;
     worth worth;
     pthread_mutex_t lock; /* of what follows */
-    bool is_ready, no_restore, is_finishing;
+    bool is_ready, is_finishing;
+    uint32_t n_short; /* restored prompts in a row of which the server reused less */
 };
 
 /* Of slots: one that the server chooses, one that is known, with or without knowing the tokens, all. */
@@ -41,6 +42,7 @@ typedef struct visit {
     uint32_t *tokens, n;
     slot_lease lease;
     use use;
+    bool is_unclear; /* slots could not be made free of what others left in them */
     flight *leads;
     uint32_t restored, copied,
         primed;        /* tokens: from the store, from another's slot, computed ahead of the request */
@@ -52,6 +54,7 @@ typedef struct visit {
 } visit;
 
 void sidecar_say(const char *text);
+bool sidecar_restores(sidecar *s); /* the server has not been found to reuse less than it was given */
 
 /* A slot for the prompt of the visit, with as much of it as can be had. false: the client has left. */
 bool visit_take_slot(visit *v, int client);
