@@ -323,7 +323,7 @@ static uint32_t load(const prefix *p, const uint32_t *tokens, uint32_t n_pages, 
 }
 
 uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n_tokens,
-                        prefix_times *times)
+                        prefix_times *times, bool (*may)(void *ctx), void *ctx)
 {
     char path[PATH_SIZE], name[PREFIX_NAME];
     uint32_t n_pages = n_tokens / PAGE, got = n_pages;
@@ -347,7 +347,7 @@ uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32
     free(rooms);
     free(tail);
     times->write = clock_ms() - begin - times->load;
-    bool good = !wrong && exchange_slot(p, slot, "restore", name);
+    bool good = !wrong && may(ctx) && exchange_slot(p, slot, "restore", name);
     times->restore = clock_ms() - begin - times->load - times->write;
     unlink(path);
     return good ? got * PAGE : 0;

@@ -53,9 +53,12 @@ bool prefix_has_states(const prefix *p);
  * least one token of the prompt is left to compute, because the server cannot go back by one.
  */
 uint32_t prefix_look_up(prefix *p, const uint32_t *tokens, uint32_t n);
-/* Fills the slot with the first n_tokens, a multiple of 64. Returns how many there are in it now; 0: none, and what it holds is not known. */
+/*
+ * Fills the slot with the first n_tokens, a multiple of 64. Returns how many there are in it now; 0: none, and what it holds is not known.
+ * may(ctx) is asked after loading, which can take long: false, and the slot is left as it is.
+ */
 uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n_tokens,
-                        prefix_times *times);
+                        prefix_times *times, bool (*may)(void *ctx), void *ctx);
 /*
  * Saves what the slot holds. The server's own list of tokens decides under which keys; it must begin with these. Pages of the first
  * n_known tokens are left out as far as the store still has them. Returns that list, from malloc(), and *n_stored, the tokens that the

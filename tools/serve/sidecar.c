@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 /* ----------------------------------------------------------------- the engine */
 
@@ -80,9 +81,22 @@ static void visit_free(visit *v)
     free(v);
 }
 
+/*
+ * A server sees once a second that a client has gone. Until then a request that it was still reading can begin, in a slot that would be
+ * another tenant's by then.
+ */
+static void wait_for_server(const visit *v, const relay_outcome *o)
+{
+    static const struct timespec while_it_looks = {.tv_sec = 1, .tv_nsec = 500 * 1000 * 1000};
+    bool has_slot = v->use == USES_LEASE || v->use == USES_BLINDLY || v->use == USES_ALL;
+    if (v->s->o.tenants && has_slot && o->end == EXCHANGE_LEFT && !o->status)
+        nanosleep(&while_it_looks, NULL);
+}
+
 static void end_visit(void *ctx, const relay_outcome *o)
 {
     visit *v = (visit *)ctx;
+    wait_for_server(v, o);
     if (o->end == EXCHANGE_LEFT) SERVE_COUNT(&v->s->counts, left, 1);
     switch (v->use) {
     case USES_LEASE: visit_settle(v, o); break;

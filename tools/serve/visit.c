@@ -130,6 +130,13 @@ static void save_before(visit *v)
     v->save = clock_ms() - begin;
 }
 
+/* Not if the server was started again: then the slot is somebody else's. */
+static bool holds_slot(void *ctx)
+{
+    visit *v = (visit *)ctx;
+    return slots_is_valid(v->s->slots, &v->lease);
+}
+
 /* warm: tokens that the slot needs not compute again. Returns what that is then. */
 static uint32_t restore(visit *v, uint32_t warm)
 {
@@ -145,7 +152,7 @@ static uint32_t restore(visit *v, uint32_t warm)
     if (better && (v->to != ROUTE_MESSAGES || stored > v->lease.n_same)) slots_exchange(s->slots, &v->lease);
     save_before(v);
     if (!better) return warm;
-    v->restored = prefix_restore(v->keep, v->lease.slot, v->tokens, stored, &v->times);
+    v->restored = prefix_restore(v->keep, v->lease.slot, v->tokens, stored, &v->times, holds_slot, v);
     worth_restored(&s->worth, stored / QUIRE_PAGE_TOKENS, v->times.load + v->times.write + v->times.restore);
     if (v->restored)
         v->lease.is_own = true; /* the file has replaced all that was there */
@@ -160,7 +167,7 @@ static uint32_t restore(visit *v, uint32_t warm)
 static void advance(visit *v, uint32_t have, uint32_t same, int client)
 {
     sidecar *s = v->s;
-    if (v->n < s->o.min_tokens || !may_restore(s)) return;
+    if (v->n < s->o.min_tokens || !may_restore(s) || !holds_slot(v)) return;
     const prefix_place place = {
         .slot = v->lease.slot, .is_own = v->lease.is_own, .have = have, .same = same, .client = client};
     prefix_progress done = prefix_advance(v->keep, &place, v->tokens, v->n);
@@ -195,7 +202,7 @@ static void copy(visit *v, const flight *from, uint32_t n_shared)
     double begin = clock_ms();
     slots_exchange(s->slots, &v->lease);
     save_before(v);
-    bool good = prefix_copy_in(v->keep, v->lease.slot, flight_copy(from));
+    bool good = holds_slot(v) && prefix_copy_in(v->keep, v->lease.slot, flight_copy(from));
     v->times.restore = clock_ms() - begin;
     if (good) v->lease.is_own = true;
     slots_hold(s->slots, &v->lease, v->tokens, good ? n_shared : 0, 0);
