@@ -474,7 +474,7 @@ static bool save_state(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_
                 is_whole(p, &file) && (!p->has_rows || has_same_rows(&file.layout, &p->layout));
     *is_lost = good && p->o.window && !put_back(p, slot, &file, tail, n_tail);
     good = good && (!p->has_rows || save_pages(p, &file, n_known) == n) &&
-           states_save(p->states, tokens, n, tail, n_tail);
+           states_save(p->states, tokens, n, tail, n_tail, p->o.timeout_ms);
     free(wide);
     slot_free(&file);
     return good;

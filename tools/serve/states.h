@@ -20,9 +20,12 @@ void states_destroy(states *s);
 
 /* The longest prefix of at most n tokens, in whole pages and above `least`, that has a state; 0: none. Asks for the last 512 pages. */
 uint32_t states_find(states *s, const uint32_t *tokens, uint32_t n, uint32_t least, uint32_t timeout_ms);
-/* The state after exactly n tokens, from malloc(), and *size; NULL: it is not there. */
+/* The state after exactly n tokens, from malloc(), and *size; NULL: it is not there, or a part of it is lost. What is loaded has exactly
+ * the bytes of one that was saved. Can take three times timeout_ms. */
 uint8_t *states_load(states *s, const uint32_t *tokens, uint32_t n, uint32_t timeout_ms, size_t *size);
-/* Hands it to the store, which copies it. false: no room in its queue, or out of memory. */
-bool states_save(states *s, const uint32_t *tokens, uint32_t n, const uint8_t *bytes, size_t size);
+/* Hands it to the store, which copies it, unless the store has a whole one of this prefix; to ask for that can take three times
+ * timeout_ms. false: no room in its queue, out of memory, the time was over, or the store has parts of eight others. */
+bool states_save(states *s, const uint32_t *tokens, uint32_t n, const uint8_t *bytes, size_t size,
+                 uint32_t timeout_ms);
 
 #endif
