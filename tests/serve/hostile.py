@@ -139,6 +139,7 @@ def framing(s):
             ("chunk -1", post(chunked, body=b"-1\r\nabc"), 400), ("chunk zz", post(chunked, body=b"zz\r\nabc"), 400),
             ("a chunk that is longer than it says", post(chunked, body=b"3\r\nabcde\r\n0\r\n\r\n"), 400),
             ("two keys", post(length, b"Authorization: Bearer a", b"Authorization: Bearer b"), 400),
+            ("two types", post(length, b"Content-Type: application/json", b"Content-Type: text/plain"), 400),
             ("a key for one hop", post(length, b"Authorization: Bearer a", b"Connection: authorization"), 400),
             ("gzip", post(length, b"Content-Encoding: gzip"), 415), ("deflate after identity", post(length, b"Content-Encoding: identity", b"Content-Encoding: deflate"), 415),
             ("101 headers", post(length, *[b"X-%d: a" % i for i in range(100)]), 431),
