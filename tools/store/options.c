@@ -78,7 +78,7 @@ static const tool_option remote_options[] = {
 };
 static const tool_option identity_options[] = {
     {"--model", "FILE",
-     "model file; its SHA-256 becomes part of every key (remembered while the\nfile does not change)",
+     "model file; its SHA-256 becomes part of every key (remembered while the\nfile does not change); of several, NAME-00001-of-0000N.gguf, that of all",
      TOOL_WORD(store_options, model)},
     {"--weights", "TEXT", "instead of --model: a revision name that you keep unique yourself",
      TOOL_WORD(store_options, weights)},
