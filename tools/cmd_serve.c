@@ -222,12 +222,25 @@ static void tell(void *ctx, quire_log_level level, const char *sentence)
     fprintf(stderr, "quire serve: the store: %s\n", sentence);
 }
 
+/* The same tokens have other rows with the other set of factors. */
+static int add_rope_factors(serve *s)
+{
+    const char *factors = s->has_model ? model_rope_factors(&s->model, s->flags.context) : "";
+    char *rope = s->flags.rope;
+    size_t n = strlen(rope);
+    if (!*factors) return TOOL_OK;
+    int added = snprintf(rope + n, FLAGS_TEXT - n, "%s%s", n ? " " : "", factors);
+    return added < (int)(FLAGS_TEXT - n) ? TOOL_OK : tool_failed("serve", "there are too many RoPE flags");
+}
+
 static int open_store(serve *s)
 {
     static const quire_log log = {.size = sizeof log, .write = tell};
     int code = find_store(s);
     s->store.log = &log;
     if (code || (!s->store.directory && !s->store.remote.host)) return code;
+    code = add_rope_factors(s);
+    if (code) return code;
     s->store.model = s->flags.model;
     s->store.rope = *s->flags.rope ? s->flags.rope : NULL;
     if (!s->store.model)
@@ -261,16 +274,21 @@ static int name_policy(serve *s)
     return TOOL_OK;
 }
 
-/* A key for the server's own interface: the first that it takes. */
+/* A key for the server's own interface: the first that it takes, which is the first of a list, or of a file's lines that are no comment. */
 static int read_api_key(serve *s)
 {
-    char line[512] = "";
-    FILE *f = s->flags.api_key || !s->flags.api_key_file ? NULL : fopen(s->flags.api_key_file, "re");
-    const char *key = s->flags.api_key;
-    if (f && fgets(line, sizeof line, f)) key = line;
+    char *line = NULL;
+    size_t size = 0;
+    const char *key = s->flags.api_key ? s->flags.api_key + strspn(s->flags.api_key, ",") : "";
+    int n = (int)strcspn(key, ",\r\n");
+    FILE *f = n || !s->flags.api_key_file ? NULL : fopen(s->flags.api_key_file, "re");
+    while (f && !n && getline(&line, &size, f) > 0) {
+        key = line;
+        n = *line == '#' ? 0 : (int)strcspn(line, "\r\n");
+    }
+    if (n) snprintf(s->authorization, sizeof s->authorization, "Bearer %.*s", n, key);
     if (f) fclose(f);
-    if (key && *key)
-        snprintf(s->authorization, sizeof s->authorization, "Bearer %.*s", (int)strcspn(key, ",\r\n"), key);
+    free(line);
     return TOOL_OK;
 }
 
@@ -422,7 +440,7 @@ static int run(serve *s)
 
 /* ---------------------------------------------------------------- the gateway */
 
-enum { DRAIN_MS = 30000 };
+enum { DRAIN_MS = 30000, LAST_PIECE_MS = 300 };
 
 /* Requests that have begun may come to their end; a second signal does not wait for them. */
 static void drain(gateway *g, const sigset_t *ends)
@@ -430,6 +448,9 @@ static void drain(gateway *g, const sigset_t *ends)
     static const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
     double end = clock_ms() + DRAIN_MS;
     while (gateway_is_busy(g) && clock_ms() < end)
+        if (sigtimedwait(ends, NULL, &pause) > 0) return;
+    /* A request counts as ended when its replica has said the last word, which may not be sent to the client yet. */
+    for (end = clock_ms() + LAST_PIECE_MS; clock_ms() < end;)
         if (sigtimedwait(ends, NULL, &pause) > 0) return;
 }
 

@@ -69,8 +69,12 @@ def passed_through():
 
 def prefixed():
     """With --api-prefix all paths of the server begin with it, those that quire serve asks for too."""
-    with Sidecar(store, "--api-prefix", "/llama") as s:
-        status, _, answer = s.ask("POST", "/llama/completion", {"prompt": TEXT[5000:6600], "n_predict": 2})
+    keys = store / "keys"
+    keys.write_text("# a comment\n\nk1\n")
+    with Sidecar(store, "--api-prefix", "/llama", "--api-key-file", str(keys)) as s:
+        request = {"prompt": TEXT[5000:6600], "n_predict": 2}
+        expect(s.ask("POST", "/llama/completion", request)[0] == 401, "the server asks for its key")
+        status, _, answer = s.ask("POST", "/llama/completion", request, headers={"Authorization": "Bearer k1"})
         expect(status == 200 and s.figures()["watched"] == 1, "a prefix of all paths", answer[:300])
         expect(s.wait_figure("saves", 1), "prompts are saved there too", s.text()[-1500:])
 
@@ -122,12 +126,23 @@ def refused():
         return done.returncode, done.stderr.strip()
 
     server, model = str(kit.programs() / "llama-server"), kit.model("smollm2-135m")
+    other = "give the file with -m"
     for flags, words in ((("--context-shift",), "shifts slots"), (("--cache-reuse", "64"), "re-uses"), (("--lora", "x"), "LoRA"),
-                         (("--kv-unified",), "unified"), (("--ssl-key-file", "x"), "TLS"), (("--slot-save-path", "/tmp"), "slot files")):
+                         (("--kv-unified",), "unified"), (("--ssl-key-file", "x"), "TLS"), (("--slot-save-path", "/tmp"), "slot files"),
+                         (("-hf", "a/b"), other), (("-hfr", "a/b"), other), (("--hf_repo", "a/b"), other), (("-hff", "x"), other), (("-mu", "x"), other),
+                         (("-dr", "x"), other), (("--gpt-oss-20b-default",), other), (("--vision_gemma_4b_default",), other), (("--embd-gemma-default",), other),
+                         (("--sleep-idle-seconds", "60"), "slots")):
         status, said = run("--", server, "-m", model, *flags)
         expect(status == 1 and words in said and said.count("\n") == 0, f"{flags[0]} is refused in one sentence", said)
-    status, said = run("--", server, "-m", model, env={"LLAMA_ARG_CONTEXT_SHIFT": "1"})
-    expect(status == 1 and "shifts slots" in said, "a variable is refused too", said)
+    for name, value, words in (("LLAMA_ARG_CONTEXT_SHIFT", "1", "shifts slots"), ("LLAMA_ARG_HF_REPO", "a/b", other), ("LLAMA_ARG_HF_FILE", "x", other),
+                               ("LLAMA_ARG_MODEL_URL", "x", other), ("LLAMA_ARG_DOCKER_REPO", "x", other), ("LLAMA_ARG_SLEEP_IDLE_SECONDS", "9", "slots")):
+        status, said = run("--", server, "-m", model, env={name: value})
+        expect(status == 1 and words in said, f"{name} is refused too", said)
+    parts = store / "parts"
+    parts.mkdir()
+    (parts / "m-00001-of-00002.gguf").symlink_to(model)
+    status, said = run("--", server, "-m", str(parts / "m-00001-of-00002.gguf"))
+    expect(status == 1 and "m-00002-of-00002.gguf, a part of the model" in said, "a model of which a part is missing is refused", said)
     status, said = run("--kv", "nonsense", "--", server, "-m", model)
     expect(status == 1 and "nonsense" in said, "a wrong policy is refused", said)
     expect(run()[0] == 2, "without a server it is a wrong command line")

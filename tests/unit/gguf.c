@@ -273,6 +273,13 @@ static void test_rope(void **state)
     gguf_string(&b, "llama.rope.scaling.type", "longrope");
     gguf_u32(&b, "llama.rope.scaling.original_context_length", 2048);
     expect_rope("longrope, original context 2048");
+    m.weights = (gguf_weights){.n_tokens = 1};
+    assert_string_equal(model_rope_factors(&m, 4096), ""); /* one set */
+    m.weights.has_long_factors = true;
+    assert_string_equal(model_rope_factors(&m, 2048), "factors=short");
+    assert_string_equal(model_rope_factors(&m, 2304), "factors=long");
+    m.weights = (gguf_weights){.n_tokens = 0}; /* nobody knows */
+    assert_string_equal(model_rope_factors(&m, 2304), "factors=long");
     begin("llama", 4, 8, 2); /* these change nothing */
     gguf_string(&b, "llama.rope.scaling.type", "linear");
     gguf_f32(&b, "llama.rope.scaling.factor", 1);

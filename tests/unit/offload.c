@@ -221,13 +221,14 @@ static void put_tensors(gguf_bytes *b, const tensor_line *list, uint32_t n)
 }
 
 static const tensor_line tensors[] = {
-    {"token_embd.weight", 4096},    {"per_layer_token_embd.weight", 800}, {"blk.0.attn_q.weight", 256},
-    {"blk.1.attn_q.weight", 512},   {"blk.1.ffn_up.weight", 1024},        {"blk.x.weight", 64},
-    {"blk.2000.ffn_up.weight", 64}, {"output_norm.weight", 32},           {"output.weight", 2048},
+    {"token_embd.weight", 4096},       {"per_layer_token_embd.weight", 800}, {"blk.0.attn_q.weight", 256},
+    {"blk.1.attn_q.weight", 512},      {"blk.1.ffn_up.weight", 1024},        {"blk.x.weight", 64},
+    {"blk.2000.ffn_up.weight", 64},    {"output_norm.weight", 32},           {"output.weight", 2048},
+    {"rope_factors_long.weight", 192},
 };
 enum {
     N_TENSORS = sizeof tensors / sizeof tensors[0],
-    WEIGHTS = 4096 + 800 + 256 + 512 + 1024 + 64 + 64 + 32 + 2048
+    WEIGHTS = 4096 + 800 + 256 + 512 + 1024 + 64 + 64 + 32 + 2048 + 192
 };
 
 static void test_weights(void **state)
@@ -242,7 +243,7 @@ static void test_weights(void **state)
     uint64_t data = (b.n + 31) / 32 * 32;
     assert_true(gguf_add_weights(&w, b.data, b.n, data + WEIGHTS));
     assert_true(w.embedding == 4096 && w.output == 2080 && w.layer[0] == 256 && w.layer[1] == 1536);
-    assert_true(w.has_output && w.n_tokens == 1000);
+    assert_true(w.has_output && w.n_tokens == 1000 && w.has_long_factors);
     for (size_t n = 0; n < b.n; n++) assert_false(gguf_add_weights(&w, b.data, n, data + WEIGHTS));
     assert_false(gguf_add_weights(&w, b.data, b.n, data + 100)); /* the last one would lie outside */
 }

@@ -310,6 +310,7 @@ static void add_tensor(gguf_weights *w, const tensor *t, uint64_t bytes)
     if (layer < GGUF_MAX_LAYERS) w->layer[layer] += (double)bytes;
     if (begins(&t->name, "output.") || begins(&t->name, "output_norm")) w->output += (double)bytes;
     if (begins(&t->name, "output.weight")) w->has_output = true;
+    if (begins(&t->name, "rope_factors_long")) w->has_long_factors = true;
     if (begins(&t->name, "token_embd.weight")) {
         w->embedding += (double)bytes;
         w->n_tokens = t->ne[1] < UINT32_MAX ? (uint32_t)t->ne[1] : 0;

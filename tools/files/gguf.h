@@ -42,10 +42,12 @@ bool gguf_read(gguf_facts *out, const uint8_t *bytes, size_t n, char *message, s
 /* Bytes of weights, by where llama.cpp puts them. */
 typedef struct gguf_weights {
     double layer[GGUF_MAX_LAYERS];
-    double output;     /* what follows the last layer */
-    double embedding;  /* token_embd */
-    bool has_output;   /* false: the embedding is also the output */
-    uint32_t n_tokens; /* of the vocabulary */
+    double output;    /* what follows the last layer */
+    double embedding; /* token_embd */
+    bool has_output;  /* false: the embedding is also the output */
+    bool
+        has_long_factors; /* two sets of RoPE factors, of which llama.cpp takes one by the size of the context */
+    uint32_t n_tokens;    /* of the vocabulary */
 } gguf_weights;
 
 /*

@@ -114,11 +114,18 @@ static void fill_extras(model *m, const gguf_facts *f, const arch_rule *a)
 static void fill_rope(model *m, const gguf_facts *f)
 {
     bool other = f->rope_scaling_original && f->rope_scaling_original != f->context_length;
+    m->short_context = f->rope_scaling_original ? f->rope_scaling_original : f->context_length;
     if (!strcmp(f->rope_scaling_type, "none") || (f->rope_scaling_factor <= 1 && !other)) return;
     snprintf(m->rope_type, sizeof m->rope_type, "%s",
              f->rope_scaling_type[0] ? f->rope_scaling_type : "linear");
     m->rope_factor = f->rope_scaling_factor;
     m->rope_original = f->rope_scaling_original;
+}
+
+const char *model_rope_factors(const model *m, uint64_t context)
+{
+    if (m->weights.n_tokens && !m->weights.has_long_factors) return "";
+    return context > m->short_context ? "factors=long" : "factors=short";
 }
 
 const char *model_rope_text(char *text, const model *m)

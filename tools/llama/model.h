@@ -28,8 +28,10 @@ typedef struct model {
     char rope_type[16];
     double rope_factor;
     uint32_t rope_original;
-    uint32_t n_blocks;    /* as the file counts layers: with those for prediction */
-    gguf_weights weights; /* all 0: the file does not tell them */
+    uint32_t
+        short_context; /* up to which llama.cpp takes the short ones of two sets of RoPE factors (LongRoPE) */
+    uint32_t n_blocks; /* as the file counts layers: with those for prediction */
+    gguf_weights weights;                            /* all 0: the file does not tell them */
     uint32_t n_layers, n_kv_layers, n_window_layers; /* the last two have a cache */
     quire_layer layers[GGUF_MAX_LAYERS];
     bool has_kv[GGUF_MAX_LAYERS];   /* others have the shape of one that has, so that a plan can be made */
@@ -49,6 +51,10 @@ bool model_profile_path(char *path, size_t size, const char *model_path);
 /* What the file says about RoPE scaling, as in "yarn, factor 4, original context 32768". */
 enum { MODEL_ROPE_SIZE = 80 };
 const char *model_rope_text(char *text, const model *m);
+
+/* Which set of RoPE factors a host with so many cells per sequence takes, as rows depend on it; "": the file has one at most. A file whose
+ * tensors cannot be listed counts as one with both. */
+const char *model_rope_factors(const model *m, uint64_t context);
 
 /*
  * What a host holds. llama.cpp makes a cache of `tokens` cells for each sequence, or one that all of them share; both in

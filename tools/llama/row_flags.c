@@ -20,6 +20,10 @@ static const row_flag flags[] = {
     {NULL, "LLAMA_ARG_ROPE_SCALING_TYPE", ROW_FLAG_ROPE, "changes RoPE, and --rope is not given"},
     {NULL, "LLAMA_ARG_ROPE_FREQ_BASE", ROW_FLAG_ROPE, "changes RoPE, and --rope is not given"},
     {NULL, "LLAMA_ARG_ROPE_FREQ_SCALE", ROW_FLAG_ROPE, "changes RoPE, and --rope is not given"},
+    {NULL, "LLAMA_ARG_YARN_EXT_FACTOR", ROW_FLAG_ROPE, "changes RoPE, and --rope is not given"},
+    {NULL, "LLAMA_ARG_YARN_ATTN_FACTOR", ROW_FLAG_ROPE, "changes RoPE, and --rope is not given"},
+    {NULL, "LLAMA_ARG_YARN_BETA_SLOW", ROW_FLAG_ROPE, "changes RoPE, and --rope is not given"},
+    {NULL, "LLAMA_ARG_YARN_BETA_FAST", ROW_FLAG_ROPE, "changes RoPE, and --rope is not given"},
     {NULL, "LLAMA_ATTN_ROT_DISABLE", ROW_FLAG_OPEN,
      "does not rotate rows, which slot files of version 3 do not say"},
 };

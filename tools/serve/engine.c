@@ -84,7 +84,9 @@ static void watch(engine *e, pid_t pid)
             size_t n;
             const exchange_request health = {
                 .method = "GET", .target = "/health", .client = -1, .timeout_ms = 2000};
-            ready = upstream_ask(&e->options.to, &health, 65536, &body, &n) == 200;
+            unsigned answer = upstream_ask(&e->options.to, &health, 65536, &body, &n);
+            /* With --api-prefix, /health needs a key too. A server that loads its model says 503 before it looks at keys. */
+            ready = answer == 200 || answer == 401;
             free(body);
             if (ready) tell(e, ENGINE_READY, "");
         }
@@ -143,6 +145,7 @@ static void *keep(void *ctx)
             describe(e->status, why, sizeof why);
         } else {
             snprintf(why, sizeof why, "no process can be made: %s", strerror(errno));
+            e->status = 1 << 8; /* as waitpid() says that a process ended with 1 */
         }
         if ((long long)clock_ms() - begin > LONG_LIFE_MS) pause = FIRST_PAUSE_MS;
         pthread_mutex_lock(&e->lock);

@@ -15,6 +15,8 @@ typedef enum flag_use {
     SEEN     /* passed on */
 } flag_use;
 
+#define OTHER_MODEL "it serves a model whose file is not known here; give the file with -m"
+
 /* Flags of llama-server (llama.cpp 0.5 to 0.7) that matter here, with the variables that stand for them. */
 static const struct known {
     const char *name, *brief, *variable;
@@ -46,8 +48,15 @@ static const struct known {
     {"--model", "-m", "LLAMA_ARG_MODEL", true, SEEN, NULL},
     {"--api-prefix", NULL, "LLAMA_ARG_API_PREFIX", true, SEEN, NULL},
     {"--api-key", NULL, "LLAMA_API_KEY", true, SEEN, NULL},
-    {"--api-key-file", NULL, NULL, true, SEEN, NULL},
+    {"--api-key-file", NULL, "LLAMA_ARG_API_KEY_FILE", true, SEEN, NULL},
     {"--swa-full", NULL, "LLAMA_ARG_SWA_FULL", false, SEEN, NULL},
+    {"--hf-repo", "-hf", "LLAMA_ARG_HF_REPO", true, REFUSED, OTHER_MODEL},
+    {"-hfr", NULL, NULL, true, REFUSED, OTHER_MODEL},
+    {"--hf-file", "-hff", "LLAMA_ARG_HF_FILE", true, REFUSED, OTHER_MODEL},
+    {"--model-url", "-mu", "LLAMA_ARG_MODEL_URL", true, REFUSED, OTHER_MODEL},
+    {"--docker-repo", "-dr", "LLAMA_ARG_DOCKER_REPO", true, REFUSED, OTHER_MODEL},
+    {"--sleep-idle-seconds", NULL, "LLAMA_ARG_SLEEP_IDLE_SECONDS", true, REFUSED,
+     "a server that sleeps has lost its slots, and does not say so"},
 };
 
 #define N_KNOWN (sizeof known / sizeof *known)
@@ -70,6 +79,17 @@ static int find_known(const char *word)
     for (size_t i = 0; i < N_KNOWN; i++)
         if (is_word(word, known[i].name) || is_word(word, known[i].brief)) return (int)i;
     return -1;
+}
+
+/* --gpt-oss-20b-default and others, each a model that is fetched. --spec-default is none of them. */
+static bool is_preset(const char *word)
+{
+    static const char end[] = "-default";
+    size_t n = strlen(word), k = sizeof end - 1;
+    if (n <= k || strncmp(word, "--", 2) != 0 || is_word(word, "--spec-default")) return false;
+    for (size_t i = 0; i < k; i++)
+        if (word[n - k + i] != end[i] && !(word[n - k + i] == '_' && end[i] == '-')) return false;
+    return true;
 }
 
 typedef struct reading {
@@ -123,6 +143,7 @@ static const char *read_words(reading *r, int argc, char **argv)
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         const char *wrong = read_rows(r, argv[i], value);
         if (wrong) return wrong;
+        if (is_preset(argv[i])) return refuse(r, argv[i], OTHER_MODEL);
         if (at < 0) {
             if (!push(r->out, argv[i])) return "out of memory";
             continue;
@@ -138,6 +159,12 @@ static const char *read_words(reading *r, int argc, char **argv)
     return NULL;
 }
 
+/* A switch may say "no"; of the flags with a value only one has a value that does. */
+static bool says_no(const struct known *k, const char *value)
+{
+    return k->has_value ? !strcmp(value, "-1") : row_flag_is_off(value);
+}
+
 static const char *read_variables(reading *r)
 {
     extern char **environ;
@@ -145,7 +172,7 @@ static const char *read_variables(reading *r)
     for (size_t i = 0; i < N_KNOWN; i++) {
         const char *value = known[i].variable ? getenv(known[i].variable) : NULL;
         if (!value || !*value) continue;
-        if (known[i].use == REFUSED && !row_flag_is_off(value))
+        if (known[i].use == REFUSED && !says_no(&known[i], value))
             return refuse(r, known[i].variable, known[i].why);
         if (!r->values[i] && known[i].use != REFUSED) r->values[i] = value;
         if (known[i].use == TAKEN) unsetenv(known[i].variable);
@@ -202,6 +229,7 @@ static const char *add_own(reading *r, const serve_place *place)
             return refuse(r, "-c", "that times the number of slots is too large");
         snprintf(context, sizeof context, "%llu", (unsigned long long)c * f->n_slots);
         good = good && push(f, "-c") && push(f, context);
+        f->context = ((uint64_t)c + 255) / 256 * 256;
     }
     return good ? NULL : "out of memory";
 }

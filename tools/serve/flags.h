@@ -17,6 +17,7 @@ typedef struct serve_flags {
     const char *prefix;                 /* --api-prefix, or "" */
     const char *api_key, *api_key_file; /* or NULL */
     uint32_t n_slots;
+    uint64_t context;      /* cells of a slot, as llama.cpp rounds them; 0: unknown */
     char rope[FLAGS_TEXT]; /* what flags say about RoPE, or "" */
     bool swa_full;
 } serve_flags;

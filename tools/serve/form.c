@@ -78,6 +78,7 @@ void form_header(form *f, const char *name, size_t n_name, const char *value, si
     if (is(name, n_name, "Host")) f->n_hosts++;
     if (is(name, n_name, "Authorization")) f->n_keys++;
     if (is(name, n_name, "X-Api-Key")) f->n_other_keys++;
+    if (is(name, n_name, "Content-Type")) f->n_types++;
     if (is(name, n_name, "Connection") &&
         (form_names(value, "Authorization") || form_names(value, "X-Api-Key")))
         refuse(f, 400, "a Connection header must not name keys");
@@ -102,6 +103,7 @@ void form_end(form *f, const char *version, size_t most_body)
     if (f->n_lengths > 1 || f->n_codings > 1 || (f->n_lengths && f->n_codings) || (f->n_codings && !is_new))
         refuse(f, 400, "the request says in several ways how long it is");
     if (f->n_keys > 1 || f->n_other_keys > 1) refuse(f, 400, "the request has several keys");
+    if (f->n_types > 1) refuse(f, 400, "the request has several Content-Type headers");
     if (f->length > most_body) refuse(f, 413, "the body of the request is too large");
 }
 

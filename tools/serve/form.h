@@ -10,7 +10,7 @@
 typedef struct form {
     unsigned status;      /* 0: nothing is wrong so far */
     const char *sentence; /* of the first thing that is wrong */
-    unsigned n_headers, n_hosts, n_lengths, n_codings, n_keys, n_other_keys;
+    unsigned n_headers, n_hosts, n_lengths, n_codings, n_keys, n_other_keys, n_types;
     unsigned long long length; /* of Content-Length */
 } form;
 

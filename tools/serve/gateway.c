@@ -108,12 +108,14 @@ static void failed(void *ctx, exchange_end why)
 static void give_up(visit *v, front_request *request)
 {
     COUNT(v->g, unavailable);
-    if (v->n_taken < MOST_TAKEN) {
+    if (!v->n_taken) { /* only then: a gateway before this one takes the header for "not begun" */
         (void)front_add_header(request, "Retry-After", "1");
         front_give_fault(request, 503, "unavailable_error", "no replica of this gateway answers");
     } else {
         front_give_fault(request, 503, "unavailable_error",
-                         "two replicas of this gateway have taken the request and given no answer");
+                         v->n_taken < MOST_TAKEN
+                             ? "a replica of this gateway has taken the request and given no answer"
+                             : "two replicas of this gateway have taken the request and given no answer");
     }
     log_visit(v, 503, 0);
     visit_free(v);

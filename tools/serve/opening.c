@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "serve/opening.h"
 
+#include "serve/body.h"
 #include "serve/choose.h"
 
 #include <stdlib.h>
@@ -100,13 +101,13 @@ static void add_prompt(reader *r, yyjson_val *prompt)
     }
 }
 
-bool opening_key(const char *body, size_t n, const char *tenant, uint64_t *key)
+bool opening_key(const char *bytes, size_t n, const char *tenant, uint64_t *key)
 {
     static const char *const before[] = {"tools", "system",
                                          "instructions"}; /* the names of three interfaces */
     reader r = {.hash = CHOOSE_START};
-    yyjson_doc *doc = n ? yyjson_read(body, n, YYJSON_READ_NUMBER_AS_RAW) : NULL;
-    yyjson_val *root = yyjson_doc_get_root(doc);
+    body *b = body_read(bytes, n);
+    yyjson_val *root = b ? body_root(b) : NULL;
     if (tenant) r.hash = choose_hash(r.hash, tenant, strlen(tenant) + 1);
     for (size_t i = 0; i < sizeof before / sizeof *before; i++)
         add_value(&r, yyjson_obj_get(root, before[i]));
@@ -122,7 +123,7 @@ bool opening_key(const char *body, size_t n, const char *tenant, uint64_t *key)
         add_prompt(&r, prompt);
     else
         add_beginning(&r, yyjson_obj_get(root, "input_prefix"));
-    yyjson_doc_free(doc);
+    body_free(b);
     *key = r.hash;
     return r.found;
 }

@@ -167,9 +167,9 @@ bool replicas_take(replicas *r, uint64_t key, bool tried[REPLICAS_MOST], size_t 
         r->list[i].in_flight++;
         r->list[i].requests++;
         tried[i] = true;
+        *which = i; /* else it stays what it was: the log names the last one that was tried */
     }
     pthread_mutex_unlock(&r->lock);
-    *which = i;
     return i < r->n;
 }
 

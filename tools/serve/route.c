@@ -83,15 +83,23 @@ bool route_is_for_tenants(const char *method, const char *target, const char *ap
 
 bool route_is_of_one_server(const char *method, const char *target)
 {
-    static const char *const ends[] = {"/metrics", "/lora-adapters", "/props"};
+    /* Tools and the proxy do things outside of the server: a request that is sent again would do them twice. */
+    static const struct {
+        const char *end;
+        bool also_reads;
+    } ends[] = {{"/metrics", true},
+                {"/cors-proxy", true},
+                {"/lora-adapters", false},
+                {"/props", false},
+                {"/tools", false}};
     char path[PATH_SIZE];
     bool reads = !strcmp(method, "GET") || !strcmp(method, "HEAD");
     if (!cut_path(target, path)) return true; /* nobody can say */
     if (strstr(path, "/slots")) return true;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        size_t n = strlen(path), k = strlen(ends[i]);
-        bool is_it = n >= k && !strcmp(path + n - k, ends[i]);
-        if (is_it && (!i || !reads)) return true;
+        size_t n = strlen(path), k = strlen(ends[i].end);
+        bool is_it = n >= k && !strcmp(path + n - k, ends[i].end);
+        if (is_it && (ends[i].also_reads || !reads)) return true;
     }
     return false;
 }

@@ -175,7 +175,8 @@ static bool has_header(const struct curl_slist *list, const char *name)
     return false;
 }
 
-/* Those of the client, and none that libcurl would add by itself. */
+/* Those of the client, and none that libcurl would add by itself. A server that leaves a part of a body unread must not take it for the next
+ * request: there is none on this connection. */
 static bool set_headers(exchange *x, const header_lines *given)
 {
     static const char *const own[] = {"Expect", "Accept", "Content-Type"};
@@ -189,6 +190,8 @@ static bool set_headers(exchange *x, const header_lines *given)
         if (!(more = curl_slist_append(list, line))) return false;
         x->headers = list = more;
     }
+    if (!(more = curl_slist_append(list, "Connection: close"))) return false;
+    x->headers = list = more;
     return curl_easy_setopt(x->easy, CURLOPT_HTTPHEADER, list) == CURLE_OK;
 }
 

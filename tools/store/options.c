@@ -6,6 +6,7 @@
 #include "files/private_file.h"
 #include "files/secret_file.h"
 #include "store/digest.h"
+#include "store/sha256.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -77,7 +78,7 @@ static const tool_option remote_options[] = {
 };
 static const tool_option identity_options[] = {
     {"--model", "FILE",
-     "model file; its SHA-256 becomes part of every key (remembered while the\nfile does not change)",
+     "model file; its SHA-256 becomes part of every key (remembered while the\nfile does not change); of several, NAME-00001-of-0000N.gguf, that of all",
      TOOL_WORD(store_options, model)},
     {"--weights", "TEXT", "instead of --model: a revision name that you keep unique yourself",
      TOOL_WORD(store_options, weights)},
@@ -158,11 +159,53 @@ void store_print_hex(FILE *file, const uint8_t *bytes, size_t n)
 
 /* ------------------------------------------------------------------ identity */
 
+/* NAME-00001-of-0000N.gguf: N, and how long NAME is. 1: one file. */
+static unsigned count_parts(const char *path, size_t *n_name)
+{
+    static const char form[] = "-00001-of-#####.gguf";
+    size_t n = strlen(path), k = sizeof form - 1;
+    unsigned n_parts = 0;
+    if (n < k) return 1;
+    for (size_t i = 0; i < k; i++) {
+        char c = path[n - k + i];
+        if (form[i] == '#' ? c < '0' || c > '9' : c != form[i]) return 1;
+        if (form[i] == '#') n_parts = 10 * n_parts + (unsigned)(c - '0');
+    }
+    *n_name = n - k;
+    return n_parts > 1 ? n_parts : 1;
+}
+
+/* That of a model in one file is its own; that of several is the digest of theirs. */
+static int digest_parts(const store_options *o, uint8_t digest[32])
+{
+    size_t n_name = 0;
+    unsigned n = count_parts(o->model, &n_name);
+    char part[4096];
+    int code = TOOL_OK;
+    if (n == 1)
+        return digest_file(o->model, digest) ? TOOL_OK
+                                             : tool_failed(o->command, "%s: %s", o->model, strerror(errno));
+    uint8_t(*parts)[32] = (uint8_t(*)[32])malloc(32 * (size_t)n);
+    if (!parts) return tool_failed(o->command, "out of memory");
+    for (unsigned i = 0; !code && i < n; i++) {
+        int length = snprintf(part, sizeof part, "%.*s-%05u-of-%05u.gguf", (int)n_name, o->model, i + 1, n);
+        if (length >= (int)sizeof part)
+            code = tool_failed(o->command, "the name of the model is too long");
+        else if (!digest_file(part, parts[i]))
+            code = tool_failed(o->command, "%s, a part of the model: %s", part, strerror(errno));
+    }
+    if (!code && !sha256_bytes(parts, 32 * (size_t)n, digest))
+        code = tool_failed(o->command, "no SHA-256 can be computed");
+    free(parts);
+    return code;
+}
+
 static int digest_model(store_options *o)
 {
     uint8_t digest[32];
     char *to = o->weights_digest;
-    if (!digest_file(o->model, digest)) return tool_failed(o->command, "%s: %s", o->model, strerror(errno));
+    int code = digest_parts(o, digest);
+    if (code) return code;
     to += sprintf(to, "sha256:");
     for (int i = 0; i < 32; i++) to += sprintf(to, "%02x", digest[i]);
     o->weights = o->weights_digest;

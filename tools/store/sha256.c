@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* sha256: of a file. */
+/* sha256: of a file, and of bytes. */
 #define _POSIX_C_SOURCE 200809L
 #include "store/sha256.h"
 
@@ -31,4 +31,9 @@ bool sha256_file(const char *path, uint8_t digest[32])
     EVP_MD_CTX_free(md);
     fclose(f);
     return good;
+}
+
+bool sha256_bytes(const void *bytes, size_t n, uint8_t digest[32])
+{
+    return EVP_Digest(bytes, n, digest, NULL, EVP_sha256(), NULL) == 1;
 }

@@ -42,7 +42,7 @@
     X(restore_gbs, 2) /* slot file and restore: the engine waits */                                             \
     X(save_gbs, 1.2)  /* slot saved to a file: the engine waits */                                              \
     X(saving,                                                                                                   \
-      0) /* 0 as quire serve does; 1 each page when it is computed; 2 as 0, and a slot before others take it */ \
+      0) /* 0 idle, or after 5 s; 1 pages when they are computed; 2 as 0, and before they are lost (today's) */ \
     X(queue_gb, 0.268435456) /* pages that wait to be saved, of each tier */                                    \
     X(copy_gbs, 4)           /* pages handed to the queue */                                                    \
     X(kill_at_s, 0)          /* the last server goes; 0: never */                                               \
