@@ -43,6 +43,7 @@ typedef struct guest {
     flight *met;
     uint32_t n_shared;
     double ms;
+    _Atomic bool has_entered; /* what was written before can be read */
 } guest;
 
 static void *enter(void *ctx)
@@ -51,6 +52,7 @@ static void *enter(void *ctx)
     double begin = clock_ms();
     g->part = flights_enter(g->all, &g->r, &g->met, &g->n_shared);
     g->ms = clock_ms() - begin;
+    g->has_entered = true;
     return NULL;
 }
 
@@ -142,8 +144,8 @@ static void test_leader_fails(void **state)
     start(&b);
     while (flight_company(leader.met, &n_shared) < 2) pause_ms(1);
     flight_end(leader.met);
-    pause_ms(200);
-    guest *second = a.part == FLIGHT_LEADS && a.met ? &a : &b, *third = second == &a ? &b : &a;
+    while (!a.has_entered && !b.has_entered) pause_ms(1);
+    guest *second = a.has_entered ? &a : &b, *third = second == &a ? &b : &a;
     join(second);
     assert_int_equal(second->part, FLIGHT_LEADS);
     flight_give(second->met, "copy", N);
