@@ -128,11 +128,12 @@ def hung():
 
 FORGETFUL = """#!/usr/bin/env python3
 # A llama-server that says it has reused less than it has.
-import os, re, socket, subprocess, sys, threading
+import ctypes, os, re, socket, subprocess, sys, threading
 line = sys.argv[1:]
 at = line.index("--host") + 1
 mine, line[at] = line[at], line[at].replace("llama.sock", "real.sock")
-server = subprocess.Popen([os.environ["REAL_SERVER"], *line])
+# PR_SET_PDEATHSIG, SIGKILL: it ends with this program, which is killed
+server = subprocess.Popen([os.environ["REAL_SERVER"], *line], preexec_fn=lambda: ctypes.CDLL(None).prctl(1, 9))
 listening = socket.socket(socket.AF_UNIX)
 listening.bind(mine)
 listening.listen(64)
