@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
 """A fleet as examples/fleet/run starts it, and gateways of their own, for tests."""
-import http.client
 import json
 import os
 import re
@@ -11,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sidecar import kit, llama_server, tool
+from sidecar import Asked, kit, llama_server, tool
 
 
 _next_port = 20000 + os.getpid() * 37 % 9000
@@ -33,18 +32,8 @@ def free_ports(n, and_above=0):
             continue
 
 
-class Asked:
-    """Something that answers at self.port."""
-
-    def ask(self, method, path, body=None, headers=None, timeout=300):
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
-        try:
-            data = json.dumps(body).encode() if isinstance(body, (dict, list)) else body
-            c.request(method, path, data, {"Content-Type": "application/json", **(headers or {})} if data is not None else headers or {})
-            r = c.getresponse()
-            return r.status, dict(r.getheaders()), r.read()
-        finally:
-            c.close()
+class Observed(Asked):
+    """Something whose figures and health can be asked for."""
 
     def health(self):
         status, _, body = self.ask("GET", "/quire/health", timeout=10)
@@ -68,12 +57,12 @@ class Asked:
         return False
 
 
-class At(Asked):
+class At(Observed):
     def __init__(self, port):
         self.port = port
 
 
-class Gateway(Asked):
+class Gateway(Observed):
     """with Gateway("127.0.0.1:8081", ...) as g: it listens, and is stopped at the end."""
 
     def __init__(self, *replicas, port=None):
@@ -98,7 +87,7 @@ class Gateway(Asked):
         self.log.close()
 
 
-class Fleet(Asked):
+class Fleet(Observed):
     """with Fleet(folder) as f: examples/fleet/run has said that it is ready; f.port is the gateway's."""
 
     def __init__(self, folder, *flags, context=2048):

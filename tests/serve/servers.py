@@ -10,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from gateway_kit import Gateway
 from sidecar import Sidecar, kit, tool
 
 
@@ -179,26 +180,14 @@ class Fleet:
                                                      options=("--remote", self.cluster.address(), "--secret-file", secret, *options)))
             ports = [s.port for s in self.sidecars]
             if gateway:
-                ports = [kit.free_port()]
-                replicas = [word for s in self.sidecars for word in ("--replica", f"127.0.0.1:{s.port}")]
-                self.gateway = subprocess.Popen([tool(), "serve", *replicas, "--port", str(ports[0])], stdin=subprocess.DEVNULL)
-                self._wait_gateway(ports[0])
+                self.gateway = Gateway(*(f"127.0.0.1:{port}" for port in ports))
+                ports = [self.gateway.port]
+                if not self.gateway.wait(lambda: self.gateway.health()[0] == 200):
+                    raise kit.Broken("the gateway does not become ready: " + self.gateway.text())
         except BaseException:
             self.__exit__()
             raise
         self.urls = [f"http://127.0.0.1:{port}" for port in ports]
-
-    @staticmethod
-    def _wait_gateway(port, seconds=60):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            try:
-                if ask(port, "GET", "/quire/health")[0] == 200:
-                    return
-            except OSError:
-                pass
-            time.sleep(0.1)
-        raise kit.Broken("the gateway does not become ready")
 
     def kill_last(self):
         self.sidecars[-1].process.kill()
@@ -213,8 +202,7 @@ class Fleet:
 
     def __exit__(self, *_):
         if self.gateway:
-            self.gateway.terminate()
-            self.gateway.wait()
+            self.gateway.__exit__()
         for s in self.sidecars:
             s.stop()
             s.log.close()

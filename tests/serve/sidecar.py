@@ -40,7 +40,22 @@ def children(pid):
     return found
 
 
-class Sidecar:
+class Asked:
+    """Something that answers at self.port."""
+
+    def ask(self, method, path, body=None, headers=None, timeout=300):
+        """Status, headers and body of an answer."""
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            data = json.dumps(body).encode() if isinstance(body, (dict, list)) else body
+            c.request(method, path, data, {"Content-Type": "application/json", **(headers or {})} if data is not None else headers or {})
+            r = c.getresponse()
+            return r.status, dict(r.getheaders()), r.read()
+        finally:
+            c.close()
+
+
+class Sidecar(Asked):
     """with Sidecar(store, ...) as s: it is ready, and is stopped at the end."""
 
     def __init__(self, store, *flags, options=(), env=None, model="smollm2-135m", context=CONTEXT, server=None, port=None):
@@ -69,17 +84,6 @@ class Sidecar:
     def text(self):
         self.log.seek(0)
         return self.log.read()
-
-    def ask(self, method, path, body=None, headers=None, timeout=300):
-        """Status, headers and body of an answer."""
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
-        try:
-            data = json.dumps(body).encode() if isinstance(body, (dict, list)) else body
-            c.request(method, path, data, {"Content-Type": "application/json", **(headers or {})} if data is not None else headers or {})
-            r = c.getresponse()
-            return r.status, dict(r.getheaders()), r.read()
-        finally:
-            c.close()
 
     def complete(self, prompt, n=8, **more):
         status, _, answer = self.ask("POST", "/completion", {"prompt": prompt, "n_predict": n, "temperature": 0, **more})

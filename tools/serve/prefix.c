@@ -175,12 +175,17 @@ static const char *try_state(prefix *p)
     return wrong;
 }
 
+static const char *describe_rows(const prefix *p, char rows[LAYOUT_TEXT])
+{
+    slot_rows_print(&p->layout, rows, LAYOUT_TEXT);
+    return strlen(rows) + 1 >= LAYOUT_TEXT ? "the layers of this model are too many to be described" : NULL;
+}
+
 static const char *open_states(prefix *p)
 {
     char text[LAYOUT_TEXT + 512], rows[LAYOUT_TEXT];
-    const char *why;
-    slot_rows_print(&p->layout, rows, sizeof rows);
-    if (strlen(rows) + 1 >= sizeof rows) return "the layers of this model are too many to be described";
+    const char *why = describe_rows(p, rows);
+    if (why) return why;
     snprintf(text, sizeof text, "llama state %u streams=%u window=%u after %s kv=%s " VOUCHED,
              p->layout.version, p->o.n_slots, p->o.window, p->has_rows ? rows : "nothing", p->o.kv);
     p->states = states_create(p->o.store, p->o.identity, text, &why);
@@ -219,8 +224,8 @@ static const char *open_namespace(prefix *p)
 {
     char text[LAYOUT_TEXT + 512], rows[LAYOUT_TEXT];
     if (!p->has_rows) return NULL;
-    slot_rows_print(&p->layout, rows, sizeof rows);
-    if (strlen(rows) + 1 >= sizeof rows) return "the layers of this model are too many to be described";
+    const char *wrong = describe_rows(p, rows);
+    if (wrong) return wrong;
     snprintf(text, sizeof text, "%s%s kv=%s " VOUCHED, p->states ? "first cache of a state: " : "", rows,
              p->o.kv);
     quire_status status =
@@ -242,9 +247,7 @@ static prefix *make(const prefix_options *options, const prefix *like, char *mes
     const char *wrong = "out of memory";
     if (p) {
         p->o = *options;
-        bool good = header_lines_add(&p->headers, "Content-Type", "application/json") &&
-                    (!options->authorization ||
-                     header_lines_add(&p->headers, "Authorization", options->authorization));
+        bool good = header_lines_of_own(&p->headers, options->authorization);
         if (good) wrong = like ? learn_from(p, like) : learn_layout(p);
         if (good && !wrong) wrong = open_namespace(p);
     }

@@ -10,9 +10,9 @@
 /* Of an answer that lists tokens. */
 #define MOST_ANSWER (256u << 20)
 
-static char *ask(const prompt_source *from, const char *path, const char *text, size_t size, size_t *n)
+static unsigned post(const prompt_source *from, const char *path, const char *text, size_t size,
+                     char **answer, size_t *n)
 {
-    char *answer;
     const exchange_request wire = {.method = "POST",
                                    .target = path,
                                    .headers = from->headers,
@@ -21,7 +21,13 @@ static char *ask(const prompt_source *from, const char *path, const char *text, 
                                    .has_body = true,
                                    .client = from->client,
                                    .timeout_ms = from->timeout_ms};
-    if (upstream_ask(from->to, &wire, MOST_ANSWER, &answer, n) == 200) return answer;
+    return upstream_ask(from->to, &wire, MOST_ANSWER, answer, n);
+}
+
+static char *ask(const prompt_source *from, const char *path, const char *text, size_t size, size_t *n)
+{
+    char *answer;
+    if (post(from, path, text, size, &answer, n) == 200) return answer;
     free(answer);
     return NULL;
 }
@@ -84,4 +90,14 @@ bool prompt_compute(const prompt_source *from, const uint32_t *tokens, uint32_t 
     free(text);
     free(answer);
     return counted.is_found && t->cache_n + t->prompt_n == n;
+}
+
+bool prompt_is_refused(const prompt_source *from)
+{
+    static const char text[] = "{\"content\":\"\"}";
+    char *answer;
+    size_t n;
+    unsigned status = post(from, "/tokenize", text, sizeof text - 1, &answer, &n);
+    free(answer);
+    return status == 401 || status == 403;
 }

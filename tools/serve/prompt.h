@@ -24,4 +24,7 @@ uint32_t *prompt_tokens(const prompt_source *from, const body *b, route to, cons
 bool prompt_compute(const prompt_source *from, const uint32_t *tokens, uint32_t n, uint32_t slot, bool reuse,
                     body_timings *t);
 
+/* Whether the server would not even take the key of the request. */
+bool prompt_is_refused(const prompt_source *from);
+
 #endif

@@ -46,17 +46,23 @@ static const struct {
     {"/lora-adapters", ROUTE_REFUSED, false},
 };
 
+/* Without the prefix of the server, if it has it. */
+static const char *below(const char *path, const char *api_prefix)
+{
+    size_t n = strlen(api_prefix);
+    return strncmp(path, api_prefix, n) ? path : path + n;
+}
+
 route route_of(const char *method, const char *target, const char *api_prefix)
 {
     char path[PATH_SIZE];
     bool is_post = !strcmp(method, "POST");
-    size_t n = strlen(api_prefix);
     if (!cut_path(target, path)) return is_post ? ROUTE_REFUSED : ROUTE_PLAIN;
     if (!strcmp(path, "/quire/metrics")) return ROUTE_METRICS;
     if (!strcmp(path, "/quire/health")) return ROUTE_HEALTH;
     if (!is_post) return ROUTE_PLAIN;
     if (strstr(path, "/slots")) return ROUTE_REFUSED;
-    const char *rest = strncmp(path, api_prefix, n) ? path : path + n;
+    const char *rest = below(path, api_prefix);
     for (size_t i = 0; i < sizeof posts / sizeof *posts; i++)
         if (!strcmp(rest, posts[i].path)) return posts[i].to;
     return ROUTE_UNWATCHED;
@@ -68,10 +74,9 @@ bool route_is_for_tenants(const char *method, const char *target, const char *ap
 {
     static const char *const gets[] = {"/health", "/v1/health", "/models", "/v1/models", "/props"};
     char path[PATH_SIZE];
-    size_t n = strlen(api_prefix);
     if (!strcmp(method, "OPTIONS")) return true; /* answered without looking at anything */
     if (!cut_path(target, path)) return false;
-    const char *rest = strncmp(path, api_prefix, n) ? path : path + n;
+    const char *rest = below(path, api_prefix);
     bool found = false;
     if (!strcmp(method, "GET") || !strcmp(method, "HEAD"))
         for (size_t i = 0; i < sizeof gets / sizeof *gets; i++) found = found || !strcmp(rest, gets[i]);

@@ -160,33 +160,14 @@ static bool is_watched(const sidecar *s, route to)
            (to == ROUTE_MESSAGES && !s->o.tenants);
 }
 
-static void learn_tokens(visit *v, front_request *request, body *b, route to)
+static void learn_tokens(visit *v, const prompt_source *from, front_request *request, body *b, route to)
 {
     sidecar *s = v->s;
     size_t n;
     const char *bytes = front_body(request, &n);
-    const prompt_source from = {.to = &s->o.to, .headers = v->headers, .client = front_socket(request)};
     flights_approach(s->flights);
-    v->tokens = prompt_tokens(&from, b, to, bytes, n, &v->n);
+    v->tokens = prompt_tokens(from, b, to, bytes, n, &v->n);
     flights_pass(s->flights);
-}
-
-/* Whether the server would not even take its key. */
-static bool is_refused(const visit *v, int client)
-{
-    char *answer;
-    size_t n;
-    static const char text[] = "{\"content\":\"\"}";
-    const exchange_request wire = {.method = "POST",
-                                   .target = "/tokenize",
-                                   .headers = v->headers,
-                                   .body = text,
-                                   .body_size = sizeof text - 1,
-                                   .has_body = true,
-                                   .client = client};
-    unsigned status = upstream_ask(&v->s->o.to, &wire, 65536, &answer, &n);
-    free(answer);
-    return status == 401 || status == 403;
 }
 
 /* A request that uses a slot. */
@@ -196,6 +177,8 @@ static void complete(visit *v, front_request *request, route to)
     size_t n;
     int client = front_socket(request);
     const char *bytes = front_body(request, &n);
+    const prompt_source from = {.to = &s->o.to, .headers = v->headers, .client = client};
+    bool has_keys = s->o.prefix.authorization; /* else the server refuses nobody */
     body *b = body_read(bytes, n);
     if (!b && !(to == ROUTE_UNWATCHED && is_form(request))) {
         /* What this program reads otherwise than the server could name a slot. */
@@ -204,11 +187,12 @@ static void complete(visit *v, front_request *request, route to)
         visit_free(v);
         return;
     }
-    if (is_watched(s, to) && v->owner != SLOT_NOBODY) learn_tokens(v, request, b, to);
+    if (is_watched(s, to) && v->owner != SLOT_NOBODY) learn_tokens(v, &from, request, b, to);
     bool here = true;
     if (v->tokens && v->n)
         here = visit_take_slot(v, client);
-    else if (!is_refused(v, client)) /* else it passes and gets its refusal; no slot is touched for it */
+    else if (!has_keys ||
+             !prompt_is_refused(&from)) /* else it passes and gets its refusal; no slot is touched for it */
         here = visit_take_blindly(v, b, to, client);
     bool good = here && !v->is_unclear && (!b || (v->made = make_body(v, b)));
     if (v->use == USES_LEASE || v->use == USES_BLINDLY) good = good && slots_is_valid(s->slots, &v->lease);

@@ -39,6 +39,12 @@ bool header_lines_add(header_lines **lines, const char *name, const char *value)
     return list;
 }
 
+bool header_lines_of_own(header_lines **lines, const char *authorization)
+{
+    return header_lines_add(lines, "Content-Type", "application/json") &&
+           (!authorization || header_lines_add(lines, "Authorization", authorization));
+}
+
 void header_lines_free(header_lines *lines)
 {
     if (!lines) return;

@@ -22,6 +22,8 @@ void upstream_end(void);
 typedef struct header_lines header_lines;
 bool header_lines_add(header_lines **lines, const char *name,
                       const char *value); /* *lines NULL: a new list */
+/* Those of a request that this program itself sends, with the value of Authorization, or NULL. */
+bool header_lines_of_own(header_lines **lines, const char *authorization);
 void header_lines_free(header_lines *lines);
 
 typedef struct exchange exchange;

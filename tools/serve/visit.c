@@ -206,10 +206,11 @@ static void copy(visit *v, const flight *from, uint32_t n_shared)
     v->times.restore = clock_ms() - begin;
     if (good) v->lease.is_own = true;
     slots_hold(s->slots, &v->lease, v->tokens, good ? n_shared : 0, 0);
-    if (!good) v->lease.n_same = 0;
-    if (!good) return;
-    v->copied = n_shared;
-    SERVE_COUNT(&s->counts, shared, 1);
+    if (good)
+        v->copied = n_shared;
+    else
+        v->lease.n_same = 0;
+    SERVE_COUNT(&s->counts, shared, good);
 }
 
 /* Computes the first n tokens before the request itself is sent. false: it was not done. */
@@ -313,9 +314,7 @@ static bool clear_slot(visit *v, uint32_t slot)
     sidecar *s = v->s;
     header_lines *headers = NULL;
     body_timings t;
-    const char *key = s->o.prefix.authorization;
-    bool good = header_lines_add(&headers, "Content-Type", "application/json") &&
-                (!key || header_lines_add(&headers, "Authorization", key));
+    bool good = header_lines_of_own(&headers, s->o.prefix.authorization);
     const prompt_source from = {.to = &s->o.to, .headers = headers, .client = -1, .timeout_ms = CLEAR_MS};
     good = good && prompt_compute(&from, one, 1, slot, false, &t);
     header_lines_free(headers);
@@ -337,8 +336,8 @@ bool visit_take_blindly(visit *v, const body *b, route to, int client)
     if (!here) return false;
     v->use = one ? USES_BLINDLY : USES_ALL;
     slot_lease each = v->lease;
-    for (each.slot = one ? v->lease.slot : 0; each.slot < (one ? v->lease.slot + 1 : s->o.n_slots);
-         each.slot++) {
+    uint32_t first = one ? v->lease.slot : 0, n = one ? 1 : s->o.n_slots;
+    for (each.slot = first; each.slot < first + n; each.slot++) {
         saver_save_before(s->saver, &each);
         if (!clear_slot(v, each.slot)) v->is_unclear = true;
     }
