@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_TASKS = 40, PIECES = 16, CALLS = 300, ROUNDS = 4 };
+enum { MOST_TASKS = 40, PIECES = 16, CALLS = 20, ROUNDS = 60 };
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define TOLERANCE 10 /* times mean nothing there */
