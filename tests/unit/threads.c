@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -153,11 +154,19 @@ static double time_calls(const quire_executor *e, clockid_t clock, uint32_t spin
     return (now_us(clock) - begin - between) / CALLS;
 }
 
-/* The least of some rounds, with one thread and with two in turns. */
-static void compare_calls(clockid_t clock, double best[2])
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* What a call takes with one thread and with two, in short turns; what other processes do then happens to both. Returns the median
+ * of two threads' time divided by one's in the same turn. */
+static double compare_calls(clockid_t clock, double best[2])
 {
     quire_threads *team;
     quire_executor alone = {.size = sizeof alone}, both = {.size = sizeof both};
+    double ratio[ROUNDS];
     assert_int_equal(quire_threads_create(&team, 2), QUIRE_OK);
     assert_int_equal(quire_threads_executor(team, &both), QUIRE_OK);
     best[0] = best[1] = 1e9;
@@ -166,8 +175,11 @@ static void compare_calls(clockid_t clock, double best[2])
         double a = time_calls(&alone, clock, spins), b = time_calls(&both, clock, spins);
         if (a < best[0]) best[0] = a;
         if (b < best[1]) best[1] = b;
+        ratio[round] = b / a;
     }
     quire_threads_destroy(team);
+    qsort(ratio, ROUNDS, sizeof *ratio, compare_doubles);
+    return ratio[ROUNDS / 2];
 }
 
 /* The n-th processor of a set, alone in another; false: there are not so many. */
@@ -187,14 +199,14 @@ static void sharing_costs_little(void **state)
     assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
     assert_true(nth_of(&before, 0, &one));
     assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
-    compare_calls(CLOCK_PROCESS_CPUTIME_ID,
-                  best); /* what is spent on waiting counts, other processes do not */
-    printf("one thread %.0f us, two on one processor %.0f us of processor time per call: %.2f times\n",
-           best[0], best[1], best[1] / best[0]);
+    double times = compare_calls(CLOCK_PROCESS_CPUTIME_ID,
+                                 best); /* what is spent on waiting counts, other processes do not */
+    printf("one thread %.0f us, two on one processor %.0f us of processor time per call; median %.2f times\n",
+           best[0], best[1], times);
     assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
     assert_true(CPU_EQUAL(&after, &one)); /* the team leaves the caller where it is */
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
-    assert_true(best[1] < TOLERANCE * 1.15 * best[0]);
+    assert_true(times < TOLERANCE * 1.15);
 }
 
 /* Another process needs the second processor all the time. */
@@ -219,13 +231,14 @@ static void strangers_do_not_stop_a_call(void **state)
         }
     }
     assert_int_equal(sched_setaffinity(0, sizeof two, &two), 0);
-    compare_calls(CLOCK_MONOTONIC, best);
+    double times = compare_calls(CLOCK_MONOTONIC, best);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
-    printf("one thread %.0f us, two, one of them beside a busy process, %.0f us per call: %.2f times\n",
-           best[0], best[1], best[1] / best[0]);
-    assert_true(best[1] < TOLERANCE * 1.5 * best[0]);
+    printf(
+        "one thread %.0f us, two, one of them beside a busy process, %.0f us per call; median %.2f times\n",
+        best[0], best[1], times);
+    assert_true(times < TOLERANCE * 1.5);
 }
 
 #endif
