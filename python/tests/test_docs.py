@@ -30,7 +30,7 @@ def model() -> str:
 class Docs(unittest.TestCase):
     def run_block(self, block: str, folder: "str | None" = None) -> None:
         done = subprocess.run([sys.executable, "-W", "error", "-c", block], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              cwd=folder)
+                              cwd=folder, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})  # more would fight with Quire's for processors
         self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_python(self) -> None:
@@ -48,8 +48,8 @@ class Docs(unittest.TestCase):
     def test_tutorial(self) -> None:
         found = blocks("tutorial.md")
         self.assertEqual(len(found), 5)
-        decoder = [line for block in found[1:4] for line in block.splitlines() if line.strip()]
-        self.assertLessEqual(len(decoder), 100, "the page says that the decoder has at most 100 lines")
+        decoder = [line for block in found[1:] for line in block.splitlines() if line.strip()]  # found[0] reads the model file
+        self.assertLess(len(decoder), 100, "the page says that it has fewer than 100 lines")
         file = model()
         if not file:
             self.skipTest("no model (scripts/get-models smollm2-135m)")
