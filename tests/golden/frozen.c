@@ -178,10 +178,10 @@ static void damage(const char *name, answer_fn *answer, const quire_geometry *g,
     KIT_REQUIRE(n_done + 1 < sizeof done / sizeof *done);
     done[n_done] = hash_of(bytes);
     for (size_t i = 0; i < n; i += every, n_changed++) {
-        uint8_t change = i % 16 ? (uint8_t)(1u << (i * 5 % 8)) : 0xff;
-        bytes->data[i] ^= change;
+        uint8_t change = (uint8_t)(i % 16 ? 1u << (i * 5 % 8) : 0xffu);
+        bytes->data[i] = (uint8_t)(bytes->data[i] ^ change);
         uint64_t found = answer(g, pool, bytes);
-        bytes->data[i] ^= change;
+        bytes->data[i] = (uint8_t)(bytes->data[i] ^ change);
         if (found && found != right) fail_msg("%s: byte %zu changed: other values", name, i);
         n_accepted += found != 0;
     }
