@@ -10,6 +10,7 @@ extern "C" {
 #endif
 
 /* ----------------------------------------------------------------- options */
+/* Interface: stable. */
 
 enum {
     QUIRE_ATTEND_BIDIRECTIONAL = 1, /* queries also see all later positions, even in window layers */
@@ -45,6 +46,7 @@ typedef struct quire_attend_options {
 } quire_attend_options;
 
 /* --------------------------------------------------------------- workspace */
+/* Interface: stable. */
 
 /* The threads and the scratch memory of attend: about two tiles per thread and the partial results in flight. */
 typedef struct quire_workspace quire_workspace;
@@ -63,6 +65,7 @@ QUIRE_API quire_status quire_workspace_stats_get(const quire_workspace *workspac
                                                  quire_workspace_stats *out);
 
 /* ------------------------------------------------------------------ attend */
+/* Interface: stable. */
 
 /* The queries of one sequence. Tiles come from a prepared list or, if list is NULL, from an array. Strides 0 of q and out: dense
  * [query][head][d]; if only the token stride is 0, it is n_q_heads head strides. Rows of out must not overlap. Passed in arrays. */
@@ -101,6 +104,7 @@ QUIRE_API void quire_attend_finish(float *acc, const float *max, const float *su
                                    uint32_t d_v, const float *sink_logits, uint32_t n_heads);
 
 /* ----------------------------------------------------------------- scatter */
+/* Interface: experimental. */
 
 /* New rows of one layer for paged memory. Token i goes to row slots[i] % block_tokens of block slots[i] / block_tokens; a negative slot
  * skips the token. If several tokens have the same slot, the last one is kept. */

@@ -10,6 +10,10 @@
  * of its elements in bytes, which is sizeof the element. Members called reserved must be 0.
  *
  * Strides are in bytes, in all structures.
+ *
+ * Stability. Each section of the headers is marked "Interface: stable" or "Interface: experimental". Before 1.0, a minor version
+ * (0.3, 0.4) may change what is stable only after the release before it has said so, and what is experimental at once. A patch
+ * (0.2.1) changes neither. docs/promises.md has the rules.
  */
 #ifndef QUIRE_BASE_H
 #define QUIRE_BASE_H
@@ -37,6 +41,7 @@ extern "C" {
 #define QUIRE_PAGE_TOKENS 64u
 
 /* ------------------------------------------------------------------ status */
+/* Interface: stable. */
 
 #define QUIRE_STATUS_LIST(X)                                                                  \
     X(OK, "success")                                                                          \
@@ -63,6 +68,7 @@ QUIRE_API const char *quire_status_text(quire_status status); /* the sentence of
 QUIRE_API const char *quire_version(void);                    /* "0.2.0" */
 
 /* --------------------------------------------------------- instruction sets */
+/* Interface: stable. */
 
 /* The inner loops exist in variants: "c", "neon", "neon-dotprod", "neon-i8mm", "avx2", "avxvnni", "avx512vnni", "avx512", "amx". The
  * library uses the best one that the machine supports. Encoded bytes are identical with all variants; attention outputs differ by
@@ -78,6 +84,7 @@ QUIRE_API quire_status quire_isa_use(const char *name);
 QUIRE_API quire_status quire_isa_use_environment(void);
 
 /* ----------------------------------------------- memory, threads, callbacks */
+/* Interface: stable. */
 
 /*
  * Where memory comes from. Without an allocator, or with alloc and free both NULL, the library uses malloc; with

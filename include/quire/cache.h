@@ -11,6 +11,7 @@ extern "C" {
 #endif
 
 /* -------------------------------------------------------------------- pool */
+/* Interface: stable. */
 
 typedef struct quire_pool quire_pool;
 
@@ -44,6 +45,7 @@ QUIRE_API quire_status quire_pool_stats_get(quire_pool *pool, quire_pool_stats *
 QUIRE_API void quire_pool_destroy(quire_pool *pool);
 
 /* ---------------------------------------------------------------- sequence */
+/* Interface: stable. */
 
 typedef struct quire_seq quire_seq;
 
@@ -109,6 +111,7 @@ typedef struct quire_snapshot_info {
 QUIRE_API quire_status quire_snapshot_read_info(quire_snapshot_info *out, quire_read_fn read, void *ctx);
 
 /* -------------------------------------------------------------------- step */
+/* Interface: stable. */
 
 typedef struct quire_step quire_step;
 
@@ -150,6 +153,7 @@ QUIRE_API quire_status quire_step_commit(quire_step *step);
 QUIRE_API void quire_step_abort(quire_step *step); /* discards the rows and ends the step */
 
 /* ------------------------------------------------------------------- batch */
+/* Interface: stable. */
 
 /*
  * An ordered list of sequences that the batch owns. Rows are never copied or padded: merge, add, extract and extend
@@ -183,6 +187,7 @@ QUIRE_API quire_status quire_batch_export(const quire_batch *batch, uint32_t lay
                                           const quire_rows_out *rows);
 
 /* ------------------------------------------------- tiles of a sequence */
+/* Interface: experimental. */
 
 /* The tiles that a sequence holds of a layer, oldest first. Returns their number and writes at most cap of them, stride bytes
  * apart (sizeof(quire_tile_ref)). Valid until the sequence changes. */

@@ -10,6 +10,7 @@ extern "C" {
 #endif
 
 /* ------------------------------------------------------------------ codecs */
+/* Interface: stable. */
 
 /*
  * Codec names; the first number is the bits of a code. r2 to r8 are Quire's own: the row is rotated and has one scale.
@@ -58,6 +59,7 @@ typedef struct quire_counts {
 } quire_counts;
 
 /* -------------------------------------------------------------------- rows */
+/* Interface: stable. */
 
 /*
  * A block of rows in the caller's memory: n tokens x heads.

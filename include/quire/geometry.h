@@ -9,6 +9,8 @@
 extern "C" {
 #endif
 
+/* Interface: stable. */
+
 /* Passed in arrays. */
 typedef struct quire_layer {
     uint32_t n_q_heads; /* a multiple of n_kv_heads */

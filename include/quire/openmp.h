@@ -12,6 +12,8 @@
 #include <omp.h>
 #endif
 
+/* Interface: stable. */
+
 static inline void quire_openmp_run(void *ctx, void (*task)(void *arg, uint32_t index), void *arg,
                                     uint32_t n_tasks)
 {

@@ -10,6 +10,8 @@
 extern "C" {
 #endif
 
+/* Interface: stable. */
+
 /*
  * policy = (preset | codec[/codec]){,item} | item{,item}
  * item   = k=C | v=C | window=C[/C] | edge=N:C[/C] | sinks=N:C[/C]

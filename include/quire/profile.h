@@ -9,6 +9,8 @@
 extern "C" {
 #endif
 
+/* Interface: stable. */
+
 /*
  * Statistics of a model's K and Q rows for calibrated codecs ("c:"). Such a codec subtracts the nearest of up to 15
  * means per KV head from a K row and multiplies each channel by a weight before it encodes the row. To make a profile:

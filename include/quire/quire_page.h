@@ -13,6 +13,8 @@
 extern "C" {
 #endif
 
+/* Interface: experimental. */
+
 typedef struct quire_page quire_page;
 
 /* A page of one group of a plan. Page index 0 holds the tokens 0 to 63. */

@@ -29,6 +29,7 @@ extern "C" {
 #endif
 
 /* ------------------------------------------------------------------- store */
+/* Interface: stable. */
 
 typedef struct quire_store quire_store;
 
@@ -89,6 +90,7 @@ QUIRE_API quire_status quire_store_flush(quire_store *store, uint32_t timeout_ms
 QUIRE_API void quire_store_close(quire_store *store);
 
 /* ---------------------------------------------------------------- statistics */
+/* Interface: stable. */
 
 /* Why a page could not be loaded. */
 #define QUIRE_MISS_LIST(X)                              \
@@ -191,6 +193,7 @@ QUIRE_API quire_status quire_store_write_metrics(quire_store *store, const char 
                                                  void *ctx);
 
 /* --------------------------------------------------------------- namespace */
+/* Interface: stable. */
 
 /*
  * Everything that affects the bytes of a page. All of it is hashed into the root of every key. If two models or settings
@@ -289,6 +292,7 @@ QUIRE_API quire_status quire_namespace_pin(quire_namespace *ns, const quire_prom
                                            uint32_t timeout_ms, uint32_t *n_tokens /* may be NULL */);
 
 /* ------------------------------------------------------------------- chain */
+/* Interface: stable. */
 
 /*
  * A prompt that grows, with the keys of its pages in one namespace. Each key is computed once, when its page is complete,
@@ -327,6 +331,7 @@ QUIRE_API quire_status quire_chain_lookup_many(const quire_chain *const *chains,
                                                uint32_t timeout_ms, uint32_t *n_tokens);
 
 /* -------------------------------------------------------------------- load */
+/* Interface: stable. */
 
 typedef struct quire_load quire_load;
 
@@ -367,6 +372,7 @@ QUIRE_API quire_status quire_namespace_load_raw(quire_namespace *ns, const quire
                                                 uint32_t *n_tokens);
 
 /* ------------------------------------------------------------ administration */
+/* Interface: experimental. */
 
 typedef struct quire_object_info {
     size_t size; /* of the library's structure */
@@ -396,6 +402,7 @@ QUIRE_API quire_status quire_store_gc(quire_store *store, uint64_t max_age_s, ui
                                       uint64_t *n_removed);
 
 /* ------------------------------------------------------------------- tenants */
+/* Interface: experimental. */
 
 /* What one namespace has on disk. Sizes are those of records: a page takes up to 8 KiB more than its bytes. */
 typedef struct quire_namespace_usage {

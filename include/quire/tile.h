@@ -11,6 +11,7 @@ extern "C" {
 #endif
 
 /* ------------------------------------------------------------------ format */
+/* Interface: stable. */
 
 /* A codec for one side and one head size. It defines where each code lies in a tile. */
 typedef struct quire_format quire_format;
@@ -32,6 +33,7 @@ QUIRE_API size_t quire_tile_bytes(const quire_format *format); /* a multiple of 
 QUIRE_API uint64_t quire_format_fingerprint(const quire_format *format);
 
 /* -------------------------------------------------------------------- tile */
+/* Interface: stable. */
 
 /*
  * Encode, decode or clear rows [row, row + n) in the tile of one KV head. rows points at that head's first row. A new
@@ -62,6 +64,7 @@ typedef struct quire_tile_ref {
 } quire_tile_ref;
 
 /* ------------------------------------------------------------ paged memory */
+/* Interface: experimental. */
 
 /*
  * Memory that a host divides into blocks of block_tokens tokens each, for all layers, as engines with block tables do. Tile t
@@ -95,6 +98,7 @@ typedef struct quire_block_table {
 } quire_block_table;
 
 /* --------------------------------------------------------------- tile list */
+/* Interface: experimental. */
 
 /*
  * The tiles of one or more sequences, checked and prepared once, for use by every layer and by any number of calls of
@@ -118,6 +122,9 @@ QUIRE_API quire_status quire_tile_list_add_tiles(quire_tile_list *list, const qu
                                                  uint32_t n_tiles, size_t tile_stride, uint32_t n_kv_heads);
 /* n_seqs sequences of the memory's layers. Blocks behind the last one that a length needs are not read. */
 QUIRE_API quire_status quire_tile_list_add_blocks(quire_tile_list *list, const quire_block_table *table);
+
+/* --------------------------------------------------------------- selection */
+/* Interface: experimental. */
 
 /* Which rows or pages each query reads. No version of the library has this yet: quire_tile_list_select() checks its arguments
  * and returns EUNSUPPORTED. It is declared so that hosts can be written for it. */

@@ -1,27 +1,61 @@
 # SPDX-License-Identifier: MIT
-"""What docs/python.md shows, run as it stands there."""
+"""What docs/python.md, docs/how-it-works.md and docs/tutorial.md show, run as it stands there."""
 
 from __future__ import annotations
 
+import os
+import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 from support import SOURCE
 
 
+def blocks(page: str) -> "list[str]":
+    text = (SOURCE / "docs" / page).read_text()
+    text = re.sub(r"\n## mlx-lm\n.*?(?=\n## )", "", text, flags=re.S)  # needs MLX; it has tests of its own
+    return re.findall(r"^```python\n(.*?)^```$", text, re.S | re.M)
+
+
+def model() -> str:
+    """The model of the tutorial, or "" if it is not here."""
+    done = subprocess.run([SOURCE / "scripts" / "get-models", "smollm2-135m"], env={**os.environ, "QUIRE_OFFLINE": "1"}, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
 class Docs(unittest.TestCase):
-    def test_blocks(self) -> None:
-        text = (SOURCE / "docs" / "python.md").read_text()
-        text = re.sub(r"\n## mlx-lm\n.*?(?=\n## )", "", text, flags=re.S)  # needs MLX; it has tests of its own
-        blocks = re.findall(r"```python\n(.*?)```", text, re.S)
-        self.assertEqual(len(blocks), 4)
-        for block in blocks:
+    def run_block(self, block: str, folder: "str | None" = None) -> None:
+        done = subprocess.run([sys.executable, "-W", "error", "-c", block], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              cwd=folder, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})  # more would fight with Quire's for processors
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_python(self) -> None:
+        found = blocks("python.md")
+        self.assertEqual(len(found), 4)
+        for block in found:
             with self.subTest(block=block.splitlines()[0]):
-                done = subprocess.run([sys.executable, "-W", "error", "-c", block], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                      text=True)
-                self.assertEqual(done.returncode, 0, done.stdout)
+                self.run_block(block)
+
+    def test_how_it_works(self) -> None:
+        found = blocks("how-it-works.md")  # one program
+        self.assertEqual(len(found), 5)
+        self.run_block("\n".join(found))
+
+    def test_tutorial(self) -> None:
+        found = blocks("tutorial.md")
+        self.assertEqual(len(found), 5)
+        decoder = [line for block in found[1:] for line in block.splitlines() if line.strip()]  # found[0] reads the model file
+        self.assertLess(len(decoder), 100, "the page says that it has fewer than 100 lines")
+        file = model()
+        if not file:
+            self.skipTest("no model (scripts/get-models smollm2-135m)")
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "model.gguf").symlink_to(file)
+            self.run_block("\n".join(found), folder)
 
 
 if __name__ == "__main__":
