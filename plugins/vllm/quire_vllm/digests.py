@@ -41,8 +41,11 @@ def of_file(path: str) -> str:
 
 
 def _read(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    whole = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(1 << 22):
+            whole.update(piece)
+    return whole.hexdigest()
 
 
 def _identity(st: os.stat_result) -> str:
