@@ -73,7 +73,7 @@ def layouts(n_blocks, tokens, dtype, rows):
         def put(part, layer):
             from quire_vllm.rows import _put_packed
             _put_packed(part, k[layer].flatten(0, 1), v[layer].flatten(0, 1), torch.arange(n_blocks * tokens), isa)
-        yield f"CPU_ATTN {isa}", filled(packed, put), [impl("CPUAttentionBackendImpl", isa=isa)] * LAYERS
+        yield f"CPU_ATTN {isa}", filled(packed, put), [impl("CPUAttentionBackendImpl")] * LAYERS
 
 
 def check_layouts():

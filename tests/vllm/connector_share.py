@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Two engines of the real vLLM that share a directory: what one has computed the other loads, bit for bit.
 
-    tests/vllm/run.py connector_share.py @model
+    tests/vllm/run.py connector_share.py @model [SCENE...]      by default the first of SCENES; all: every one
 """
 import os
 import shutil
@@ -56,7 +56,8 @@ def damage(directory):
         f.write(data)
 
 
-def scene(model, folder, name, **options):
+def scene(model, folder, name, options):
+    options = dict(options)
     directory = Path(folder) / name.replace("/", "-")
     key = Path(folder) / "tenant.key"
     key.write_bytes(os.urandom(32))
@@ -84,35 +85,40 @@ def scene(model, folder, name, **options):
     return extra, computed, options
 
 
+SCENES = {
+    "r8": ("tiles of r8", dict(policy="r8")),
+    "r4-128": ("tiles of r4 in blocks of 128", dict(policy="r4", block=128)),
+    "bf16": ("rows of bf16", dict(dtype="bfloat16")),
+    "bf16-r8": ("rows of bf16 as r8", dict(dtype="bfloat16", kv="r8")),
+    "f32-128": ("rows of f32 in blocks of 128", dict(block=128)),
+    "f32-16": ("rows of f32 in blocks of 16", dict(block=16)),
+}
+
+
 def main():
-    model = sys.argv[1]
-    quick = "--all" not in sys.argv
+    model, wanted = sys.argv[1], sys.argv[2:] or ["r8"]
     import vllm  # noqa: F401  once, before the processes are forked
     with tempfile.TemporaryDirectory(prefix="quire-vllm-share-") as folder:
-        extra, computed, options = scene(model, folder, "tiles of r8", policy="r8")
-        # damaged pages
-        copy = extra["directory"] + "-copy"
-        damage(copy)
-        out, figures, free, blocks = in_process(damaged, model, {**extra, "directory": copy}, options)
-        ok(figures["failed_tokens"] > 0, "damaged pages do not load", str(figures))
-        ok(out["ids"] == computed[0]["ids"], "what they held is computed, with the right tokens", f"{out['ids']} {computed[0]['ids']}")
-        ok(free == blocks - 1, "and all blocks are free at the end")
-        # weights
-        changed = Path(folder) / "model"
-        shutil.copytree(model, changed)
-        weights = next(changed.glob("*.safetensors"))
-        with open(weights, "r+b") as f:
-            f.seek(-2, 2)
-            last = f.read(1)
-            f.seek(-2, 2)
-            f.write(bytes([last[0] ^ 1]))
-        out, figures, *_ = in_process(damaged, str(changed), extra, options)
-        ok(figures["found_tokens"] == 0, "other weights find nothing", str(figures))
-        if not quick:
-            for name, more in (("tiles of r4 in blocks of 128", dict(policy="r4", block=128)), ("rows of bf16", dict(dtype="bfloat16")),
-                               ("rows of f32 in blocks of 128", dict(block=128)), ("rows of bf16 as r8", dict(dtype="bfloat16", kv="r8")),
-                               ("rows of f32 in blocks of 16", dict(block=16))):
-                scene(model, folder, name, **more)
+        for name in SCENES if wanted == ["all"] else wanted:
+            extra, computed, options = scene(model, folder, *SCENES[name])
+            if name != "r8":
+                continue
+            copy = extra["directory"] + "-copy"
+            damage(copy)
+            out, figures, free, blocks = in_process(damaged, model, {**extra, "directory": copy}, options)
+            ok(figures["failed_tokens"] > 0, "damaged pages do not load", str(figures))
+            ok(out["ids"] == computed[0]["ids"], "what they held is computed, with the right tokens", f"{out['ids']} {computed[0]['ids']}")
+            ok(free == blocks - 1, "and all blocks are free at the end")
+        if wanted == ["all"]:  # connector_parts.py has the short form
+            changed = Path(folder) / "model"
+            shutil.copytree(model, changed)
+            with open(next(changed.glob("*.safetensors")), "r+b") as f:
+                f.seek(-2, 2)
+                last = f.read(1)
+                f.seek(-2, 2)
+                f.write(bytes([last[0] ^ 1]))
+            out, figures, *_ = in_process(damaged, str(changed), extra, options)
+            ok(figures["found_tokens"] == 0, "other weights find nothing", str(figures))
     return ok.end()
 
 

@@ -34,7 +34,7 @@ class RowBlocks:
             if any(not cache[0].is_contiguous() for cache in caches):
                 raise ValueError("QuireConnector: the blocks of vLLM's CPU backend are not contiguous.")
             self.caches = list(caches)
-            self.isa = attention[0].isa
+            self.isa = _instructions(dtype, self.tokens, d_k)
             self.order = torch.from_numpy(_packed_order(heads, d_k, d_v, dtype, self.tokens, self.isa))
 
     def _split(self, cache: torch.Tensor) -> List[torch.Tensor]:
@@ -80,6 +80,13 @@ class RowBlocks:
             part = self.parts[layer].transpose(1, 2)
             part[..., :self.d_k][b, o] = k
             part[..., self.d_k:][b, o] = v
+
+
+def _instructions(dtype: torch.dtype, tokens: int, d: int) -> str:
+    """What decides the order of values in a block, as vLLM's backend chooses it."""
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+
+    return str(_get_attn_isa(dtype, tokens, d, "auto"))
 
 
 def _put_packed(cache: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor, isa: str) -> None:
