@@ -40,8 +40,7 @@ quire_status quire_vllm_pages_encode(const quire_vllm_pages *p)
                                   .token_stride = p->n_heads * row_bytes(p, p->d_v)};
             quire_status status = quire_tile_encode(p->k_format, head, tile, 0, QUIRE_PAGE_TOKENS, &k, NULL);
             if (!status)
-                status =
-                    quire_tile_encode(p->v_format, head, tile + k_bytes, 0, QUIRE_PAGE_TOKENS, &v, NULL);
+                status = quire_tile_encode(p->v_format, head, tile + k_bytes, 0, QUIRE_PAGE_TOKENS, &v, NULL);
             if (status) return status;
         }
     }

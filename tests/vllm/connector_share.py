@@ -79,7 +79,8 @@ def scene(model, folder, name, options):
        f"{name}: other salts find nothing", str(loaded["after wrong salts"]))
     ok(all(o["ids"] == computed[1]["ids"] for o in loaded["wrong salts"]), f"{name}: they compute the same tokens")
     ok(loaded["after salt"]["loaded_tokens"] == 512 + 256, f"{name}: the right salt loads its pages")
-    ok(not exact or loaded["salt"]["logprobs"] == computed[1]["logprobs"], f"{name}: with the same log-probabilities")
+    if exact:
+        ok(loaded["salt"]["logprobs"] == computed[1]["logprobs"], f"{name}: with the same log-probabilities")
     ok(loaded["prompt logprobs"] == computed[1]["ids"], f"{name}: a request for log-probabilities of its prompt is computed")
     ok(loaded["free"] == loaded["blocks"] - 1, f"{name}: all blocks are free at the end", f"{loaded['free']} of {loaded['blocks']}")
     return extra, computed, options

@@ -32,7 +32,7 @@ class Figures(KVConnectorStats):  # type: ignore[misc]
     """Counts since they were last taken."""
 
     def reset(self) -> None:
-        self.data = {}
+        self.data: Dict[str, Any] = {}
 
     def add(self, **counts: float) -> None:
         for name, count in counts.items():

@@ -63,7 +63,7 @@ class Moving:
                 arrived = max(arrived, self._load_pages(load, blocks, first_page, n_pages, began + self._settings.load_ms / 1000))
         except Exception as error:
             self._tell(f"a load failed: {error}")
-        size = self._settings_block_tokens()
+        size = self._block_tokens()
         lost = set(load.block_ids[arrived // size:-(-len(load.tokens) // size)]) if arrived < len(load.tokens) else set()
         with self._lock:
             self._ended.append((load.request_id, lost))
@@ -72,7 +72,7 @@ class Moving:
                           failed_tokens=len(load.tokens) - arrived)
         logger.info("Quire: %s: %d of %d tokens loaded in %.3f s.", load.request_id, came, len(load.tokens) - load.first_token, seconds)
 
-    def _settings_block_tokens(self) -> int:
+    def _block_tokens(self) -> int:
         return self._blocks.block_tokens if self._blocks is not None else PAGE
 
     def _page_bytes(self) -> int:
@@ -89,8 +89,9 @@ class Moving:
             try:
                 ahead = self._begin(chain, rooms[0], *pieces[0], deadline)
                 for i, (at, count) in enumerate(pieces):
-                    arrived = self._end(ahead) // PAGE - at
-                    ahead = None
+                    assert ahead is not None
+                    current, ahead = ahead, None
+                    arrived = self._end(current) // PAGE - at
                     if i + 1 < len(pieces) and arrived == count:
                         ahead = self._begin(chain, rooms[(i + 1) % 2], *pieces[i + 1], deadline)
                     if arrived > 0:
