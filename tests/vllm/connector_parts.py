@@ -441,6 +441,16 @@ def check_closing(folder):
     ok(ended == {f"load {i}" for i in range(6)}, "all loads end when the connector is closed", str(ended))
 
 
+def check_slow(folder):
+    a = Part({"directory": str(Path(folder) / "slow"), "disk_bytes": "64M", "secret_file": secret(folder), "lookup_ms": 200})
+    a.scheduling._look_up = lambda *_: time.sleep(2) or (PAGE, time.monotonic())
+    began = time.monotonic()
+    many = [a.scheduling.matched(Request(f"many {i}", range(i, i + 100)), 0)[0] for i in range(50)]
+    ok(many == [None] * 50 and time.monotonic() - began < 0.2, "slow look-ups do not stop the scheduler", f"{time.monotonic() - began:.3f} s")
+    ok(a.matched(Request("last", range(100))) == (0, False) and time.monotonic() - began < 1.5, "a request whose look-up does not end is computed")
+    a.close()
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="quire-vllm-parts-") as folder:
         os.environ["QUIRE_CACHE"] = str(Path(folder) / "cache")
@@ -453,6 +463,7 @@ def main():
         check_damage(folder)
         check_remote(folder)
         check_closing(folder)
+        check_slow(folder)
     return ok.end()
 
 

@@ -92,7 +92,7 @@ SCENES = {
     "bf16": ("rows of bf16", dict(dtype="bfloat16")),
     "bf16-r8": ("rows of bf16 as r8", dict(dtype="bfloat16", kv="r8")),
     "f32-128": ("rows of f32 in blocks of 128", dict(block=128)),
-    "f32-16": ("rows of f32 in blocks of 16", dict(block=16)),
+    "f32-32": ("rows of f32 in blocks of 32", dict(block=32)),
 }
 
 

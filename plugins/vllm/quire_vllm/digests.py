@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import stat
 import tempfile
 import time
-from typing import Iterable, List, Optional
+from contextlib import contextmanager
+from typing import Iterable, Iterator, List, Optional
 
 _HEAD = "quire digests 1\n"
 _MAX_LINES = 64
@@ -30,14 +32,40 @@ def of_file(path: str) -> str:
     if not is_settled:
         return _read(path)
     what, place = _identity(before), _place()
-    known = _lines(place)
-    for line in known:
-        if line[64:].startswith(what):
-            return line[:64]
-    digest = _read(path)
-    if _identity(os.stat(path)) == what:  # it did not change meanwhile
-        _remember(place, digest + what, [line for line in known if what not in line])
+    found = _find(_lines(place), what)
+    if found:
+        return found
+    with _alone(place):  # the workers of an engine start at the same time; one of them reads
+        known = _lines(place)
+        found = _find(known, what)
+        if found:
+            return found
+        digest = _read(path)
+        if _identity(os.stat(path)) == what:  # it did not change meanwhile
+            _remember(place, digest + what, [line for line in known if what not in line])
     return digest
+
+
+def _find(lines: List[str], what: str) -> Optional[str]:
+    return next((line[:64] for line in lines if line[64:].startswith(what)), None)
+
+
+@contextmanager
+def _alone(place: Optional[str]) -> Iterator[None]:
+    """One process at a time, where a file for the lock can be had."""
+    handle = -1
+    try:
+        if place is not None:
+            os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+            handle = os.open(f"{place}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        if handle >= 0:
+            os.close(handle)
 
 
 def _read(path: str) -> str:

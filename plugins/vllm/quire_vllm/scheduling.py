@@ -22,7 +22,7 @@ from .settings import Settings
 
 logger = init_logger("vllm.quire")
 PAGE = n.PAGE_TOKENS
-_PROMPT_S = 0.003  # so long the scheduler itself waits for a look-up; a directory answers sooner, a remote may not
+_PROMPT_S = 0.003  # so long the scheduler itself waits for look-ups in a step; a directory answers sooner, a remote may not
 _STALE_S = 1.0  # a look-up that is older is made again: requests may wait long for blocks
 
 
@@ -61,6 +61,7 @@ class _Known:
     tenant: Tenant
     lookup: "Optional[Future[Tuple[int, float]]]" = None
     looked_up: int = 0  #: tokens that the look-up was made for
+    begun_at: float = 0.0
     is_counted: bool = False
     found: int = 0  #: tokens that the store had
     local: int = 0  #: tokens that vLLM's own cache had at the last question
@@ -78,7 +79,8 @@ class Scheduling:
         self._refused: Dict[str, str] = {}
         self._loads: List[Load] = []
         self._word = ""
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="quire-lookup")
+        self._patience = _PROMPT_S
+        self._threads = ThreadPoolExecutor(4, thread_name_prefix="quire-lookup")
 
     # ------------------------------------------------------------- requests
 
@@ -119,7 +121,7 @@ class Scheduling:
 
     def _begin(self, known: _Known) -> None:
         tokens = np.array(known.request.all_token_ids[:], np.uint32)[:-1]  # one is left to compute
-        known.looked_up, known.is_counted = len(tokens), False
+        known.looked_up, known.is_counted, known.begun_at = len(tokens), False, time.monotonic()
         known.lookup = self._threads.submit(self._look_up, known.tenant, tokens)
 
     def _look_up(self, tenant: Tenant, tokens: np.ndarray) -> Tuple[int, float]:
@@ -143,10 +145,15 @@ class Scheduling:
         if known.lookup is None or self._is_stale(known):
             self._begin(known)
         assert known.lookup is not None
+        asked_at = time.monotonic()
         try:
-            known.found, _ = known.lookup.result(_PROMPT_S)
+            known.found, _ = known.lookup.result(self._patience)
         except FutureTimeout:
-            return None, False
+            self._patience = max(0.0, self._patience - (time.monotonic() - asked_at))
+            # Many requests at a time may wait for their turn; none waits longer for an answer than two look-ups may take.
+            if time.monotonic() - known.begun_at < 2 * self._settings.lookup_ms / 1000:
+                return None, False
+            known.found = 0
         except QuireError as error:
             logger.warning("Quire: a look-up failed: %s", error)
             known.found = 0
@@ -193,6 +200,7 @@ class Scheduling:
     # ---------------------------------------------------------------- steps
 
     def metadata(self, output: Any) -> StepMetadata:
+        self._patience = _PROMPT_S
         step, self._loads = StepMetadata(loads=self._loads), []
         counts = output.num_scheduled_tokens
         for new in output.scheduled_new_reqs:
