@@ -56,6 +56,11 @@ def attention_specs(kv_cache_config: Any) -> Tuple[List[str], List[Any]]:
     return names, specs
 
 
+def _name(model: Any) -> str:
+    names = model.served_model_name or model.model
+    return names if isinstance(names, str) else str(names[0])
+
+
 class QuireConnector(KVConnectorBase_V1):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
@@ -72,7 +77,7 @@ class QuireConnector(KVConnectorBase_V1):  # type: ignore[misc]
         self._model = identity.Model(
             weights=identity.weights_digest(vllm_config), layout=self._form.layout, page_bytes=self._form.page_bytes, ranks=ranks,
             text=identity.model_text(vllm_config, vllm.__version__, current_platform.device_type),
-            name=identity.printable(str(model.served_model_name or model.model)))
+            name=identity.printable(_name(model)))
         self._store = identity.open_store(self._settings)
         self._is_open = True
         self._counter = Counter()
