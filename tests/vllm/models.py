@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Small models with random weights, in the form that vLLM loads, and engines."""
-import gc
 import json
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from vllm import LLM, SamplingParams
-from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.v1.attention import selector
 
 VOCABULARY = 2048
@@ -23,6 +21,10 @@ CONFIGS = {
                "num_key_value_heads": 2, "head_dim": 64, "sliding_window": 96, "attn_logit_softcapping": 5.0,
                "final_logit_softcapping": 30.0, "query_pre_attn_scalar": 64, "hidden_activation": "gelu_pytorch_tanh",
                "rope_theta": 10000.0, "tie_word_embeddings": True},
+    # MLA; it is refused before its weights are read.
+    "deepseek2": {**_BASE, "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "num_attention_heads": 4,
+                  "num_key_value_heads": 4, "kv_lora_rank": 128, "q_lora_rank": None, "qk_nope_head_dim": 64, "qk_rope_head_dim": 64,
+                  "v_head_dim": 64, "n_routed_experts": None, "first_k_dense_replace": 4, "moe_layer_freq": 1, "rope_theta": 10000.0},
 }
 
 
@@ -61,7 +63,8 @@ def make(folder, name, **changes):
     folder.mkdir(parents=True)
     config = {**CONFIGS[name], **changes}
     (folder / "config.json").write_text(json.dumps(config))
-    save_file(weights(config), folder / "model.safetensors", metadata={"format": "pt"})
+    if "head_dim" in config:
+        save_file(weights(config), folder / "model.safetensors", metadata={"format": "pt"})
     return str(folder)
 
 
@@ -74,16 +77,6 @@ def engine(model, policy, **options):
     if not (Path(model) / "tokenizer.json").exists():
         given["skip_tokenizer_init"] = True
     return LLM(**given)
-
-
-def close(llm):
-    del llm
-    gc.collect()
-
-
-def end_all():
-    cleanup_dist_env_and_memory()
-    gc.collect()
 
 
 def prompt(n_tokens, seed=0):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from checks import Checks
 from models import answers, engine, make, prompt
-from quire_vllm import policy, select, versions
+from quire_vllm import policy, versions
 
 check = Checks()
 
@@ -24,8 +24,8 @@ def texts():
     for given in ("r8", {"kv": 8}, {}, {"kv": "r8", "more": 1}, []):
         check.raises(lambda: policy.chosen(SimpleNamespace(additional_config={"quire": given})), f"additional_config {given!r}", "must be")
     os.environ["QUIRE_KV"] = "r4"
-    check(policy.chosen(SimpleNamespace(additional_config={})).text == "r4", "QUIRE_KV is the policy")
-    check(policy.chosen(SimpleNamespace(additional_config={"quire": {"kv": "r8"}})).text == "r8", "additional_config comes before QUIRE_KV")
+    check(policy.chosen(SimpleNamespace(additional_config={})).k == "r4", "QUIRE_KV is the policy")
+    check(policy.chosen(SimpleNamespace(additional_config={"quire": {"kv": "r8"}})).k == "r8", "additional_config comes before QUIRE_KV")
     check(policy.chosen(SimpleNamespace(additional_config={"quire": {"kv": "off"}})) is None, "additional_config can say off")
     del os.environ["QUIRE_KV"]
     check(policy.chosen(None) is None and policy.chosen(SimpleNamespace(additional_config={})) is None, "no policy")
@@ -50,18 +50,16 @@ def engines(folder):
     check(stock == 4, f"without a policy {stock} layers are vLLM's own")
     check(len(answers(first, [prompt(10)], 4)[0]) == 4, "and answer")
     del first
-    saved = select.current_config
-    select.current_config = lambda: SimpleNamespace(additional_config={"quire": {"kv": "r8"}})
-    for name in ("CPU_MLA", "AMX_MLA"):
-        check.raises(lambda: getattr(select, name), f"{name} with a policy", "no MLA")
-    select.current_config = saved
+    mla = make(folder, "deepseek2")
+    check.raises(lambda: engine(mla, "r8"), "a model with MLA", "no MLA")
 
 
 def unknown_version():
     """In a process of its own: the registry is left alone, and one line is printed."""
     code = ("import vllm; vllm.__version__ = '0.99.0'; import quire_vllm; quire_vllm.register(); "
             "from vllm.v1.attention.backends.registry import AttentionBackendEnum as e; print('overridden', e.CPU_ATTN.is_overridden())")
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env={**os.environ, "VLLM_LOGGING_LEVEL": "WARNING"})
     lines = [x for x in done.stdout.splitlines() if "quire-vllm does not know vLLM 0.99.0" in x]
     check(done.returncode == 0 and len(lines) == 1 and "overridden False" in done.stdout, "an unknown version of vLLM runs without Quire",
           done.stdout[-500:])

@@ -46,7 +46,8 @@ def environment(folder):
     env.setdefault("QUIRE_LIBRARY", str(ROOT / "build/release/lib"))
     # One process, unless the test wants more; nothing is asked of any server.
     env.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    env.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    env.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    env.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait leave the processor to other tests
     env.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1")
     return env
 
