@@ -17,6 +17,7 @@ COUNTED = {
     "loaded_bytes": "Bytes of loaded pages, on all ranks",
     "failed_tokens": "Tokens that were found but could not be loaded, and were computed, on all ranks",
     "load_seconds": "Time that requests waited for their pages, on all ranks",
+    "copy_seconds": "Time that steps waited until their finished pages were copied, on all ranks",
     "saved_pages": "Pages of 64 tokens that were handed to the store, on all ranks",
     "dropped_pages": "Pages that were not handed to the store, because the memory for saving or the store's queue was full, on all ranks",
     "save_errors": "Saves that failed with an error; the log has the first ones",

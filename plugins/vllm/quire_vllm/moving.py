@@ -138,6 +138,7 @@ class Moving:
 
     def begin_saves(self, step: StepMetadata) -> None:
         """Copies the finished pages of a step. What is beyond the memory for it is dropped."""
+        began = time.monotonic()
         for save in step.saves:
             assert self._blocks is not None
             copied: Optional[Copied] = None
@@ -148,6 +149,8 @@ class Moving:
             else:
                 self._counter.add(dropped_pages=save.n_pages)
             self._queue.put((save, copied))
+        if step.saves:
+            self._counter.add(copy_seconds=time.monotonic() - began)
 
     def forget(self, finished: Set[str]) -> None:
         for name in finished:
