@@ -14,7 +14,7 @@ from engines import Engine, in_process, words
 
 ok = Checks()
 LONG = words(1, 512 + 40)  # one chunk of 512 tokens and a rest: computed and loaded prefixes end at the same place
-SALTED = words(2, 256 + 10)
+SALTED = words(2, 512 + 10)
 
 
 def first(model, extra, options):
@@ -65,7 +65,7 @@ def scene(model, folder, name, options):
     kv = options.pop("kv", None)
     extra = {"directory": str(directory), "disk_bytes": "1G", "secret_file": str(key), **({"kv": kv} if kv else {})}
     computed, figures = in_process(first, model, extra, options)
-    ok(figures["saved_pages"] >= 8 + 4 and not figures["dropped_pages"] and not figures["save_errors"], f"{name}: finished pages are saved",
+    ok(figures["saved_pages"] >= 8 + 8 and not figures["dropped_pages"] and not figures["save_errors"], f"{name}: finished pages are saved",
        str(figures))
     shutil.copytree(directory, f"{directory}-copy")
     loaded = in_process(second, model, extra, options)
@@ -78,7 +78,7 @@ def scene(model, folder, name, options):
     ok(loaded["after wrong salts"]["loaded_tokens"] == 512 and loaded["after wrong salts"]["found_tokens"] == 512,
        f"{name}: other salts find nothing", str(loaded["after wrong salts"]))
     ok(all(o["ids"] == computed[1]["ids"] for o in loaded["wrong salts"]), f"{name}: they compute the same tokens")
-    ok(loaded["after salt"]["loaded_tokens"] == 512 + 256, f"{name}: the right salt loads its pages")
+    ok(loaded["after salt"]["loaded_tokens"] == 512 + 512, f"{name}: the right salt loads its pages")
     if exact:
         ok(loaded["salt"]["logprobs"] == computed[1]["logprobs"], f"{name}: with the same log-probabilities")
     ok(loaded["prompt logprobs"] == computed[1]["ids"], f"{name}: a request for log-probabilities of its prompt is computed")

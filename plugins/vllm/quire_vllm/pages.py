@@ -118,15 +118,14 @@ class Blocks:
         self.form = form
         self.device = caches[0].device
         self.rows: Optional[RowBlocks] = None
-        self.tiles: List[torch.Tensor] = []
+        self.tiles: Sequence[torch.Tensor] = ()
         if form.is_tiles:
             for cache in caches:
                 _, heads, tokens, content = cache.shape
                 if (cache.dtype, heads, tokens % PAGE, content * PAGE, cache.stride()[2:]) != (torch.uint8, form.heads, 0,
                                                                                              form.formats.pair_bytes, (content, 1)):
                     raise ValueError(f"QuireConnector: a layer's memory is not that of Quire's backend: {cache.shape}, {cache.stride()}.")
-                # (block, tile of the block, head, bytes of a pair)
-                self.tiles.append(cache.unflatten(2, (tokens // PAGE, PAGE)).flatten(3).transpose(1, 2))
+            self.tiles = caches
             self.kernel_tokens = caches[0].shape[2]
         else:
             self.rows = RowBlocks(form.heads, form.d_k, form.d_v, form.dtype, block_tokens, caches, attention)
@@ -172,12 +171,17 @@ class Blocks:
         if self.rows is None:
             block, tile = self._tile_index(copied.places)
             for layer, part in enumerate(copied.parts):
-                seen[:, layer] = part[block, tile]
+                seen[:, layer] = self._by_tile(part)[block, tile]
             return pages
         for layer in range(self.form.layers):
             k, v = self.rows.read(copied.parts, layer, copied.places.blocks, copied.places.offsets)
             self._call(own.lib.quire_vllm_pages_encode, pages, layer, k, v)
         return pages
+
+    @staticmethod
+    def _by_tile(part: torch.Tensor) -> torch.Tensor:
+        """Blocks of tiles as (block, tile of the block, head, bytes of a pair)."""
+        return part.unflatten(2, (part.shape[2] // PAGE, PAGE)).flatten(3).transpose(1, 2)
 
     @staticmethod
     def _tile_index(places: Places) -> Tuple[torch.Tensor, torch.Tensor]:
@@ -199,7 +203,10 @@ class Blocks:
             if self.rows is None:
                 block, tile = self._tile_index(places)
                 for layer, part in enumerate(self.tiles):
-                    part[block, tile] = seen[:, layer]
+                    if self.kernel_tokens == PAGE and part.is_contiguous():  # several times faster
+                        part.flatten(1).index_copy_(0, block, seen[:, layer].flatten(1))
+                    else:
+                        self._by_tile(part)[block, tile] = seen[:, layer]
             else:
                 skip = max(0, first_token - first_page * PAGE)
                 shape = (len(pages) * PAGE, self.form.heads)

@@ -23,7 +23,7 @@ from .settings import Settings
 logger = init_logger("vllm.quire")
 PAGE = n.PAGE_TOKENS
 _PROMPT_S = 0.003  # so long the scheduler itself waits for look-ups in a step; a directory answers sooner, a remote may not
-_STALE_S = 1.0  # a look-up that is older is made again: requests may wait long for blocks
+_STALE_S = 5.0  # a look-up that is older is made again: requests may wait long for blocks
 
 
 # vLLM prints metadata when a step fails: tokens and salts are left out.
