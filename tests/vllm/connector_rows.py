@@ -142,7 +142,36 @@ def check_forms():
     ok.raises(lambda: Blocks(form, 64, [cache] * LAYERS, [impl("RocmImpl")] * LAYERS), "a backend whose rows are not known", "RocmImpl")
 
 
+def check_tiles():
+    """Blocks that hold tiles already: whatever bytes they have come back."""
+    generator = torch.Generator().manual_seed(2)
+    form = PageForm(parse("r8/r4"), LAYERS, HEADS, D, D, torch.bfloat16, True)
+    content = form.formats.pair_bytes // PAGE
+    first = None
+    for tokens in (64, 128, 256):
+        blocks_of_request = [5, 2, 7, 3][:256 // tokens]
+        tiles = torch.randint(0, 256, (LAYERS, 4, HEADS, PAGE * content), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
+        caches = [torch.randint(0, 256, (9, HEADS, tokens, content), generator=generator, dtype=torch.uint8) for _ in range(LAYERS)]
+        before = [cache.clone() for cache in caches]
+        blocks = Blocks(form, tokens, caches, [])
+        pages = np.ascontiguousarray(tiles.transpose(0, 1).reshape(4, -1).numpy())
+        blocks.write(pages[1:], blocks_of_request, 1, 64)
+        got = blocks.encode(blocks.copy(blocks_of_request, 1, 3))
+        ok(np.array_equal(got, pages[1:]), f"tiles in blocks of {tokens}: loaded pages have the bytes that were saved")
+        per_block = tokens // PAGE
+        want = [cache.clone() for cache in before]
+        for page in range(1, 4):
+            for layer in range(LAYERS):
+                part = want[layer][blocks_of_request[page // per_block]].view(HEADS, per_block, PAGE * content)
+                part[:, page % per_block] = tiles[layer, page]
+        ok(all(torch.equal(a, b) for a, b in zip(caches, want)), f"tiles in blocks of {tokens}: each is where it belongs, and nothing else was written")
+        first = got if first is None else first
+        ok(np.array_equal(first, got), f"tiles in blocks of {tokens}: pages do not depend on the block size")
+    ok.raises(lambda: Blocks(form, 64, [torch.zeros(4, HEADS, 64, content + 1, dtype=torch.uint8)] * LAYERS, []), "other memory", "not that of Quire's backend")
+
+
 def main():
+    check_tiles()
     check_layouts()
     check_forms()
     return ok.end()
