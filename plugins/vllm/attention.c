@@ -196,8 +196,8 @@ quire_status quire_vllm_attend(quire_vllm_team *team, quire_vllm_step *step, con
     pthread_mutex_lock(&team->lock);
     status = take_threads(team);
     if (!status)
-        status = quire_attend(team->workspace, &layer->options, step->jobs, batch->n_seqs,
-                              sizeof *step->jobs);
+        status =
+            quire_attend(team->workspace, &layer->options, step->jobs, batch->n_seqs, sizeof *step->jobs);
     pthread_mutex_unlock(&team->lock);
     return status;
 }

@@ -44,10 +44,10 @@ QUIRE_API void quire_vllm_step_destroy(quire_vllm_step *step);
 QUIRE_API quire_status quire_vllm_step_begin(quire_vllm_step *step, const quire_vllm_batch *batch);
 
 /* Writes the new rows of a layer. slots has one entry per token; a negative one skips its token. */
-QUIRE_API quire_status quire_vllm_write(quire_vllm_team *team, const quire_vllm_layer *layer,
-                                        const void *k, size_t k_token_stride, size_t k_head_stride,
-                                        const void *v, size_t v_token_stride, size_t v_head_stride,
-                                        const int64_t *slots, uint32_t n_tokens);
+QUIRE_API quire_status quire_vllm_write(quire_vllm_team *team, const quire_vllm_layer *layer, const void *k,
+                                        size_t k_token_stride, size_t k_head_stride, const void *v,
+                                        size_t v_token_stride, size_t v_head_stride, const int64_t *slots,
+                                        uint32_t n_tokens);
 /* Attends with all queries of the step. n_tokens: rows that q and out have; EINVAL if the step has more queries. */
 QUIRE_API quire_status quire_vllm_attend(quire_vllm_team *team, quire_vllm_step *step,
                                          const quire_vllm_layer *layer, const void *q, size_t q_token_stride,

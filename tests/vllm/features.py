@@ -2,7 +2,7 @@
 """What an engine does beside plain decoding, with small models: chunks, mixed batches, prefix caching, preemption, windows, soft cap,
 speculative decoding, bf16 and f16. With f32 tiles every one of them gives the tokens of vLLM as it is.
 
-    tests/vllm/run.py features.py [plain|chunks|preemption|drafts|forms|windows]...
+    tests/vllm/run.py features.py [plain|chunks|preemption|forms|windows|drafts]...
 """
 import sys
 import tempfile
@@ -13,8 +13,7 @@ from models import answers, engine, make, prompt
 
 check = Checks()
 PROMPTS = [prompt(n, i) for i, n in enumerate((5, 300, 64, 129, 700, 33))]
-# A text that repeats itself, so that n-grams are found.
-REPEATED = {"prompt_token_ids": prompt(40, 99)["prompt_token_ids"] * 6}
+VARIED = prompt(1500, 99)  # has half of all tokens, so that what follows a token in it can be guessed
 
 
 def same(name, got, want):
@@ -28,6 +27,7 @@ def counters(llm):
 
 
 def plain(models):
+    want("llama")
     llm = engine(models["llama"], "f32")
     same("all at once", answers(llm, PROMPTS, 24), want("llama"))
     same("one after the other", [answers(llm, [p], 24)[0] for p in PROMPTS], want("llama"))
@@ -36,6 +36,7 @@ def plain(models):
 
 def chunks(models):
     """48 tokens per step: prompts are cut, and their chunks are computed beside tokens of other answers."""
+    want("llama")
     llm = engine(models["llama"], "f32", max_num_batched_tokens=48, max_num_seqs=8, enable_chunked_prefill=True)
     same("chunks of 48 tokens in mixed batches", answers(llm, PROMPTS, 24), want("llama"))
 
@@ -53,11 +54,12 @@ def preemption(models):
 
 
 def drafts(models):
-    """Tokens that are guessed from the text before are checked several at a time."""
-    repeated = answers(engine(models["llama"], "off"), [REPEATED], 32)
-    llm = engine(models["llama"], "f32", speculative_config={"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3,
-                                                             "prompt_lookup_min": 2}, disable_log_stats=False)
-    same("speculative decoding", answers(llm, PROMPTS[:3], 24) + answers(llm, [REPEATED], 32), want("llama")[:3] + repeated)
+    """Tokens that are guessed from the text before are checked several at a time. The last part: where numba was loaded, which guesses, this
+    version of vLLM cannot start another engine in the process."""
+    expected = want("llama")[:3] + answers(engine(models["llama"], "off"), [VARIED], 32)
+    llm = engine(models["llama"], "f32", speculative_config={"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 2,
+                                                             "prompt_lookup_min": 1}, disable_log_stats=False)
+    same("speculative decoding", answers(llm, PROMPTS[:3], 24) + answers(llm, [VARIED], 32), expected)
     n_drafts = counters(llm).get("vllm:spec_decode_num_draft_tokens")
     check(bool(n_drafts), f"{n_drafts} tokens were drafted")
 
@@ -70,13 +72,15 @@ def forms(models):
 
 
 def windows(models):
+    want("gemma2")
     for name, options in {"windows and soft cap": {}, "windows and soft cap, chunks": {"max_num_batched_tokens": 48, "max_num_seqs": 8}}.items():
         llm = engine(models["gemma2"], "f32", **options)
         same(name, answers(llm, PROMPTS, 24), want("gemma2"))
         same(f"{name}, again", answers(llm, PROMPTS, 24), want("gemma2"))
+        del llm
 
 
-PARTS = {x.__name__: x for x in (plain, chunks, preemption, drafts, forms, windows)}
+PARTS = {x.__name__: x for x in (plain, chunks, preemption, forms, windows, drafts)}
 
 
 def main():

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Small models with random weights, in the form that vLLM loads, and engines."""
+import gc
 import json
 from pathlib import Path
 
@@ -24,7 +25,7 @@ CONFIGS = {
     # MLA; it is refused before its weights are read.
     "deepseek2": {**_BASE, "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "num_attention_heads": 4,
                   "num_key_value_heads": 4, "kv_lora_rank": 128, "q_lora_rank": None, "qk_nope_head_dim": 64, "qk_rope_head_dim": 64,
-                  "v_head_dim": 64, "n_routed_experts": None, "first_k_dense_replace": 4, "moe_layer_freq": 1, "rope_theta": 10000.0},
+                  "v_head_dim": 64, "n_routed_experts": 4, "first_k_dense_replace": 4, "moe_layer_freq": 1, "rope_theta": 10000.0},
 }
 
 
@@ -69,7 +70,8 @@ def make(folder, name, **changes):
 
 
 def engine(model, policy, **options):
-    """An engine in this process. policy: "off" is vLLM as it is."""
+    """An engine in this process; there may be only one at a time, because the end of one ends what they share. policy: "off" is vLLM as it is."""
+    gc.collect()
     selector._cached_get_attn_backend.cache_clear()  # so that one process can have engines with different policies
     given = dict(model=model, dtype="float32", max_model_len=2048, kv_cache_memory_bytes=64 << 20, enforce_eager=True, seed=0,
                  additional_config={"quire": {"kv": policy}}, disable_log_stats=True)
