@@ -28,7 +28,8 @@ def second(model, extra, options):
     with Engine(model, extra, **options) as e:
         out = {"long": e.generate([LONG])[0]}
         out["after load"] = e.figures()
-        out["wrong salts"] = e.generate([SALTED] * 3, salts=[None, "bob", "alice "])
+        # One after the other, as the first engine had them: in a batch, chunks end elsewhere and bf16 rounds differently.
+        out["wrong salts"] = [e.generate([SALTED], salts=[salt])[0] for salt in (None, "bob", "alice ")]
         out["after wrong salts"] = e.figures()
         out["salt"] = e.generate([SALTED], salts=["alice"])[0]
         out["after salt"] = e.figures()
@@ -77,7 +78,7 @@ def scene(model, folder, name, options):
     ok(loaded["long"]["ids"] == computed[0]["ids"], f"{name}: and its tokens")
     ok(loaded["after wrong salts"]["loaded_tokens"] == 512 and loaded["after wrong salts"]["found_tokens"] == 512,
        f"{name}: other salts find nothing", str(loaded["after wrong salts"]))
-    ok(all(o["ids"] == computed[1]["ids"] for o in loaded["wrong salts"]), f"{name}: they compute the same tokens")
+    ok(all(o["logprobs"] == computed[1]["logprobs"] for o in loaded["wrong salts"]), f"{name}: they compute the same, bit for bit")
     ok(loaded["after salt"]["loaded_tokens"] == 512 + 512, f"{name}: the right salt loads its pages")
     if exact:
         ok(loaded["salt"]["logprobs"] == computed[1]["logprobs"], f"{name}: with the same log-probabilities")
