@@ -97,10 +97,10 @@ class Step:
     def __init__(self) -> None:
         self.handle = _create(lib.quire_vllm_step_create)
 
-    def __del__(self) -> None:
+    def __del__(self, destroy: Any = lib.quire_vllm_step_destroy) -> None:  # kept here: at the end of the process names go first
         handle, self.handle = getattr(self, "handle", 0), 0
         if handle:
-            lib.quire_vllm_step_destroy(handle)
+            destroy(handle)
 
 
 TEAM = _create(lib.quire_vllm_team_create)  # as long as the process: torch's threads are the process's, too

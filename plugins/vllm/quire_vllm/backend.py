@@ -67,7 +67,7 @@ class QuireBackend(AttentionBackend):
 
     @classmethod
     def supports_attn_type(cls, attn_type: str) -> bool:
-        return attn_type == AttentionType.DECODER
+        return bool(attn_type == AttentionType.DECODER)
 
     @classmethod
     def customize_spec(cls, spec: Any) -> Any:
@@ -75,7 +75,7 @@ class QuireBackend(AttentionBackend):
         return replace(spec, state_content_bytes=pair // PAGE, dtype=torch.uint8)
 
     @classmethod
-    def get_impl_cls(cls) -> "Type[QuireAttention]":  # type: ignore[override]
+    def get_impl_cls(cls) -> "Type[QuireAttention]":
         check_same(cls.policy)
         return cls.impl
 

@@ -32,6 +32,8 @@ def refusal(config: Any) -> Optional[str]:
         return "Quire cannot serve models whose attention looks ahead inside of images."
     if config.attention_config.use_non_causal:
         return "Quire's attention in vLLM is causal."
+    if getattr(config, "use_v2_model_runner", False):
+        return "Quire's backend was not tested with vLLM's Model Runner V2: set VLLM_USE_V2_MODEL_RUNNER=0."
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
             return f"Quire cannot serve with {name} above 1."
@@ -78,7 +80,7 @@ def check_same(policy: Optional[Policy]) -> None:
 
 
 def _without_policy(stock: Any) -> Any:
-    class CPUAttentionBackend(stock):  # type: ignore[misc]
+    class CPUAttentionBackend(stock):
         """vLLM's own."""
 
         @staticmethod
