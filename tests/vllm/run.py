@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Runs a file in a Python that has vLLM 0.32.0 (scripts/get-vllm), with the plug-in of this source as if its wheel were installed.
+
+    tests/vllm/run.py FILE [ARGUMENT...]      a file of this folder, or a path; @model stands for scripts/make-mlx-model
+
+Environment: QUIRE_LIBRARY, the folder of libquire and libquire_vllm (build/release/lib). Exit status 77: vLLM or the model is not to be had
+here.
+"""
+import os
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+
+def made(script, *arguments, **options):
+    """What a script that makes something prints."""
+    done = subprocess.run([ROOT / "scripts" / script, *arguments], stdout=subprocess.PIPE, text=True, **options)
+    if done.returncode:
+        print(f"skipped: scripts/{script} ends with {done.returncode}")
+        sys.exit(77 if done.returncode == 3 else 1)
+    return done.stdout.strip().splitlines()[-1]
+
+
+def announce(folder):
+    """Writes what an installed wheel tells Python about its entry points."""
+    project = tomllib.loads((ROOT / "plugins/vllm/pyproject.toml").read_text())["project"]
+    info = folder / "quire_vllm-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n")
+    lines = [f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in points.items())
+             for group, points in project["entry-points"].items()]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+
+
+def environment(folder):
+    announce(folder)
+    env = dict(os.environ)
+    paths = [folder, ROOT / "plugins/vllm", ROOT / "python", HERE]
+    env["PYTHONPATH"] = os.pathsep.join(map(str, paths))
+    env.setdefault("QUIRE_LIBRARY", str(ROOT / "build/release/lib"))
+    # One process, unless the test wants more; nothing is asked of any server.
+    env.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    env.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    env.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait leave the processor to other tests
+    env.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1")
+    return env
+
+
+def main():
+    if len(sys.argv) < 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    python = made("get-vllm")
+    arguments = [made("make-mlx-model", "smollm2-135m") if x == "@model" else x for x in sys.argv[2:]]
+    file = HERE / sys.argv[1]
+    with tempfile.TemporaryDirectory(prefix="quire-vllm-") as folder:
+        return subprocess.run([python, file if file.exists() else sys.argv[1], *arguments], env=environment(Path(folder))).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
