@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE
 #include "store/disk_inside.h"
+#include "store/os.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -139,7 +140,7 @@ static bool write_file(quire_disk *d)
     quire_store64(b + n - HASH, XXH3_64bits(b, n - HASH));
     (void)unlinkat(d->directory_fd, QUOTA_FILE ".new", 0);
     int fd = openat(d->directory_fd, QUOTA_FILE ".new", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    bool done = fd >= 0 && write(fd, b, n) == (ssize_t)n && fdatasync(fd) == 0;
+    bool done = fd >= 0 && write(fd, b, n) == (ssize_t)n && quire_os_sync(fd);
     if (fd >= 0) close(fd);
     done = done && renameat(d->directory_fd, QUOTA_FILE ".new", d->directory_fd, QUOTA_FILE) == 0;
     quire_mem_free(&d->allocator, b, n);
