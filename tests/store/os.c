@@ -129,7 +129,8 @@ static void waiting(void)
     KIT_REQUIRE(quire_cond_init(&cond));
     pthread_mutex_lock(&lock);
     uint64_t begin = quire_now(), deadline = quire_deadline(60);
-    while (quire_cond_wait_until(&cond, &lock, deadline)) {}
+    while (quire_cond_wait_until(&cond, &lock, deadline)) {
+    }
     KIT_REQUIRE(quire_now() >= deadline && quire_now() < begin + 10 * QUIRE_SECOND);
     KIT_REQUIRE(!quire_cond_wait_until(&cond, &lock, deadline)); /* long past */
     KIT_REQUIRE(quire_thread_start(&thread, wake, NULL));
@@ -165,7 +166,8 @@ static void sockets(void)
     struct pollfd p = {.fd = fd, .events = POLLOUT};
     KIT_REQUIRE(quire_os_poll(&p, 1, QUIRE_SECOND) == 1 && p.revents & POLLOUT);
     KIT_REQUIRE(quire_os_unsent(fd) == 0);
-    while (send_some(fd, much, sizeof much) > 0) {} /* nobody reads */
+    while (send_some(fd, much, sizeof much) > 0) {
+    } /* nobody reads */
     KIT_REQUIRE(errno == EAGAIN && quire_os_unsent(fd) > 0);
     p = (struct pollfd){.fd = fd, .events = POLLIN};
     uint64_t begin = quire_now();
