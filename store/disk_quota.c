@@ -104,13 +104,14 @@ static void refresh(quire_disk *d)
     struct stat st;
     bool is_there = fstatat(d->directory_fd, QUOTA_FILE, &st, AT_SYMLINK_NOFOLLOW) == 0;
     if (!is_there) st = (struct stat){0};
-    if (st.st_ino == q->ino && (uint64_t)st.st_size == q->size && st.st_ctim.tv_sec == q->change_s &&
-        st.st_ctim.tv_nsec == q->change_ns)
+    struct timespec changed = quire_os_changed(&st);
+    if (st.st_ino == q->ino && (uint64_t)st.st_size == q->size && changed.tv_sec == q->change_s &&
+        changed.tv_nsec == q->change_ns)
         return;
     q->ino = st.st_ino;
     q->size = (uint64_t)st.st_size;
-    q->change_s = st.st_ctim.tv_sec;
-    q->change_ns = st.st_ctim.tv_nsec;
+    q->change_s = changed.tv_sec;
+    q->change_ns = changed.tv_nsec;
     q->n = 0;
     q->all = 0;
     if (is_there) read_file(d, q->size);

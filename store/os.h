@@ -9,6 +9,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
+
+struct stat;
 
 /* -------------------------------------------------------------------- files */
 
@@ -38,6 +41,9 @@ extern const char quire_os_punching_systems[];
 
 /* Bytes and holes of the file are there after a power failure. */
 bool quire_os_sync(int fd);
+
+/* When the file was last changed in any way. */
+struct timespec quire_os_changed(const struct stat *st);
 
 /* A text that differs after each start of the machine; 0 bytes: the system does not tell. */
 size_t quire_os_boot(char *text, size_t size);

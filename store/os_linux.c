@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -95,6 +96,11 @@ bool quire_os_cannot_punch(int error)
 bool quire_os_sync(int fd)
 {
     return fdatasync(fd) == 0;
+}
+
+struct timespec quire_os_changed(const struct stat *st)
+{
+    return st->st_ctim;
 }
 
 size_t quire_os_boot(char *text, size_t size)

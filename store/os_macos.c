@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/sysctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -104,6 +105,11 @@ bool quire_os_sync(int fd)
 {
     if (fcntl(fd, F_FULLFSYNC) == 0) return true;
     return is_unknown(errno) && fsync(fd) == 0;
+}
+
+struct timespec quire_os_changed(const struct stat *st)
+{
+    return st->st_ctimespec;
 }
 
 size_t quire_os_boot(char *text, size_t size)

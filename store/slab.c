@@ -135,7 +135,7 @@ bool quire_slab_open_cached(quire_slabs *s, quire_slab *slab)
     if (slab->cached_fd < 0) {
         int fd = openat(s->directory_fd, name,
                         O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* a FIFO would wait */
-        if (fd >= 0 && (fstat(fd, &st) || st.st_dev != slab->dev || st.st_ino != slab->ino)) {
+        if (fd >= 0 && (fstat(fd, &st) || (uint64_t)st.st_dev != slab->dev || st.st_ino != slab->ino)) {
             close(fd); /* another file has the name now */
             fd = -1;
         }
@@ -198,8 +198,8 @@ bool quire_slab_is_current(const quire_slabs *s, const quire_slab *slab)
     struct stat st;
     char name[24];
     name_of(slab->id, name);
-    return fstatat(s->directory_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_dev == slab->dev &&
-           st.st_ino == slab->ino;
+    return fstatat(s->directory_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+           (uint64_t)st.st_dev == slab->dev && st.st_ino == slab->ino;
 }
 
 bool quire_slab_each(const quire_slabs *s, void (*fn)(void *ctx, uint32_t id, uint64_t disk_bytes), void *ctx)

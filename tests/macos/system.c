@@ -166,6 +166,7 @@ void *macos_import(const char *name)
         void *function;
     } known[] = {
         {"___memcpy_chk", (void *)mac_memcpy_chk},
+        {"___bzero", (void *)mac_bzero}, /* of x86-64 */
         {"_bzero", (void *)mac_bzero},
         {"_clock_gettime", (void *)mac_clock_gettime},
         {"_memset_pattern16", (void *)mac_memset_pattern16},
@@ -200,6 +201,7 @@ void *macos_import(const char *name)
         SAME(pthread_mutex_lock),
         SAME(pthread_mutex_trylock),
         SAME(pthread_mutex_unlock),
+        SAME(rintf), /* of x86-64: 64-bit ARM has an instruction */
         SAME(sched_yield),
         SAME(strcmp),
         SAME(strlen),

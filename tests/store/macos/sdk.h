@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #define F_RDADVISE 44
@@ -16,6 +17,7 @@
 #define F_NOCACHE 48
 #define F_FULLFSYNC 51
 #define F_PUNCHHOLE 99
+#define st_ctimespec st_ctim
 #define SO_NOSIGPIPE 0x1022
 #define SO_NWRITE 0x1024
 
