@@ -2,7 +2,7 @@
 # quire_test(), quire_fuzz_test() and quire_test_folder(), used by tests/CMakeLists.txt.
 
 # Sanitized programs, and those of another processor under qemu, run several times slower.
-if(quire_sanitizers OR CMAKE_CROSSCOMPILING)
+if(quire_sanitizers OR CMAKE_CROSSCOMPILING OR CMAKE_C_FLAGS_DEBUG MATCHES "--coverage")
   set(quire_timeout_scale 5)
 else()
   set(quire_timeout_scale 1)
