@@ -34,7 +34,9 @@ if(QUIRE_FUZZ)
   if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
     message(FATAL_ERROR "QUIRE_FUZZ needs clang (found ${CMAKE_C_COMPILER_ID})")
   endif()
-  set(quire_sanitizers "fuzzer-no-link,address,undefined")
+  if(NOT QUIRE_FUZZ_ENGINE) # packaging/oss-fuzz
+    set(quire_sanitizers "fuzzer-no-link,address,undefined")
+  endif()
 endif()
 if(quire_sanitizers)
   add_compile_options(-fsanitize=${quire_sanitizers} -fno-sanitize-recover=all

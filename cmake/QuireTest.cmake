@@ -2,7 +2,7 @@
 # quire_test(), quire_fuzz_test() and quire_test_folder(), used by tests/CMakeLists.txt.
 
 # Sanitized programs, and those of another processor under qemu, run several times slower.
-if(quire_sanitizers OR CMAKE_CROSSCOMPILING)
+if(quire_sanitizers OR CMAKE_CROSSCOMPILING OR CMAKE_C_FLAGS_DEBUG MATCHES "--coverage")
   set(quire_timeout_scale 5)
 else()
   set(quire_timeout_scale 1)
@@ -71,7 +71,13 @@ function(quire_fuzz_test source)
   endif()
   if(QUIRE_FUZZ)
     quire_test_program(${name} "${source}")
-    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    if(QUIRE_FUZZ_ENGINE)
+      enable_language(CXX) # engines are written in it
+      target_link_libraries(${name} PRIVATE ${QUIRE_FUZZ_ENGINE})
+      set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+    else()
+      target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    endif()
     # libFuzzer writes what it finds into the first folder: never into the source tree.
     set(found "${PROJECT_BINARY_DIR}/fuzz/${stem}")
     file(MAKE_DIRECTORY "${found}")

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: MIT
-# macOS 11 or later on 64-bit ARM: with the compiler of the system on a Mac, else as a cross build (scripts/get-zig).
+# macOS 11 or later on 64-bit ARM: with the compiler of the system on a Mac, else as a cross build (scripts/get-zig). For Intel Macs:
+# macos-x86_64.cmake.
+if(NOT quire_macos_processor)
+  set(quire_macos_processor arm64)
+endif()
 set(CMAKE_OSX_DEPLOYMENT_TARGET 11.0 CACHE STRING "The oldest macOS")
-set(CMAKE_OSX_ARCHITECTURES arm64 CACHE STRING "")
+set(CMAKE_OSX_ARCHITECTURES ${quire_macos_processor} CACHE STRING "")
 if(CMAKE_HOST_SYSTEM_NAME STREQUAL "Darwin")
   return()
 endif()
@@ -12,10 +16,10 @@ if(failed)
   message(FATAL_ERROR "no compiler for macOS: scripts/get-zig fails")
 endif()
 set(CMAKE_SYSTEM_NAME Darwin)
-set(CMAKE_SYSTEM_PROCESSOR arm64)
-set(CMAKE_C_COMPILER "${zig}/arm64-macos-clang")
-set(CMAKE_AR "${zig}/arm64-macos-ar" CACHE FILEPATH "")
-set(CMAKE_RANLIB "${zig}/arm64-macos-ranlib" CACHE FILEPATH "")
+set(CMAKE_SYSTEM_PROCESSOR ${quire_macos_processor})
+set(CMAKE_C_COMPILER "${zig}/${quire_macos_processor}-macos-clang")
+set(CMAKE_AR "${zig}/${quire_macos_processor}-macos-ar" CACHE FILEPATH "")
+set(CMAKE_RANLIB "${zig}/${quire_macos_processor}-macos-ranlib" CACHE FILEPATH "")
 # No symbols that only debuggers look for: with them come the paths of all objects.
 set(CMAKE_SHARED_LINKER_FLAGS_INIT "-s -Wl,-x")
 set(CMAKE_EXE_LINKER_FLAGS_INIT "-s -Wl,-x")

@@ -1,28 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* store: waiting, threads, memory, names of misses. */
+/* store: threads, memory, names of misses. */
 #define _POSIX_C_SOURCE 200809L
 #include "store/base.h"
 
 #include <signal.h>
 #include <stdlib.h>
 
-/* ------------------------------------------------------------------ waiting */
-
-bool quire_cond_init(pthread_cond_t *cond)
-{
-    pthread_condattr_t attr;
-    if (pthread_condattr_init(&attr)) return false;
-    bool done = !pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) && !pthread_cond_init(cond, &attr);
-    pthread_condattr_destroy(&attr);
-    return done;
-}
-
-bool quire_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline)
-{
-    struct timespec t = {.tv_sec = (time_t)(deadline / QUIRE_SECOND),
-                         .tv_nsec = (long)(deadline % QUIRE_SECOND)};
-    return pthread_cond_timedwait(cond, lock, &t) == 0 || quire_now() < deadline;
-}
+/* ------------------------------------------------------------------ threads */
 
 bool quire_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
 {

@@ -34,7 +34,7 @@ static inline uint64_t quire_deadline(uint32_t timeout_ms)
     return quire_now() + timeout_ms * QUIRE_MS;
 }
 
-/* A condition that counts time as quire_now() does. */
+/* A condition that counts time as quire_now() does (os_linux.c, os_macos.c). */
 bool quire_cond_init(pthread_cond_t *cond);
 /* false: the deadline has passed. */
 bool quire_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline);

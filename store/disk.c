@@ -2,12 +2,12 @@
 /* store: the disk tier: directory, head file, usage. */
 #define _GNU_SOURCE
 #include "store/disk_inside.h"
+#include "store/os.h"
 #include "store/seal.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/falloc.h>
 #include <openssl/rand.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -45,17 +45,10 @@ __attribute__((format(printf, 3, 4))) static quire_status complain(complaint c, 
 
 /* -------------------------------------------------------------------- locks */
 
-/* Locks of open file descriptions: closing another descriptor of the file does not drop them. */
-static bool lock_part(quire_disk *d, int part, short how)
-{
-    struct flock lock = {.l_type = how, .l_whence = SEEK_SET, .l_start = part, .l_len = 1};
-    return fcntl(d->head_fd, F_OFD_SETLK, &lock) == 0;
-}
-
 bool quire_disk_lock(quire_disk *d, int part, bool alone, uint32_t timeout_ms)
 {
     uint64_t deadline = quire_deadline(timeout_ms);
-    while (!lock_part(d, part, alone ? F_WRLCK : F_RDLCK)) {
+    while (!quire_os_lock(d->head_fd, part, alone ? F_WRLCK : F_RDLCK)) {
         if ((errno != EAGAIN && errno != EACCES && errno != EINTR) || quire_now() >= deadline) return false;
         (void)usleep(500);
     }
@@ -64,7 +57,7 @@ bool quire_disk_lock(quire_disk *d, int part, bool alone, uint32_t timeout_ms)
 
 void quire_disk_unlock(quire_disk *d, int part)
 {
-    (void)lock_part(d, part, F_UNLCK);
+    (void)quire_os_lock(d->head_fd, part, F_UNLCK);
 }
 
 /* --------------------------------------------------------------------- head */
@@ -150,10 +143,8 @@ static quire_status read_head(quire_disk *d, complaint c)
 static uint64_t this_boot(void)
 {
     char text[64] = "";
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text);
-    if (fd >= 0) close(fd);
-    return n > 0 ? XXH3_64bits(text, (size_t)n) : 0;
+    size_t n = quire_os_boot(text, sizeof text);
+    return n ? XXH3_64bits(text, n) : 0;
 }
 
 /* The cap that was asked for holds for everybody who has the directory open. After a start of the machine the index is checked: it
@@ -214,13 +205,10 @@ static quire_status claim_directory(quire_disk *d, complaint c)
     d->head_fd = openat(d->directory_fd, HEAD_FILE, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (d->head_fd < 0) return complain(c, QUIRE_EIO, "%s/" HEAD_FILE ": %s", d->directory, strerror(errno));
     /* Beyond the end of the file this does nothing where it can be done. */
-    if (fallocate(d->head_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1 << 20, QUIRE_BLOCK) &&
-        (errno == EOPNOTSUPP || errno == ENOSYS))
-        return complain(
-            c, QUIRE_EIO,
-            "the file system of %s cannot give back parts of files (fallocate PUNCH_HOLE); ext4, XFS, Btrfs "
-            "and tmpfs can",
-            d->directory);
+    if (!quire_os_punch(d->head_fd, 1 << 20, QUIRE_BLOCK) && quire_os_cannot_punch(errno))
+        return complain(c, QUIRE_EIO,
+                        "the file system of %s cannot give back parts of files (punch holes); %s can",
+                        d->directory, quire_os_punching_systems);
     return QUIRE_OK;
 }
 

@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE
 #include "store/disk_inside.h"
+#include "store/os.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -103,13 +104,14 @@ static void refresh(quire_disk *d)
     struct stat st;
     bool is_there = fstatat(d->directory_fd, QUOTA_FILE, &st, AT_SYMLINK_NOFOLLOW) == 0;
     if (!is_there) st = (struct stat){0};
-    if (st.st_ino == q->ino && (uint64_t)st.st_size == q->size && st.st_ctim.tv_sec == q->change_s &&
-        st.st_ctim.tv_nsec == q->change_ns)
+    struct timespec changed = quire_os_changed(&st);
+    if (st.st_ino == q->ino && (uint64_t)st.st_size == q->size && changed.tv_sec == q->change_s &&
+        changed.tv_nsec == q->change_ns)
         return;
     q->ino = st.st_ino;
     q->size = (uint64_t)st.st_size;
-    q->change_s = st.st_ctim.tv_sec;
-    q->change_ns = st.st_ctim.tv_nsec;
+    q->change_s = changed.tv_sec;
+    q->change_ns = changed.tv_nsec;
     q->n = 0;
     q->all = 0;
     if (is_there) read_file(d, q->size);
@@ -139,7 +141,7 @@ static bool write_file(quire_disk *d)
     quire_store64(b + n - HASH, XXH3_64bits(b, n - HASH));
     (void)unlinkat(d->directory_fd, QUOTA_FILE ".new", 0);
     int fd = openat(d->directory_fd, QUOTA_FILE ".new", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    bool done = fd >= 0 && write(fd, b, n) == (ssize_t)n && fdatasync(fd) == 0;
+    bool done = fd >= 0 && write(fd, b, n) == (ssize_t)n && quire_os_sync(fd);
     if (fd >= 0) close(fd);
     done = done && renameat(d->directory_fd, QUOTA_FILE ".new", d->directory_fd, QUOTA_FILE) == 0;
     quire_mem_free(&d->allocator, b, n);

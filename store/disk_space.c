@@ -20,7 +20,7 @@ static void note(quire_disk *d, const quire_index *ix, quire_index_rc rc)
 bool quire_disk_is_in_place(const quire_disk *d)
 {
     struct stat st;
-    return stat(d->directory, &st) == 0 && st.st_dev == d->dev && st.st_ino == d->ino;
+    return stat(d->directory, &st) == 0 && (uint64_t)st.st_dev == d->dev && st.st_ino == d->ino;
 }
 
 quire_index *quire_disk_begin_read(quire_disk *d, quire_index_rc *rc)

@@ -2,6 +2,7 @@
 /* store: the disk tier: what tenants have, and its removal. */
 #define _GNU_SOURCE
 #include "store/disk_inside.h"
+#include "store/os.h"
 
 #include <unistd.h>
 
@@ -219,7 +220,7 @@ static void sync_slab(void *ctx, uint32_t id, uint64_t disk_bytes)
     leftovers *l = (leftovers *)ctx;
     (void)disk_bytes;
     quire_slab *slab = quire_slab_take(&l->disk->slabs, id);
-    l->is_synced &= slab ? fdatasync(slab->fd) == 0 : quire_slab_is_gone(&l->disk->slabs, id);
+    l->is_synced &= slab ? quire_os_sync(slab->fd) : quire_slab_is_gone(&l->disk->slabs, id);
     quire_slab_give(&l->disk->slabs, slab);
 }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* store: slab files. */
 #define _GNU_SOURCE
+#include "store/os.h"
 #include "store/slab.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/falloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -61,24 +61,11 @@ static void name_of(uint32_t id, char name[24])
     (void)snprintf(name, 24, "slab-%08x", (unsigned)id);
 }
 
-/* Nothing beyond what is asked for is read into the page cache. */
-static void read_as_asked(int fd)
-{
-    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
-}
-
 static int open_file(const quire_slabs *s, uint32_t id, int flags, bool *direct)
 {
     char name[24];
     name_of(id, name);
-    flags |= O_RDWR | O_CLOEXEC | O_NOFOLLOW;
-    int fd = openat(s->directory_fd, name, flags | O_DIRECT, 0600);
-    *direct = fd >= 0;
-    if (fd < 0 && errno == EINVAL) {
-        fd = openat(s->directory_fd, name, flags & ~O_EXCL, 0600);
-        if (fd >= 0) read_as_asked(fd);
-    }
-    return fd;
+    return quire_os_open_direct(s->directory_fd, name, flags | O_RDWR | O_CLOEXEC | O_NOFOLLOW, direct);
 }
 
 /* Under the lock. */
@@ -148,11 +135,11 @@ bool quire_slab_open_cached(quire_slabs *s, quire_slab *slab)
     if (slab->cached_fd < 0) {
         int fd = openat(s->directory_fd, name,
                         O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* a FIFO would wait */
-        if (fd >= 0 && (fstat(fd, &st) || st.st_dev != slab->dev || st.st_ino != slab->ino)) {
+        if (fd >= 0 && (fstat(fd, &st) || (uint64_t)st.st_dev != slab->dev || st.st_ino != slab->ino)) {
             close(fd); /* another file has the name now */
             fd = -1;
         }
-        if (fd >= 0) read_as_asked(fd);
+        if (fd >= 0) quire_os_read_as_asked(fd);
         slab->cached_fd = fd;
     }
     pthread_mutex_unlock(&s->lock);
@@ -211,8 +198,8 @@ bool quire_slab_is_current(const quire_slabs *s, const quire_slab *slab)
     struct stat st;
     char name[24];
     name_of(slab->id, name);
-    return fstatat(s->directory_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_dev == slab->dev &&
-           st.st_ino == slab->ino;
+    return fstatat(s->directory_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+           (uint64_t)st.st_dev == slab->dev && st.st_ino == slab->ino;
 }
 
 bool quire_slab_each(const quire_slabs *s, void (*fn)(void *ctx, uint32_t id, uint64_t disk_bytes), void *ctx)
@@ -295,22 +282,20 @@ quire_miss quire_slab_read_head(const quire_slabs *s, uint32_t id, uint8_t key[Q
 /* Some file systems open files with O_DIRECT and refuse the transfer. */
 static bool leave_direct(quire_slab *slab)
 {
-    int flags = fcntl(slab->fd, F_GETFL);
-    if (flags < 0 || !(flags & O_DIRECT) || fcntl(slab->fd, F_SETFL, flags & ~O_DIRECT)) return false;
-    slab->is_direct = false;
-    read_as_asked(slab->fd);
-    return true;
+    bool left = quire_os_leave_direct(slab->fd);
+    if (left) slab->is_direct = false;
+    return left;
 }
 
 void quire_slab_prefetch(quire_slab *slab, uint64_t at, uint64_t n)
 {
     int fd = slab->cached_fd >= 0 ? slab->cached_fd : slab->fd;
-    (void)posix_fadvise(fd, (off_t)at, (off_t)n, POSIX_FADV_WILLNEED);
+    quire_os_prefetch(fd, at, n);
 }
 
 void quire_slab_uncache(quire_slab *slab, uint64_t at, uint64_t n)
 {
-    (void)posix_fadvise(slab->fd, (off_t)at, (off_t)n, POSIX_FADV_DONTNEED);
+    quire_os_uncache(slab->fd, at, n);
 }
 
 quire_miss quire_slab_read_parts(quire_slab *slab, struct iovec *v, int n_v, uint64_t at, bool cached)
@@ -350,9 +335,7 @@ bool quire_slab_write(quire_slab *slab, const void *from, size_t n, uint64_t at)
         done += (size_t)put;
     }
     if (!slab->is_direct) { /* only clean pages can be forgotten */
-        (void)sync_file_range(slab->fd, (off_t)at, (off_t)n,
-                              SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
-                                  SYNC_FILE_RANGE_WAIT_AFTER);
+        quire_os_write_out(slab->fd, at, n);
         quire_slab_uncache(slab, at, n);
     }
     return true;
@@ -360,7 +343,7 @@ bool quire_slab_write(quire_slab *slab, const void *from, size_t n, uint64_t at)
 
 bool quire_slab_punch(quire_slab *slab, uint64_t at, uint64_t n)
 {
-    return fallocate(slab->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)n) == 0;
+    return quire_os_punch(slab->fd, at, n);
 }
 
 void quire_slab_cut(quire_slab *slab, uint64_t end)

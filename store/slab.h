@@ -24,7 +24,7 @@ typedef struct quire_slab {
     struct quire_slab *next;
     uint32_t id;
     int fd;
-    atomic_bool is_direct; /* O_DIRECT; otherwise the page cache is told to forget */
+    atomic_bool is_direct; /* past the page cache; otherwise the page cache is told to forget */
     uint64_t dev, ino;
     _Atomic int cached_fd; /* for reads through the page cache; -1: not open */
     uint32_t refs;         /* the rest: under the lock of the table */

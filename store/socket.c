@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* store: sockets, with or without TLS. */
 #define _GNU_SOURCE
+#include "store/os.h"
 #include "store/transport.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/sockios.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -15,7 +15,6 @@
 #include <openssl/x509v3.h>
 #include <poll.h>
 #include <stdio.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -74,7 +73,7 @@ static bool begin_connect(quire_link *l)
     int one = 1;
     for (; l->tried < l->n_addresses; l->tried++, l->at = (l->at + 1) % l->n_addresses) {
         if (l->fd >= 0) close(l->fd);
-        l->fd = socket(l->address[l->at].ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        l->fd = quire_os_socket(l->address[l->at].ss_family);
         if (l->fd < 0) continue;
         (void)setsockopt(l->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         if (connect(l->fd, (const struct sockaddr *)&l->address[l->at], l->length[l->at]) == 0 ||
@@ -173,8 +172,8 @@ static ssize_t link_read(quire_link *l, void *to, size_t n)
 static ssize_t link_write(quire_link *l, const struct iovec *parts, int n_parts)
 {
     if (!l->tls) {
-        struct msghdr m = {.msg_iov = (struct iovec *)(uintptr_t)parts, .msg_iovlen = (size_t)n_parts};
-        ssize_t sent = sendmsg(l->fd, &m, MSG_NOSIGNAL);
+        struct msghdr m = {.msg_iov = (struct iovec *)(uintptr_t)parts, .msg_iovlen = n_parts};
+        ssize_t sent = quire_os_send(l->fd, &m);
         if (sent >= 0) return sent;
         return errno == EAGAIN || errno == EINTR ? 0 : -1;
     }
@@ -198,8 +197,7 @@ static bool link_pending(const quire_link *l)
 
 static size_t link_unsent(const quire_link *l)
 {
-    int n = 0;
-    return ioctl(l->fd, SIOCOUTQ, &n) == 0 && n > 0 ? (size_t)n : 0;
+    return quire_os_unsent(l->fd);
 }
 
 static void link_expect(quire_link *l, size_t n)
@@ -231,8 +229,7 @@ static void link_poll(void *ctx, quire_link_poll *polls, uint32_t n, uint64_t ns
     }
     for (uint32_t i = 0; i < n; i++)
         p[i] = (struct pollfd){.fd = polls[i].link->fd, .events = events_of(&polls[i])};
-    struct timespec t = {.tv_sec = (time_t)(ns / QUIRE_SECOND), .tv_nsec = (long)(ns % QUIRE_SECOND)};
-    int ready = ppoll(p, n, &t, NULL);
+    int ready = quire_os_poll(p, n, ns);
     for (uint32_t i = 0; i < n; i++) {
         short got = ready > 0 ? p[i].revents : 0;
         polls[i].readable = (got & (POLLIN | POLLERR | POLLHUP | POLLNVAL)) != 0;

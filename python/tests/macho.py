@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Reads a program or library of macOS on 64-bit ARM, and says what a Mac would not accept or should not get.
+"""Reads a program or library of macOS, and says what a Mac would not accept or should not get.
 
 The rules for segments and for what lies in __LINKEDIT are those that Apple's loader (dyld, whose source is public) has for files of the
 newest SDK; it refuses what breaks one.
@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import dataclass, field
-from typing import Dict, List, Set, Tuple
+from typing import Dict, List, Sequence, Set, Tuple
 
-MAGIC, ARM64, EXECUTE, DYLIB = 0xFEEDFACF, 0x0100000C, 2, 6
+MAGIC, ARM64, X86_64, EXECUTE, DYLIB = 0xFEEDFACF, 0x0100000C, 0x01000007, 2, 6
 NO_UNDEFINED, TWO_LEVEL, PIE = 0x1, 0x80, 0x200000  # flags of the header
 SEGMENT, SYMTAB, LOAD_DYLIB, ID_DYLIB, UUID, SIGNATURE, MAIN, BUILD = 0x19, 0x2, 0xC, 0xD, 0x1B, 0x1D, 0x80000028, 0x32
 DYSYMTAB, FUNCTION_STARTS, DATA_IN_CODE = 0xB, 0x26, 0x29
@@ -20,7 +20,8 @@ DYLD_INFO, EXPORTS_TRIE, RPATH = 0x80000022, 0x80000033, 0x8000001C
 # What a loader of macOS 11 must know, or may leave alone.
 HARMLESS = {0xE, 0x2A}  # LC_LOAD_DYLINKER, LC_SOURCE_VERSION
 MACOS, SHA256, AD_HOC = 1, 2, 0x2
-OS_PAGE = 0x4000  # of every Mac with this processor
+OS_PAGE = {ARM64: 0x4000, X86_64: 0x1000}
+LIBRARIES = ("/usr/lib/libSystem.B.dylib",)
 READ_ONLY = 0x10  # flag of a segment that the loader closes when it has filled in addresses
 PROTECTION = {"__PAGEZERO": 0, "__TEXT": 5, "__DATA_CONST": 3, "__DATA": 3, "__LINKEDIT": 1}  # 1 read, 2 write, 4 execute
 # Zig's linker exports these two of its own. Nobody finds them: names are looked up in the library that a program was linked with.
@@ -55,6 +56,7 @@ class Piece:
 
 @dataclass
 class Macho:
+    cpu: int
     kind: int
     flags: int
     minimum: Tuple[int, int] = (0, 0)
@@ -129,9 +131,9 @@ def _symbols(found: Macho, data: bytes, at: int, n: int, strings: int, size: int
 
 def read(data: bytes) -> Macho:
     magic, cpu, _, kind, n_commands, size, flags, _ = _take("<8I", data, 0)
-    if magic != MAGIC or cpu != ARM64:
-        raise Broken(f"magic {magic:#x} and processor {cpu:#x} are not those of Mach-O for 64-bit ARM")
-    found = Macho(kind, flags)
+    if magic != MAGIC or cpu not in OS_PAGE:
+        raise Broken(f"magic {magic:#x} and processor {cpu:#x} are not those of Mach-O for a Mac with 64 bits")
+    found = Macho(cpu, kind, flags)
     at = 32
     for _ in range(n_commands):
         command, length = _take("<2I", data, at)
@@ -225,8 +227,8 @@ def segment_faults(m: Macho, size: int) -> List[str]:
     for s in m.segments:
         if s.protection != PROTECTION.get(s.name) or s.name == "__DATA_CONST" and not s.flags & READ_ONLY:
             found.append(f"segment {s.name} has protection {s.protection} and flags {s.flags:#x}")
-        if (s.address | s.offset) % OS_PAGE or s.offset + s.bytes > size or s.bytes > s.memory:
-            found.append(f"segment {s.name} does not begin at a multiple of 16 KiB, or does not fit into the file or its memory")
+        if (s.address | s.offset) % OS_PAGE[m.cpu] or s.offset + s.bytes > size or s.bytes > s.memory:
+            found.append(f"segment {s.name} does not begin at a multiple of {OS_PAGE[m.cpu]} bytes, or does not fit into the file or its memory")
         if s.address < address or s.bytes and s.offset < offset:
             found.append(f"segment {s.name} overlaps the one before it")
         if any(a < s.address or a + n > s.address + s.memory for _, a, n in s.sections):
@@ -253,11 +255,13 @@ def linkedit_faults(m: Macho) -> List[str]:
     return found
 
 
-def faults(data: bytes, minimum: Tuple[int, int], allowed_imports: Set[str], never: List[bytes]) -> List[str]:
-    """What is wrong with a file, one sentence each. never: bytes that may be nowhere in it."""
+def faults(data: bytes, minimum: Tuple[int, int], allowed_imports: Set[str], never: List[bytes], libraries: Sequence[str] = LIBRARIES,
+           search: Sequence[str] = ()) -> List[str]:
+    """What is wrong with a file, one sentence each. never: bytes that may be nowhere in it. libraries: those that it needs, of which it may look for names
+    in all; search: where it looks for them. An Intel Mac runs what is not signed."""
     try:
         m = read(data)
-        found = signature_faults(data)
+        found = signature_faults(data) if m.cpu == ARM64 else []
     except (Broken, ValueError, IndexError) as error:
         return [str(error)]
     if m.kind not in (EXECUTE, DYLIB):
@@ -267,11 +271,11 @@ def faults(data: bytes, minimum: Tuple[int, int], allowed_imports: Set[str], nev
         found.append(f"its flags are {m.flags:#x}, which lack {wanted & ~m.flags:#x}")
     if (m.platform, m.minimum) != (MACOS, minimum):
         found.append(f"it is for platform {m.platform}, version {m.minimum}")
-    if m.libraries != ["/usr/lib/libSystem.B.dylib"]:
+    if sorted(m.libraries) != sorted(libraries):
         found.append(f"it needs the libraries {m.libraries}")
     if m.unknown:
         found.append(f"it has other load commands than those that are known here: {[hex(c) for c in m.unknown]}")
-    if m.search:
+    if m.search != list(search):
         found.append(f"it looks for libraries in {m.search}")
     if m.kind == EXECUTE and not m.has_main:
         found.append("it has no entry")
@@ -282,7 +286,7 @@ def faults(data: bytes, minimum: Tuple[int, int], allowed_imports: Set[str], nev
     found += segment_faults(m, len(data)) + linkedit_faults(m)
     if set(m.imports) - allowed_imports:
         found.append(f"it asks the system for {sorted(set(m.imports) - allowed_imports)}")
-    if any(number != 1 for name, number in m.imports.items() if name != "dyld_stub_binder"):
-        found.append("a name is looked up in other libraries than libSystem")
+    if any(not 1 <= number <= len(libraries) for name, number in m.imports.items() if name != "dyld_stub_binder"):
+        found.append("a name is looked up in other libraries than these")
     found += [f"it has the bytes {part!r}" for part in never if part in data]
     return found

@@ -21,22 +21,13 @@ from typing import Dict, List
 import numpy as np
 from support import BOUND, SOURCE
 from test_macos import LIBRARY, script
+from trampolines import trampolines
 
 from quire import _native
 
 CROSS, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 FEATURE = "hw.optional.arm.FEAT_"
 LEVELS = {"neon": "", "neon-dotprod": "hw.optional.armv8_2_fhm", "neon-i8mm": f"{FEATURE}DotProd,{FEATURE}I8MM"}  # the second: macOS 11
-
-
-def trampolines(names: List[str]) -> str:
-    """Functions with the exported names that jump through a table, which the loader fills."""
-    jumps = "".join(f".globl {name}\n.type {name}, %function\n{name}:\n    adrp x16, macos_table\n    add x16, x16, :lo12:macos_table\n"
-                    f"    ldr x16, [x16, #{8 * i}]\n    br x16\n" for i, name in enumerate(names))
-    words = "".join(f"n{i}: .asciz \"{name}\"\n" for i, name in enumerate(names))
-    listed = "".join(f"    .quad n{i}\n" for i in range(len(names)))
-    return (f".text\n{jumps}.section .rodata\n{words}.data\n.balign 8\n.globl macos_names\nmacos_names:\n{listed}    .quad 0\n"
-            f".bss\n.balign 8\n.globl macos_table\nmacos_table: .skip {8 * len(names)}\n.section .note.GNU-stack,\"\",%progbits\n")
 
 
 def lines(text: str) -> Dict[str, List[List[str]]]:
@@ -66,7 +57,7 @@ class Run(unittest.TestCase):
         names = [line for line in (SOURCE / "src/quire.symbols").read_text().split("\n") if line and not line.startswith("#")]
         (here / "trampolines.S").write_text(trampolines(names))
         flags = ["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE / 'include'}"]
-        subprocess.run([CROSS, *flags, "-static", *map(str, sorted(tests.glob("*.c"))), str(here / "trampolines.S"), "-o", str(here / "work"), "-lm",
+        subprocess.run([CROSS, *flags, "-static", *(str(tests / name) for name in ("loader.c", "system.c", "work.c")), str(here / "trampolines.S"), "-o", str(here / "work"), "-lm",
                         "-lpthread"], check=True)
         native = _native.folder() / _native.file_name("quire")
         subprocess.run(["gcc", *flags, str(tests / "work.c"), str(native), f"-Wl,-rpath,{native.parent}", "-o", str(here / "native")], check=True)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Runs the library of the wheel for macOS, byte for byte, on 64-bit ARM Linux (under qemu): a small loader for one Mach-O library whose
- * path is in QUIRE_DYLIB. It maps the segments, fills in addresses, and puts the exported functions into a table that trampolines.S, which
- * python/tests/test_macos_run.py writes, jumps through. system.c stands for the system.
+ * Runs a library for macOS, byte for byte, on Linux with the same processor, for 64-bit ARM under qemu: a small loader for one Mach-O library
+ * whose path is in QUIRE_DYLIB. It maps the segments, fills in addresses, and puts the exported functions into a table that trampolines.S, which
+ * python/tests/trampolines.py writes, jumps through. system.c stands for the system.
  *
  * It is as strict as it can be: what a Mac would refuse ends the program with a sentence.
  */

@@ -7,7 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if defined(__aarch64__)
 #define MACOS_PAGE ((size_t)16384)
+#else
+#define MACOS_PAGE ((size_t)4096)
+#endif
 
 /* Of trampolines.S: the exported names, and where the functions are. */
 extern const char *const macos_names[];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The part of macOS's libSystem that the library calls, made of Linux's: numbers that differ are translated, pages have 16 KiB, and what a Mac
+/* The part of macOS's libSystem that the library calls, made of Linux's: numbers that differ are translated, pages have the size of a Mac's, and what a Mac
  * would refuse ends the program. QUIRE_MACOS_FEATURES in the environment has the names for which sysctlbyname() says 1. */
 #define _GNU_SOURCE
 #include "macos.h"
@@ -33,7 +33,7 @@ static size_t rounded(size_t bytes)
 static void require_page(const void *ptr, const char *call)
 {
     macos_require((uintptr_t)ptr % MACOS_PAGE == 0,
-                  "an address that is not a multiple of 16 KiB was given to", call);
+                  "an address that is not a multiple of the page size was given to", call);
 }
 
 static void *mac_mmap(void *ptr, size_t bytes, int protection, int flags, int fd, int64_t offset)
@@ -121,6 +121,7 @@ static int mac_set_qos(unsigned qos, int priority)
     return 0;
 }
 
+#if defined(__aarch64__)
 /* Unnamed arguments of a Mac all lie on the stack, and a va_list is their address. One of Linux whose registers are used up goes on
  * there too, in the same steps of 8 bytes. */
 int mac_vsnprintf(char *out, size_t size, const char *format, void *arguments);
@@ -139,6 +140,10 @@ int mac_vsnprintf(char *out, size_t size, const char *format, void *arguments)
 void mac_snprintf(void);
 __asm__(
     ".text\n.globl mac_snprintf\n.type mac_snprintf, %function\nmac_snprintf:\n    mov x3, sp\n    b mac_vsnprintf\n");
+#else /* as on Linux */
+#define mac_snprintf snprintf
+#define mac_vsnprintf vsnprintf
+#endif
 
 static void stub_binder(void)
 {
@@ -161,6 +166,7 @@ void *macos_import(const char *name)
         void *function;
     } known[] = {
         {"___memcpy_chk", (void *)mac_memcpy_chk},
+        {"___bzero", (void *)mac_bzero}, /* of x86-64 */
         {"_bzero", (void *)mac_bzero},
         {"_clock_gettime", (void *)mac_clock_gettime},
         {"_memset_pattern16", (void *)mac_memset_pattern16},
@@ -195,6 +201,7 @@ void *macos_import(const char *name)
         SAME(pthread_mutex_lock),
         SAME(pthread_mutex_trylock),
         SAME(pthread_mutex_unlock),
+        SAME(rintf), /* of x86-64: 64-bit ARM has an instruction */
         SAME(sched_yield),
         SAME(strcmp),
         SAME(strlen),
