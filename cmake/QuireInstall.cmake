@@ -60,17 +60,26 @@ endif()
 set(packages "library:libquire${quire_soversion}" ${quire_store_package} development:libquire-dev device:quire-llama tools:quire)
 set(CPACK_COMPONENTS_ALL)
 # The first line is the summary.
-set(about "Quire keeps the KV cache of a language model in 2 to 8 bits per value and computes attention on the compressed bytes.")
+set(about "Quire keeps the KV cache of a language model in 2 to 8 bits per value and
+computes attention on the compressed bytes, on CPUs.")
 set(CPACK_DEBIAN_LIBRARY_DESCRIPTION "attention on a compressed KV cache - library
-${about} This package has the shared library, for programs that link it.")
+${about}
+This package has the shared library, for programs that link it.")
 set(CPACK_DEBIAN_STORE_DESCRIPTION "attention on a compressed KV cache - store of prompt prefixes
-${about} This package has the library that keeps finished pages on disk and on Valkey or Redis servers.")
+${about}
+This package has the library that keeps finished pages on disk and on
+Valkey or Redis servers.")
 set(CPACK_DEBIAN_DEVELOPMENT_DESCRIPTION "attention on a compressed KV cache - development files
-${about} This package has the headers, the static library, and files for pkg-config and CMake.")
+${about}
+This package has headers, the static library, and files for pkg-config
+and CMake.")
 set(CPACK_DEBIAN_DEVICE_DESCRIPTION "attention on a compressed KV cache - device for llama.cpp
-${about} This package has the device that an unmodified llama.cpp loads.")
+${about}
+This package has the device that an unmodified llama.cpp loads.")
 set(CPACK_DEBIAN_TOOLS_DESCRIPTION "attention on a compressed KV cache - command quire
-${about} This package has the command that plans memory, starts llama.cpp programs with the device, and serves prompts from a store.")
+${about}
+This package has the command that plans memory, starts llama.cpp programs
+with the device, and serves prompts from a store.")
 # Debian's own form of a changelog, in every package. SOURCE_DATE_EPOCH sets its date.
 set(QUIRE_MAINTAINER "Quire maintainers <quire@localhost>" CACHE STRING "Name and address in the Debian packages")
 string(TIMESTAMP package_date "%a, %d %b %Y %H:%M:%S +0000" UTC)
@@ -109,11 +118,10 @@ if(CMAKE_CROSSCOMPILING AND CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
 endif()
 set(CPACK_DEBIAN_PACKAGE_SOURCE quire)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
-foreach(component LIBRARY STORE) # what packages of other programs depend on, and the call of ldconfig
-  set(CPACK_DEBIAN_${component}_PACKAGE_GENERATE_SHLIBS ON)
-endforeach()
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON) # what packages of other programs will depend on
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
 set(CPACK_PRE_BUILD_SCRIPTS "${CMAKE_CURRENT_LIST_DIR}/QuirePack.cmake")
+set(CPACK_POST_BUILD_SCRIPTS "${CMAKE_CURRENT_LIST_DIR}/QuireControl.cmake")
 set(CPACK_STRIP "${CMAKE_STRIP}")
 set(CPACK_PACKAGE_NAME quire)
 set(CPACK_PACKAGE_CONTACT "${QUIRE_MAINTAINER}")
