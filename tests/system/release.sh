@@ -102,7 +102,7 @@ inside() {
         cp -n "$(command -v $emulator)" "$root/usr/bin/$emulator"
         set -- "/usr/bin/$emulator" "$@"
     fi
-    env -i PATH=/usr/bin:/bin HOME=/tmp LANG=C.UTF-8 ${PYTHONPATH:+PYTHONPATH="$PYTHONPATH"} chroot "$root" "$@"
+    env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp LANG=C.UTF-8 ${PYTHONPATH:+PYTHONPATH="$PYTHONPATH"} chroot "$root" "$@"
 }
 
 # $1 architecture of Debian: the packages in a root of nothing but what they depend on
