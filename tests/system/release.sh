@@ -121,7 +121,7 @@ use_debs() {
     # The first example, compiled against the headers and the library of the packages.
     local cc=cc
     [ "$1" = amd64 ] || cc=aarch64-linux-gnu-gcc
-    $cc -std=c11 examples/first_attention.c -I"$root/usr/include" -L"$root/usr/lib" -lquire -lm -o "$root/usr/bin/first_attention"
+    $cc -std=c11 examples/first_attention.c -I"$root/usr/include" -L"$root/usr/lib/$(dpkg-architecture -a"$1" -qDEB_HOST_MULTIARCH)" -lquire -lm -o "$root/usr/bin/first_attention"
     readelf -d "$root/usr/bin/first_attention" | grep -F "libquire.so.$soversion" >/dev/null
     inside "$root" "$1" /usr/bin/first_attention
 }
@@ -132,7 +132,7 @@ use_wheel() {
     wheel=$(echo "$folder"/quire-*-manylinux_2_28_"$1".whl)
     step "wheel for $1"
     "$tools" tests/system/wheel.py "$wheel"
-    unpack_root "$2" "$root" python3-minimal libpython3-stdlib
+    unpack_root "$2" "$root" python3-minimal libpython3-stdlib libstdc++6 # which numpy asks for
     # pip chooses for the platform that the root is; numpy comes along from where pip gets it.
     "$tools" -m pip install --quiet --disable-pip-version-check --no-compile --target "$root/site" --only-binary :all: --implementation cp --python-version 3.11 \
         --platform "manylinux_2_28_$1" --platform "manylinux_2_17_$1" --platform "manylinux2014_$1" "$wheel" >"$work/log" 2>&1 || { tail "$work/log"; exit 1; }
