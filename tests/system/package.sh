@@ -41,11 +41,11 @@ $quire --version
 $quire codecs --json r4 | grep -q '"name":"r4"'
 $quire run --env --kv r8/r4 true 2>/dev/null | grep -q "^GGML_BACKEND_PATH=$root/usr/lib/quire/libggml-quire.so$"
 [ "$(nm -D --defined-only "$root/usr/lib/quire/libggml-quire.so" | awk '{print $3}')" = ggml_backend_init ]
-for page in quire quire-run quire-plan quire-stat quire-cache; do [ -s "$root/usr/share/man/man1/$page.1" ]; done
+for page in quire quire-run quire-plan quire-stat quire-cache; do [ -s "$root/usr/share/man/man1/$page.1.gz" ]; done
 [ -s "$root/usr/share/bash-completion/completions/quire" ]
 [ -s "$root/usr/share/quire/eval/text/calibrate.txt" ]
 
-if [ -s "$root/usr/share/man/man1/quire-serve.1" ]; then
+if [ -s "$root/usr/share/man/man1/quire-serve.1.gz" ]; then
     step "the unit of quire serve"
     unit=usr/lib/systemd/system/quire-serve@.service
     [ -s "$root/$unit" ]

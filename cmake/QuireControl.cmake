@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: MIT
+# Debian packages that CPack has made: a trigger in place of scripts that call ldconfig, as Debian's policy wants it, and archives that
+# depend on SOURCE_DATE_EPOCH and not on the clock.
+find_program(dpkg_deb dpkg-deb)
+if(NOT dpkg_deb)
+  return()
+endif()
+foreach(package IN LISTS CPACK_PACKAGE_FILES)
+  if(NOT package MATCHES "\\.deb$")
+    continue()
+  endif()
+  set(folder "${package}.unpacked")
+  file(REMOVE_RECURSE "${folder}")
+  execute_process(COMMAND "${dpkg_deb}" -R "${package}" "${folder}" COMMAND_ERROR_IS_FATAL ANY)
+  file(REMOVE "${folder}/DEBIAN/postinst" "${folder}/DEBIAN/postrm")
+  if(EXISTS "${folder}/DEBIAN/shlibs")
+    file(WRITE "${folder}/DEBIAN/triggers" "activate-noawait ldconfig\n")
+  endif()
+  execute_process(COMMAND "${dpkg_deb}" --root-owner-group -b "${folder}" "${package}" OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  file(REMOVE_RECURSE "${folder}")
+endforeach()

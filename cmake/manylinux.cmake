@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: MIT
+# Linux with glibc 2.28 or later, for wheels (scripts/linux-wheel): zig's compiler, and static libraries from QUIRE_LIBRARIES
+# (scripts/get-wheel-libraries). QUIRE_PROCESSOR: x86_64 or aarch64.
+set(CMAKE_TRY_COMPILE_PLATFORM_VARIABLES QUIRE_PROCESSOR QUIRE_LIBRARIES)
+execute_process(COMMAND "${CMAKE_CURRENT_LIST_DIR}/../scripts/get-zig" OUTPUT_VARIABLE zig OUTPUT_STRIP_TRAILING_WHITESPACE
+                RESULT_VARIABLE failed)
+if(failed)
+  message(FATAL_ERROR "no compiler for glibc 2.28: scripts/get-zig fails")
+endif()
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR "${QUIRE_PROCESSOR}")
+set(CMAKE_C_COMPILER "${zig}/${QUIRE_PROCESSOR}-linux-clang")
+set(CMAKE_AR "${zig}/${QUIRE_PROCESSOR}-linux-ar" CACHE FILEPATH "")
+set(CMAKE_RANLIB "${zig}/${QUIRE_PROCESSOR}-linux-ranlib" CACHE FILEPATH "")
+# Nothing of the machine that builds: no symbols for debuggers, with their paths, and no run path that is exchanged when it is installed.
+set(CMAKE_SHARED_LINKER_FLAGS_INIT "-s")
+set(CMAKE_MODULE_LINKER_FLAGS_INIT "-s")
+set(CMAKE_EXE_LINKER_FLAGS_INIT "-s")
+set(CMAKE_STRIP true CACHE FILEPATH "") # so nothing is left for it to do
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+set(CMAKE_FIND_ROOT_PATH "${QUIRE_LIBRARIES}")
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+set(OPENSSL_USE_STATIC_LIBS ON)
