@@ -250,16 +250,17 @@ static void hear(void *ctx, quire_log_level level, const char *sentence)
         atomic_fetch_add(&h->other, 1);
 }
 
-/* Loads until the log was told something, or 20 seconds have passed. */
-static void load_until(kit_scene *s, const atomic_uint *told)
+/* Loads until the log was told of so many losses that nothing followed, or 20 seconds have passed. */
+static void load_until(kit_scene *s, const log_words *heard, uint32_t n_lost)
 {
-    for (int i = 0; i < 400 && !atomic_load(told); i++) {
+    for (int i = 0; i < 400 && atomic_load(&heard->lost) - atomic_load(&heard->back) != n_lost; i++) {
         quire_seq_destroy(kit_load(s, 256, 200));
         usleep(50000);
     }
 }
 
-/* The log is told once of a node that is lost, once that it is back, and of pages that are damaged. */
+/* The log is told once of a node that is lost, once that it is back, and of pages that are damaged. On a busy machine the node can be too
+ * slow for a moment, which is told in the same way. */
 static void told(void **state)
 {
     (void)state;
@@ -293,13 +294,13 @@ static void told(void **state)
     assert_int_equal(heard.other, 0);
 
     kit_server_kill(&server);
-    load_until(&s, &heard.lost);
-    assert_int_equal(heard.lost, 1);
-    assert_int_equal(heard.back, 0);
+    load_until(&s, &heard, 1);
+    assert_true(heard.lost > 0);
+    assert_int_equal(heard.lost, heard.back + 1);
     kit_server_restart(&server);
-    load_until(&s, &heard.back);
-    assert_int_equal(heard.lost, 1);
-    assert_int_equal(heard.back, 1);
+    load_until(&s, &heard, 0);
+    assert_true(heard.back > 0);
+    assert_int_equal(heard.lost, heard.back);
     assert_true(heard.damaged >= damaged && heard.damaged <= 8);
     assert_int_equal(heard.other, 0);
     kit_scene_end(&s);
