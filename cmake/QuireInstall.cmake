@@ -34,6 +34,9 @@ if(TARGET quire_store_shared)
   if(valkey_source) # built into it
     install(FILES "${valkey_source}/COPYING" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/libquire-store${quire_soversion}"
             RENAME copyright.libvalkey COMPONENT store)
+    if(TARGET quire_tool) # and into the command
+      install(FILES "${valkey_source}/COPYING" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/quire" RENAME copyright.libvalkey COMPONENT tools)
+    endif()
   endif()
 endif()
 
@@ -52,6 +55,7 @@ if(TARGET quire_tool)
   endif()
   if(TARGET quire_json) # quire serve
     install(FILES packaging/systemd/quire-serve@.service DESTINATION lib/systemd/system COMPONENT tools)
+    install(FILES third_party/yyjson/LICENSE DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/quire" RENAME copyright.yyjson COMPONENT tools)
   endif()
   install(FILES eval/text/calibrate.txt eval/text/README.md DESTINATION "${CMAKE_INSTALL_DATADIR}/quire/eval/text" COMPONENT tools)
 endif()

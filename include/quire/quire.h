@@ -17,6 +17,8 @@
  * given sequence, step, batch, profile or workspace. Different threads may use different ones at the same time, also
  * when they belong to one pool. Plans, formats and codecs never change after creation and can be shared freely.
  *
+ * fork(). A child process must neither use nor destroy objects that its parent made. It may make its own.
+ *
  * Errors. A function that can fail returns quire_status. Results go through out-pointers, and a failure leaves these
  * untouched. The library never prints, aborts or exits. Destructors accept NULL. Functions that only read an object
  * (lengths, sizes, names) need a valid object.
