@@ -176,8 +176,8 @@ for name in "$@"; do
             )
             ;;
         again)
-            step "source archives and wheels, made again without compiler caches"
-            QUIRE_CACHE_RELEASE=$work/cache CCACHE_DISABLE=1 scripts/release --out "$work/again" --part source --part sdist --part wheel >/dev/null
+            step "source archives and wheels, made again without compiler caches; the libraries inside the wheels are those of scripts/get-wheel-libraries"
+            ZIG_GLOBAL_CACHE_DIR=$work/zig QUIRE_CACHE_RELEASE=$work/cache CCACHE_DISABLE=1 scripts/release --out "$work/again" --part source --part sdist --part wheel >/dev/null
             for file in "$work"/again/*; do
                 cmp "$file" "$folder/$(basename "$file")"
                 echo "equal bytes: $(basename "$file")"
