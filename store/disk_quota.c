@@ -80,14 +80,17 @@ static quire_status read_bytes(quire_disk *d, int fd, uint64_t size)
 {
     uint8_t head[AT_N];
     size_t n = (size_t)size;
-    if (pread(fd, head, sizeof head, 0) != (ssize_t)sizeof head || memcmp(head, magic, sizeof magic) ||
+    ssize_t got = pread(fd, head, sizeof head, 0);
+    if (got < 0) return QUIRE_EIO;
+    if (got != (ssize_t)sizeof head || memcmp(head, magic, sizeof magic) ||
         !quire_version_is_whole(head + AT_VERSION))
         return QUIRE_EFORMAT;
     if (quire_load32(head + AT_VERSION) != QUOTA_VERSION) return QUIRE_EVERSION;
     if (size < AT_ENTRIES + HASH || size > FILE_MAX) return QUIRE_EFORMAT;
     uint8_t *bytes = (uint8_t *)quire_mem_take(&d->allocator, n);
     if (!bytes) return QUIRE_ENOMEM;
-    quire_status status = pread(fd, bytes, n, 0) == (ssize_t)n ? take_over(d, bytes, n) : QUIRE_EFORMAT;
+    got = pread(fd, bytes, n, 0);
+    quire_status status = got == (ssize_t)n ? take_over(d, bytes, n) : got < 0 ? QUIRE_EIO : QUIRE_EFORMAT;
     quire_mem_free(&d->allocator, bytes, n);
     return status;
 }
@@ -102,18 +105,20 @@ static void read_file(quire_disk *d, uint64_t size)
     if (!q->wrong) return;
     q->n = 0;
     q->all = 0;
-    if (q->wrong == QUIRE_ENOMEM) q->change_s = -1; /* tried again */
+    if (q->wrong == QUIRE_ENOMEM || q->wrong == QUIRE_EIO) q->change_s = -1; /* may pass: tried again */
 }
 
 static void say_wrong(const quire_disk *d, quire_status wrong)
 {
-    say_file(d, wrong == QUIRE_EVERSION
-                    ? "was written by another version of Quire; while it is there, tenants have "
-                      "the limit that the store was opened with and no limit can be set"
-                : wrong == QUIRE_EFORMAT
-                    ? "is damaged; until it is removed, tenants have the limit that the store was "
-                      "opened with and no limit can be set"
-                    : "cannot be read; tenants have the limit that the store was opened with");
+    say_file(
+        d, wrong == QUIRE_EVERSION
+               ? "was written by another version of Quire; while it is there, tenants have "
+                 "the limit that the store was opened with and no limit can be set"
+           : wrong == QUIRE_EFORMAT
+               ? "is damaged; until it is removed, tenants have the limit that the store was "
+                 "opened with and no limit can be set"
+               : "cannot be read; until it can, tenants have the limit that the store was opened with and no "
+                 "limit can be set");
 }
 
 /* Reads the file again if it is another one. Under the lock. */
@@ -133,9 +138,10 @@ static void refresh(quire_disk *d)
     q->change_ns = changed.tv_nsec;
     q->n = 0;
     q->all = 0;
+    quire_status before = q->wrong;
     q->wrong = QUIRE_OK;
-    q->is_told = false;
     if (is_there) read_file(d, q->size);
+    if (q->wrong != before) q->is_told = false;
 }
 
 /* One that is too large is none of ours. */
