@@ -202,7 +202,13 @@ static quire_status claim_directory(quire_disk *d, complaint c)
     for (const quire_disk *o = open_disks; o; o = o->next_open)
         if (o->dev == d->dev && o->ino == d->ino)
             return complain(c, QUIRE_EBUSY, "%s is already open in this process", d->directory);
-    d->head_fd = openat(d->directory_fd, HEAD_FILE, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    do { /* another process may make it between the two */
+        d->head_fd = openat(d->directory_fd, HEAD_FILE, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+        if (d->head_fd >= 0 || errno != ENOENT) break;
+        d->head_fd =
+            openat(d->directory_fd, HEAD_FILE, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+        d->head_is_new = d->head_fd >= 0;
+    } while (d->head_fd < 0 && errno == EEXIST);
     if (d->head_fd < 0) return complain(c, QUIRE_EIO, "%s/" HEAD_FILE ": %s", d->directory, strerror(errno));
     /* Beyond the end of the file this does nothing where it can be done. */
     if (!quire_os_punch(d->head_fd, 1 << 20, QUIRE_BLOCK) && quire_os_cannot_punch(errno))
@@ -227,6 +233,8 @@ static quire_status open_all(quire_disk *d, uint64_t cap_asked, complaint c)
     }
     if (!status) status = open_index(d, cap_asked, c);
     if (!status && !write_head(d)) status = complain(c, QUIRE_EIO, "%s: %s", d->directory, strerror(errno));
+    /* A directory of another version stays as it is. Nobody can have begun to use the file: they are refused for the same reason. */
+    if (status == QUIRE_EVERSION && d->head_is_new) (void)unlinkat(d->directory_fd, HEAD_FILE, 0);
     quire_disk_unlock(d, QUIRE_LOCK_INDEX);
     if (!status && !quire_disk_start_keeper(d)) status = QUIRE_ENOMEM;
     return status;

@@ -29,7 +29,9 @@ typedef struct quire_quotas {
     uint64_t all;                /* limit of tenants without one of their own */
     quire_quota *list;           /* in order of the tenants */
     uint32_t n, cap;
-    bool is_damaged; /* and nobody was told yet */
+    quire_status
+        wrong;    /* why the file that is there could not be read; QUIRE_OK: it could, or there is none */
+    bool is_told; /* of it */
 } quire_quotas;
 
 struct quire_disk {
@@ -39,6 +41,7 @@ struct quire_disk {
     quire_store_log *log; /* of the store, or NULL */
     char *directory, *index_path;
     int directory_fd, head_fd; /* parts of the head file are locked: QUIRE_LOCK_... */
+    bool head_is_new;          /* made by this process */
     uint64_t dev, ino;         /* of the directory */
     quire_disk *next_open;     /* directories open in this process */
     uint8_t key[QUIRE_DIRECTORY_KEY];

@@ -2,7 +2,8 @@
 /*
  * store: the disk tier: limits of tenants. They are kept in a small file, which is replaced as a whole within a transaction of the
  * index: so that changes of two processes do not undo each other. Every process reads it again when it has changed. If it is
- * lost or damaged, the limit that the process was opened with holds.
+ * lost, damaged or of another version, the limit that the process was opened with holds. A file that cannot be read is never replaced:
+ * the limits in it would be lost.
  */
 #define _GNU_SOURCE
 #include "store/disk_inside.h"
@@ -56,18 +57,14 @@ static bool make_room(quire_disk *d, uint32_t n)
     return true;
 }
 
-/* What the bytes of the file say. false: they are damaged. */
-static bool take_over(quire_disk *d, const uint8_t *b, size_t n)
+/* What the bytes of the file say. */
+static quire_status take_over(quire_disk *d, const uint8_t *b, size_t n)
 {
     quire_quotas *q = &d->quotas;
-    if (n < AT_ENTRIES + HASH || memcmp(b, magic, sizeof magic) ||
-        quire_load64(b + n - HASH) != XXH3_64bits(b, n - HASH) || !quire_version_is_whole(b + AT_VERSION) ||
-        quire_load32(b + AT_VERSION) != QUOTA_VERSION)
-        return false;
+    if (quire_load64(b + n - HASH) != XXH3_64bits(b, n - HASH)) return QUIRE_EFORMAT;
     uint32_t n_entries = quire_load32(b + AT_N);
-    if (n_entries > QUOTA_MAX || n != AT_ENTRIES + (size_t)ENTRY * n_entries + HASH ||
-        !make_room(d, n_entries))
-        return false;
+    if (n_entries > QUOTA_MAX || n != AT_ENTRIES + (size_t)ENTRY * n_entries + HASH) return QUIRE_EFORMAT;
+    if (!make_room(d, n_entries)) return QUIRE_ENOMEM;
     for (uint32_t i = 0; i < n_entries; i++) {
         const uint8_t *e = b + AT_ENTRIES + (size_t)ENTRY * i;
         memcpy(q->list[i].tenant, e, QUIRE_TENANT);
@@ -75,26 +72,53 @@ static bool take_over(quire_disk *d, const uint8_t *b, size_t n)
     }
     q->n = n_entries;
     q->all = quire_load64(b + AT_ALL);
-    return true;
+    return QUIRE_OK;
+}
+
+/* Only magic and version are the same in all versions: they are judged before length and hash. */
+static quire_status read_bytes(quire_disk *d, int fd, uint64_t size)
+{
+    uint8_t head[AT_N];
+    size_t n = (size_t)size;
+    ssize_t got = pread(fd, head, sizeof head, 0);
+    if (got < 0) return QUIRE_EIO;
+    if (got != (ssize_t)sizeof head || memcmp(head, magic, sizeof magic) ||
+        !quire_version_is_whole(head + AT_VERSION))
+        return QUIRE_EFORMAT;
+    if (quire_load32(head + AT_VERSION) != QUOTA_VERSION) return QUIRE_EVERSION;
+    if (size < AT_ENTRIES + HASH || size > FILE_MAX) return QUIRE_EFORMAT;
+    uint8_t *bytes = (uint8_t *)quire_mem_take(&d->allocator, n);
+    if (!bytes) return QUIRE_ENOMEM;
+    got = pread(fd, bytes, n, 0);
+    quire_status status = got == (ssize_t)n ? take_over(d, bytes, n) : got < 0 ? QUIRE_EIO : QUIRE_EFORMAT;
+    quire_mem_free(&d->allocator, bytes, n);
+    return status;
 }
 
 static void read_file(quire_disk *d, uint64_t size)
 {
     quire_quotas *q = &d->quotas;
-    size_t n = (size_t)size;
-    bool done = false;
-    uint8_t *bytes = size > FILE_MAX ? NULL : (uint8_t *)quire_mem_take(&d->allocator, n);
-    int fd = bytes ? openat(d->directory_fd, QUOTA_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
-                   : -1; /* a FIFO would wait */
-    if (fd >= 0) {
-        done = pread(fd, bytes, n, 0) == (ssize_t)n && take_over(d, bytes, n);
-        close(fd);
-    }
-    quire_mem_free(&d->allocator, bytes, n);
-    if (done) return;
+    /* A FIFO would wait. */
+    int fd = openat(d->directory_fd, QUOTA_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    q->wrong = fd >= 0 ? read_bytes(d, fd, size) : QUIRE_EIO;
+    if (fd >= 0) close(fd);
+    if (!q->wrong) return;
     q->n = 0;
     q->all = 0;
-    q->is_damaged = true;
+    if (q->wrong == QUIRE_ENOMEM || q->wrong == QUIRE_EIO) q->change_s = -1; /* may pass: tried again */
+}
+
+static void say_wrong(const quire_disk *d, quire_status wrong)
+{
+    say_file(
+        d, wrong == QUIRE_EVERSION
+               ? "was written by another version of Quire; while it is there, tenants have "
+                 "the limit that the store was opened with and no limit can be set"
+           : wrong == QUIRE_EFORMAT
+               ? "is damaged; until it is removed, tenants have the limit that the store was "
+                 "opened with and no limit can be set"
+               : "cannot be read; until it can, tenants have the limit that the store was opened with and no "
+                 "limit can be set");
 }
 
 /* Reads the file again if it is another one. Under the lock. */
@@ -114,7 +138,10 @@ static void refresh(quire_disk *d)
     q->change_ns = changed.tv_nsec;
     q->n = 0;
     q->all = 0;
+    quire_status before = q->wrong;
+    q->wrong = QUIRE_OK;
     if (is_there) read_file(d, q->size);
+    if (q->wrong != before) q->is_told = false;
 }
 
 /* One that is too large is none of ours. */
@@ -143,7 +170,9 @@ static bool write_file(quire_disk *d)
     int fd = openat(d->directory_fd, QUOTA_FILE ".new", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     bool done = fd >= 0 && write(fd, b, n) == (ssize_t)n && quire_os_sync(fd);
     if (fd >= 0) close(fd);
-    done = done && renameat(d->directory_fd, QUOTA_FILE ".new", d->directory_fd, QUOTA_FILE) == 0;
+    /* EINVAL: a file system that syncs no directories. */
+    done = done && renameat(d->directory_fd, QUOTA_FILE ".new", d->directory_fd, QUOTA_FILE) == 0 &&
+           (quire_os_sync(d->directory_fd) || errno == EINVAL);
     quire_mem_free(&d->allocator, b, n);
     return done;
 }
@@ -170,18 +199,17 @@ uint64_t quire_disk_quota(quire_disk *d, const uint8_t tenant[QUIRE_TENANT])
     uint64_t all = q->all ? q->all : q->asked;
     if (!memcmp(tenant, imported, sizeof imported)) all = 0; /* of many tenants, perhaps */
     uint64_t bytes = own ? own->bytes : all;
-    bool damaged = q->is_damaged;
-    q->is_damaged = false;
+    quire_status wrong = q->is_told ? QUIRE_OK : q->wrong;
+    q->is_told = true;
     pthread_mutex_unlock(&q->lock);
-    if (damaged) say_file(d, "is damaged; tenants have the limit that the store was opened with");
+    if (wrong) say_wrong(d, wrong);
     return bytes ? bytes : QUIRE_NO_QUOTA;
 }
 
-/* Under the lock. */
+/* Under the lock, of the file that was read. */
 static bool change(quire_disk *d, const uint8_t *tenant, uint64_t bytes)
 {
     quire_quotas *q = &d->quotas;
-    refresh(d);
     if (!tenant) {
         if (q->all == bytes) return true;
         q->all = bytes;
@@ -204,6 +232,13 @@ static bool change(quire_disk *d, const uint8_t *tenant, uint64_t bytes)
     return write_file(d);
 }
 
+/* Many tenants, perhaps. */
+static void enforce_later(quire_disk *d)
+{
+    d->is_quota_due = true;
+    quire_disk_wake_keeper(d);
+}
+
 quire_status quire_disk_set_quota(quire_disk *d, const uint8_t *tenant, uint64_t bytes)
 {
     quire_index_head h;
@@ -218,17 +253,26 @@ quire_status quire_disk_set_quota(quire_disk *d, const uint8_t *tenant, uint64_t
         return QUIRE_EIO;
     }
     pthread_mutex_lock(&d->quotas.lock);
-    bool done = change(d, tenant, bytes);
-    d->quotas.change_s = -1; /* the file is read again, whatever has become of it */
+    refresh(d);
+    quire_status wrong = d->quotas.wrong;
+    bool done = !wrong && change(d, tenant, bytes);
+    if (wrong)
+        d->quotas.is_told = true;
+    else
+        d->quotas.change_s = -1; /* the file is read again, whatever has become of it */
     pthread_mutex_unlock(&d->quotas.lock);
     (void)quire_disk_end_write(d, &h, QUIRE_INDEX_OK);
+    if (wrong) {
+        if (!tenant) enforce_later(d);
+        say_wrong(d, wrong);
+        return wrong;
+    }
     if (!done) {
         say_file(d, "could not be written");
         return QUIRE_EIO;
     }
     if (!tenant) {
-        d->is_quota_due = true; /* many tenants, perhaps: not here */
-        quire_disk_wake_keeper(d);
+        enforce_later(d);
         return QUIRE_OK;
     }
     return quire_disk_enforce_quotas(d, tenant) ? QUIRE_OK : QUIRE_EIO;

@@ -39,6 +39,9 @@ bool quire_os_cannot_punch(int error);
 /* The file systems that have, for an error message. */
 extern const char quire_os_punching_systems[];
 
+/* Where the first byte at or after `at` is that is not known to lie in a hole; UINT64_MAX: the file has none. */
+uint64_t quire_os_next_data(int fd, uint64_t at);
+
 /* Bytes and holes of the file are there after a power failure. */
 bool quire_os_sync(int fd);
 

@@ -93,6 +93,15 @@ bool quire_os_cannot_punch(int error)
     return error == EOPNOTSUPP || error == ENOSYS;
 }
 
+uint64_t quire_os_next_data(int fd, uint64_t at)
+{
+    off_t data = lseek(fd, (off_t)at, SEEK_DATA);
+    struct stat st;
+    if (data >= 0) return (uint64_t)data;
+    if (errno == ENXIO || fstat(fd, &st) || (uint64_t)st.st_size <= at) return UINT64_MAX;
+    return at; /* a file system that cannot tell */
+}
+
 bool quire_os_sync(int fd)
 {
     return fdatasync(fd) == 0;

@@ -28,10 +28,12 @@ bool quire_cond_init(pthread_cond_t *cond)
     return pthread_cond_init(cond, NULL) == 0;
 }
 
-/* Conditions of macOS have no choice of clocks: with one of the calendar, a clock that is set back would wait for hours. */
+/* Conditions of macOS have no choice of clocks: with one of the calendar, a clock that is set back would wait for hours. A relative wait
+ * stands still while the system sleeps, so it is ended after a second; the caller looks at what it waits for and waits again. */
 bool quire_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline)
 {
     uint64_t now = quire_now(), ns = deadline > now ? deadline - now : 0;
+    if (ns > QUIRE_SECOND) ns = QUIRE_SECOND;
     struct timespec t = {.tv_sec = (time_t)(ns / QUIRE_SECOND), .tv_nsec = (long)(ns % QUIRE_SECOND)};
     return pthread_cond_timedwait_relative_np(cond, lock, &t) == 0 || quire_now() < deadline;
 }
@@ -98,6 +100,13 @@ bool quire_os_punch(int fd, uint64_t at, uint64_t n)
 bool quire_os_cannot_punch(int error)
 {
     return is_unknown(error);
+}
+
+/* Not asked: SEEK_DATA of APFS can pass over bytes that were written and have not reached the disk. */
+uint64_t quire_os_next_data(int fd, uint64_t at)
+{
+    struct stat st;
+    return fstat(fd, &st) || (uint64_t)st.st_size <= at ? UINT64_MAX : at;
 }
 
 /* fsync() leaves the bytes in the drive's own memory. Where the file system does not know F_FULLFSYNC, it is all that there is. */

@@ -360,11 +360,7 @@ void quire_slab_extend(quire_slab *slab, uint64_t end)
 
 uint64_t quire_slab_next_data(quire_slab *slab, uint64_t at)
 {
-    off_t data = lseek(slab->fd, (off_t)at, SEEK_DATA);
-    struct stat st;
-    if (data >= 0) return (uint64_t)data;
-    if (errno == ENXIO || fstat(slab->fd, &st) || (uint64_t)st.st_size <= at) return UINT64_MAX;
-    return at; /* a file system that cannot tell */
+    return quire_os_next_data(slab->fd, at);
 }
 
 uint64_t quire_slab_disk_bytes(const quire_slab *slab)

@@ -443,6 +443,7 @@ QUIRE_API quire_status quire_namespace_remove(quire_namespace *ns, uint64_t *n_r
  * Sets the limit of one tenant's records on disk, for all processes and from now on. 0: tenant_bytes of the options holds again;
  * UINT64_MAX: none. A tenant above its limit loses its own least recently used pages that are not pinned; if none may go,
  * further pages are dropped. Evicts what is too much before it returns. EIO: the disk failed.
+ * EVERSION, EFORMAT: the limits that the directory has are of another version or damaged; they are left as they are.
  */
 QUIRE_API quire_status quire_store_set_quota(quire_store *store, const uint8_t tenant[16], uint64_t bytes);
 

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "store/disk_inside.h"
+#include "store/kit/file_kit.h"
 #include "store/kit/tenant_kit.h"
 #include "store/store.h"
 
@@ -289,14 +290,59 @@ static void file_of_limits_is_large(void **state)
     kit_remove(dir);
 }
 
+/* Limits that this version cannot read are not replaced by the one that is set. When the file is whole again, all hold. */
+static void file_of_limits_is_not_read(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t at[2]; /* bytes of which a bit is flipped; the version has its complement behind it */
+        quire_status status;
+        const char *sentence;
+    } cases[] = {{{8, 12}, QUIRE_EVERSION, "another version"},
+                 {{8, 0}, QUIRE_EFORMAT, "is damaged"},
+                 {{40, 41}, QUIRE_EFORMAT, "is damaged"}};
+    char *dir = kit_directory(NULL), path[600];
+    const uint8_t one[16] = {1}, two[16] = {2};
+    snprintf(path, sizeof path, "%s/quotas", dir);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kit_log log = {0};
+        quire_log l = {sizeof l, &log, kit_log_write};
+        quire_store_options o = kit_options(dir, KIT_CAP, NULL);
+        quire_store *store = NULL;
+        o.log = &l;
+        assert_int_equal(quire_store_open(&store, &o), QUIRE_OK);
+        assert_int_equal(quire_store_set_quota(store, one, 1 << 20), QUIRE_OK);
+        for (int k = 0; k < 2; k++) kit_flip_bit(path, cases[i].at[k], 1);
+        for (int k = 0; k < 2; k++) {
+            assert_int_equal(quire_store_set_quota(store, two, 2 << 20), cases[i].status);
+            assert_non_null(strstr(log.last, cases[i].sentence));
+        }
+        assert_int_equal(quire_disk_quota(store->disk, one), QUIRE_NO_QUOTA);
+        assert_int_equal(log.n_warnings, 2);
+        quire_store_close(store);
+        o.tenant_bytes = 3 << 20; /* of this process only */
+        assert_int_equal(quire_store_open(&store, &o), QUIRE_OK);
+        assert_int_equal(quire_disk_quota(store->disk, one), 3 << 20);
+        for (int k = 0; k < 2; k++) kit_flip_bit(path, cases[i].at[k], 1);
+        assert_int_equal(quire_disk_quota(store->disk, one), 1 << 20);
+        assert_int_equal(quire_store_set_quota(store, two, 2 << 20), QUIRE_OK);
+        assert_int_equal(quire_disk_quota(store->disk, one), 1 << 20);
+        assert_int_equal(quire_disk_quota(store->disk, two), 2 << 20);
+        assert_int_equal(quire_store_set_quota(store, two, 0), QUIRE_OK);
+        quire_store_close(store);
+    }
+    kit_remove(dir);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3) return work(argv[1], argv[2]);
     if (argc == 2) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(number_is_used_again),    cmocka_unit_test(index_is_made_anew),
-        cmocka_unit_test(slabs_cannot_be_opened),  cmocka_unit_test(limit_while_locked),
-        cmocka_unit_test(file_of_limits_is_large), cmocka_unit_test(slabs_cannot_be_listed),
+        cmocka_unit_test(number_is_used_again),       cmocka_unit_test(index_is_made_anew),
+        cmocka_unit_test(slabs_cannot_be_opened),     cmocka_unit_test(limit_while_locked),
+        cmocka_unit_test(file_of_limits_is_large),    cmocka_unit_test(slabs_cannot_be_listed),
+        cmocka_unit_test(file_of_limits_is_not_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

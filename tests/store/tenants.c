@@ -408,6 +408,8 @@ static void limits(void **state)
     assert_int_equal(u.one[0].quota_bytes + u.one[1].quota_bytes, 0);
     assert_int_equal(log.n_warnings, 1);
     assert_non_null(strstr(log.last, "quotas is damaged"));
+    assert_int_equal(quire_store_set_quota(store, a.tenant, 33 * RECORD), QUIRE_EFORMAT);
+    assert_int_equal(unlink(path), 0);
     assert_int_equal(quire_store_set_quota(store, a.tenant, 33 * RECORD), QUIRE_OK);
     u = kit_usage_get(store);
     assert_int_equal(u.one[0].quota_bytes + u.one[1].quota_bytes, 33 * RECORD);

@@ -32,6 +32,14 @@ for name in "${names[@]}"; do
     dpkg-deb -f "$file" Package Version Depends Installed-Size | paste -sd' '
     [ -s "$root/usr/share/doc/$name/copyright" ] && [ -s "$root/usr/share/doc/$name/licences.md" ]
 done
+# Both libraries and their headers are of one patch.
+needs() { dpkg-deb -f "$work/packages/${1}_${version}_$arch.deb" Depends | grep -qF "$2 (= $version)" || { echo "$1 does not need $2 of the same patch"; exit 1; }; }
+needs libquire-dev libquire0.2
+if [ -f "$build/quire_store.pc" ]; then
+    needs libquire-dev libquire-store0.2
+    needs libquire-store0.2 libquire0.2
+    grep -qx "Requires: quire = $version" "$build/quire_store.pc"
+fi
 # Nothing of the machine that built it.
 ! grep -rlaF "$source" "$root" || { echo "paths of the build are in the packages"; exit 1; }
 

@@ -56,7 +56,7 @@ int macos_fcntl(int fd, int command, ...)
     case F_PUNCHHOLE: rc = punch(fd, va_arg(arguments, const fpunchhole_t *)); break;
     case F_SETFD:
     case F_SETFL: rc = fcntl(fd, command, va_arg(arguments, int)); break;
-    case F_OFD_SETLK: rc = fcntl(fd, command, va_arg(arguments, struct flock *)); break;
+    case F_OFD_SETLK: rc = fcntl(fd, LINUX_OFD_SETLK, va_arg(arguments, struct flock *)); break;
     default: rc = refuse(EINVAL);
     }
     va_end(arguments);

@@ -12,6 +12,11 @@
 #include <sys/stat.h>
 #include <time.h>
 
+/* Linux has the same command under another number. */
+enum { LINUX_OFD_SETLK = F_OFD_SETLK };
+#undef F_OFD_SETLK
+#define F_OFD_SETLK 90
+
 #define F_RDADVISE 44
 #define F_RDAHEAD 45
 #define F_NOCACHE 48
