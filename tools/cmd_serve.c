@@ -29,15 +29,15 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { MOST_CONNECTIONS = 8192, SLOT_TIMEOUT_MS = 60000 };
+enum { MOST_CONNECTIONS = 8192, SLOT_TIMEOUT_MS = 60000, LOAD_TIMEOUT_MS = 2000 };
 /* At the end: for slots that are not saved yet, and for what the store has not written yet. */
 enum { SAVE_TIMEOUT_MS = 10000, FLUSH_TIMEOUT_MS = 5000 };
 #define MOST_BODY (100u << 20) /* as llama-server's own limit */
 
 typedef struct serve {
     store_options store; /* first: the options of the store are parsed into it */
-    const char *kv, *profile, *tenants_file;
-    uint32_t min_tokens, restore_least, client_seconds;
+    const char *kv, *tenants_file;
+    uint32_t min_tokens, restore_least, client_seconds, load_ms;
     bool log;
     int argc; /* of the server */
     char **argv;
@@ -80,7 +80,6 @@ static const tool_option options[] = {
      "how the cache is kept, as of quire run (default: safe); none: as llama-server keeps it by itself,\n"
      "without Quire's device",
      TOOL_WORD(serve, kv)},
-    {"--profile", "FILE", "the profile of the model, as of quire run", TOOL_WORD(serve, profile)},
     {"--store", "DIRECTORY", "where prompts are kept (default: ~/.cache/quire/pages); none: nowhere on disk",
      TOOL_WORD(serve, store.directory)},
     {"--store-size", "BYTES",
@@ -101,6 +100,10 @@ static const tool_option options[] = {
      "what a client may take for the headers of a request; twice that for its body, and a second more for\n"
      "each KiB; four times that for each piece of the answer, and between requests (default: 15)",
      TOOL_NUMBER(serve, client_seconds, 1, 3600)},
+    {"--timeout", "MS",
+     "how long the store may take to look a prompt up, and how long to load its pages; what is not there\n"
+     "by then is computed (default: 2000)",
+     TOOL_NUMBER(serve, load_ms, 1, 3600000), .wish = "a number of milliseconds from 1 to 3600000"},
     {"--log", NULL, "print a line for each request on stderr", TOOL_FLAG(serve, log)},
     {"--replica", "HOST:PORT",
      "instead of a llama-server, several times: be a gateway before these quire serve; a conversation\n"
@@ -257,16 +260,15 @@ static int name_policy(serve *s)
 {
     char why[512] = "";
     model_plan plan;
-    quire_profile *profile = NULL;
     const char *policy = s->kv                                       ? s->kv
                          : getenv("QUIRE_KV") && *getenv("QUIRE_KV") ? getenv("QUIRE_KV")
                                                                      : "safe";
     s->with_device = strcmp(policy, "none") != 0;
     snprintf(s->kv_name, sizeof s->kv_name, "stock");
     if (!s->with_device || !strcmp(policy, "declared")) return TOOL_OK;
-    if (s->profile || strstr(policy, "c:"))
+    if (strstr(policy, "c:"))
         return tool_failed("serve", "policies with a profile cannot be used with quire serve yet");
-    if (model_plan_create(&plan, s->has_model ? &s->model : NULL, policy, profile, why, sizeof why))
+    if (model_plan_create(&plan, s->has_model ? &s->model : NULL, policy, NULL, why, sizeof why))
         return tool_failed("serve", "the policy %s cannot be used: %s", policy, why);
     snprintf(s->kv_name, sizeof s->kv_name, "%s", quire_plan_policy(plan.plan));
     model_plan_destroy(&plan);
@@ -400,7 +402,7 @@ static int run(serve *s)
                                               .authorization = *s->authorization ? s->authorization : NULL,
                                               .n_slots = s->flags.n_slots,
                                               .has_disk = s->store.directory,
-                                              .timeout_ms = 2000,
+                                              .timeout_ms = s->load_ms ? s->load_ms : LOAD_TIMEOUT_MS,
                                               .slot_timeout_ms = SLOT_TIMEOUT_MS,
                                               .window = longest_window(s),
                                               .swa_full = s->flags.swa_full,

@@ -27,7 +27,7 @@ static const tool_entry commands[] = {
 #endif
     {"rows", "measure the error of policies on recorded rows of a real model", cmd_rows},
 #ifdef QUIRE_WITH_SERVE
-    {"serve", "start a llama-server that never computes the same prompt twice", cmd_serve},
+    {"serve", "start a llama-server that restores prompts that were computed before", cmd_serve},
 #endif
 #ifdef QUIRE_WITH_STORE
     {"store", "manage a store of pages, and share llama-server slots through it", cmd_store},

@@ -17,11 +17,11 @@ from sidecar import Sidecar, kit
 expect, note, part = kit.expect, kit.note, kit.part
 TEXT = (kit.ROOT / "eval/text/wiki.txt").read_text()
 folder = Path(tempfile.mkdtemp(prefix="quire-remote-test."))
-LIMIT_MS = 2000  # of a look-up, and of a load
+LIMIT_MS = 2000  # of a look-up, and of a load, without --timeout
 
 
-def server(name, cluster, secret):
-    return Sidecar(folder / name, "-t", "1", "-np", "2", options=("--remote", cluster.address(), "--secret-file", secret, "--kv", "none"))
+def server(name, cluster, secret, *more):
+    return Sidecar(folder / name, "-t", "1", "-np", "2", options=("--remote", cluster.address(), "--secret-file", secret, "--kv", "none", *more))
 
 
 def total(answer):
@@ -65,7 +65,8 @@ def run_with(cluster):
             note(f"look-up {lines(b, 'lookup_ms')[-1]} ms, load {lines(b, 'load_ms')[-1]} ms, restore {lines(b, 'restore_ms')[-1]} ms")
             part(wrong_secret, cluster, prompt, first)
             part(one_master_killed, cluster, a, b)
-            part(cluster_killed, cluster, a)
+            with server("hasty", cluster, secret, "--timeout", "200") as hasty:
+                part(cluster_killed, cluster, a, hasty)
     expect(a.ended == 0 and b.ended == 0, "they stop cleanly without the cluster", f"{a.ended} {b.ended}")
 
 
@@ -109,10 +110,12 @@ def ask_without(a, how, begin, slow):
     expect(sum(v > 100 for v in lookups) <= slow, f"at most {slow} requests wait for a {how} cluster", str(lookups))
 
 
-def cluster_killed(cluster, a):
+def cluster_killed(cluster, a, hasty):
     end = time.monotonic() + 20
     for p in cluster.processes:
         p.send_signal(signal.SIGSTOP)
+    hasty.complete(TEXT[8000:8700], 1)
+    expect(lines(hasty, "lookup_ms")[-1] < 700, "--timeout 200 ends a look-up earlier", str(lines(hasty, "lookup_ms")))
     ask_without(a, "silent", 8000, 3)
     for i in range(3):
         cluster.kill(i)

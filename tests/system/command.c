@@ -74,6 +74,20 @@ static void test_every_command_is_explained(void **state)
     assert_int_equal(run("help nonsense 2>/dev/null")->code, 2);
 }
 
+/* An option that a command has in its own way stands in the help once; one that it would refuse does not. */
+static void test_options_of_serve(void **state)
+{
+    (void)state;
+    need_command();
+    result *r = run("serve --help 2>/dev/null");
+    if (r->code) skip(); /* built without it */
+    const char *at = strstr(r->text, "\n  --timeout MS");
+    assert_non_null(at);
+    assert_non_null(strstr(at, "(default: 2000)"));
+    assert_null(strstr(at + 1, "\n  --timeout MS"));
+    assert_null(strstr(r->text, "\n  --profile"));
+}
+
 static void test_completion(void **state)
 {
     (void)state;
@@ -331,11 +345,17 @@ static void test_wrong_lines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_help),       cmocka_unit_test(test_every_command_is_explained),
-        cmocka_unit_test(test_completion), cmocka_unit_test(test_codecs),
-        cmocka_unit_test(test_bench),      cmocka_unit_test(test_bench_isas),
-        cmocka_unit_test(test_bench_team), cmocka_unit_test(test_tables_and_plot),
-        cmocka_unit_test(test_rows),       cmocka_unit_test(test_wrong_lines),
+        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_every_command_is_explained),
+        cmocka_unit_test(test_options_of_serve),
+        cmocka_unit_test(test_completion),
+        cmocka_unit_test(test_codecs),
+        cmocka_unit_test(test_bench),
+        cmocka_unit_test(test_bench_isas),
+        cmocka_unit_test(test_bench_team),
+        cmocka_unit_test(test_tables_and_plot),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_wrong_lines),
     };
     return cmocka_run_group_tests(tests, find_command, NULL);
 }

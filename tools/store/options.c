@@ -96,6 +96,13 @@ static const tool_option identity_options[] = {
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
+static bool has_option(const tool_option *options, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(options[i].name, name)) return true;
+    return false;
+}
+
 int store_parse(store_options *o, uint32_t groups, const tool_command *about, const tool_option *more,
                 size_t n_more, int argc, char **argv)
 {
@@ -112,7 +119,8 @@ int store_parse(store_options *o, uint32_t groups, const tool_command *about, co
                  {STORE_IDENTITY, identity_options, COUNT(identity_options)}};
     for (size_t i = 0; i < n_more; i++) all[n++] = more[i];
     for (size_t i = 0; i < COUNT(lists); i++)
-        for (size_t j = 0; j < lists[i].n && groups & lists[i].group; j++) all[n++] = lists[i].options[j];
+        for (size_t j = 0; j < lists[i].n && groups & lists[i].group; j++)
+            if (!has_option(more, n_more, lists[i].options[j].name)) all[n++] = lists[i].options[j];
     command.options = all;
     command.n_options = n;
     *o = (store_options){.command = about->name,

@@ -42,7 +42,7 @@ enum {
     STORE_OPTIONAL = 16 /* no tier need be named */
 };
 
-/* As tool_parse(): -1 to go on. more: options of this command alone. names: what it takes besides options. */
+/* As tool_parse(): -1 to go on. more: options of this command alone, also in place of one of that name. names: what it takes besides options. */
 int store_parse(store_options *o, uint32_t groups, const tool_command *about, const tool_option *more,
                 size_t n_more, int argc, char **argv);
 /* TOOL_OK, or what tool_failed() and tool_usage() said. */
