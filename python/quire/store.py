@@ -482,13 +482,17 @@ class RawLoad(_Running):
         # The call that ends a load waits for it and frees it. It is made when there is nothing to wait for, so that cancel() in another
         # thread gets the lock meanwhile and never meets a load that is gone.
         pause = 0.00005
-        while True:
-            with self._lock:
-                if c.lib().quire_load_is_done(self._get()):
-                    self._cancelled.clear()
-                    return self._result()
-            time.sleep(pause)
-            pause = min(2 * pause, 0.001)
+        try:
+            while True:
+                with self._lock:
+                    if c.lib().quire_load_is_done(self._get()):
+                        self._cancelled.clear()
+                        return self._result()
+                time.sleep(pause)
+                pause = min(2 * pause, 0.001)
+        except BaseException:  # an interrupt: it is ended in any case
+            self.close()
+            raise
 
     def close(self) -> None:
         self._cancelled[:] = [self._slot]  # also if wait() was interrupted
