@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from ctypes import c_char_p, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from functools import partial
@@ -478,9 +479,20 @@ class RawLoad(_Running):
     def wait(self) -> int:
         """Waits for the load and ends it. Returns the number of tokens of the prompt up to the first page that did not arrive, those before
         first_page included. The contents of the buffers of this page and of those behind it are undefined."""
-        with self._lock:
-            self._cancelled.clear()
-            return self._result()
+        # The call that ends a load waits for it and frees it. It is made when there is nothing to wait for, so that cancel() in another
+        # thread gets the lock meanwhile and never meets a load that is gone.
+        pause = 0.00005
+        try:
+            while True:
+                with self._lock:
+                    if c.lib().quire_load_is_done(self._get()):
+                        self._cancelled.clear()
+                        return self._result()
+                time.sleep(pause)
+                pause = min(2 * pause, 0.001)
+        except BaseException:  # an interrupt: it is ended in any case
+            self.close()
+            raise
 
     def close(self) -> None:
         self._cancelled[:] = [self._slot]  # also if wait() was interrupted

@@ -242,6 +242,23 @@ class Raw(StoreTest):
                 with self.assertRaises(quire.ClosedError):
                     load.cancel()
 
+    def test_cancel_in_another_thread(self) -> None:
+        """It does not wait for the thread that waits for the load, and this one returns soon."""
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            remote = quire.Remote("127.0.0.1", silent.getsockname()[1], stall_ms=8000)
+            with quire.Store(remote=remote) as store:
+                chain, came = raw(store).chain(LONG), []  # type: ignore[var-annotated]
+                load = chain.load_raw([bytearray(PAGE)], timeout=8)
+                worker = threading.Thread(target=lambda: came.append(load.wait()))
+                worker.start()
+                time.sleep(0.2)
+                began = time.monotonic()
+                self.assertFalse(load.done)
+                load.cancel()
+                worker.join()
+                self.assertLess(time.monotonic() - began, 3)
+                self.assertEqual(came, [0])
+
     def test_a_buffer_is_held_while_a_dropped_load_ends(self) -> None:
         library = _store.lib()
         real, begun = library.quire_load_end, threading.Event()

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The connector without an engine: identities, settings, look-ups and loads, with a real store and a real redis-server."""
+import logging
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -12,150 +14,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from checks import Checks
-from quire_vllm import digests, identity, settings
-from quire_vllm.connector import check
+from identities import check_digests, check_identity, check_settings, check_start, ok, secret
+from quire_vllm import identity, settings
 from quire_vllm.figures import Counter, Figures
 from quire_vllm.moving import Moving
 from quire_vllm.pages import Blocks, PageForm
 from quire_vllm.policy import parse
 from quire_vllm.scheduling import Load, Save, Scheduling, StepMetadata
 
-ok = Checks()
 LAYERS, HEADS, D, PAGE = 3, 2, 64, 64
 
 
 def impl(name, **members):
     return type(name, (), members)()
-
-
-# --- settings, digests, identities ---------------------------------------------------------------
-
-
-def secret(folder, name="tenant.key", data=bytes(range(32)), mode=0o600):
-    path = Path(folder) / name
-    path.write_bytes(data)
-    path.chmod(mode)
-    return str(path)
-
-
-def check_settings(folder):
-    key = secret(folder)
-    read = settings.read
-    given = read({"directory": "d", "disk_bytes": "64G", "secret_file": key, "remote": "[::1]:7000"})
-    ok((given.disk_bytes, given.remote_tier().host, given.remote_tier().port, given.secret) == (64 << 30, "::1", 7000, bytes(range(32))),
-       "sizes with a letter, addresses in brackets, secrets")
-    ok("00010203" not in repr(given) and repr(bytes(range(32))) not in repr(given), "the secret is not in what is printed")
-    ok(read({"directory": "d", "secret_file": secret(folder, "hex", bytes(range(32)).hex().encode() + b"\n")}).secret == bytes(range(32)),
-       "a secret in hex digits")
-    for extra, what, part in (
-            ({"secret_file": key}, "neither directory nor remote", "a directory, a remote, or both"),
-            ({"directory": "d"}, "no secret", "secret_file"),
-            ({"directory": "d", "secret_file": secret(folder, "open", mode=0o644)}, "a secret that others can read", "chmod 600"),
-            ({"directory": "d", "secret_file": secret(folder, "short", b"x" * 31)}, "a secret of 31 bytes", "32 bytes or 64 hex"),
-            ({"directory": "d", "secret_file": str(Path(folder) / "none")}, "a secret that is not there", "No such file"),
-            ({"directory": "d", "secret_file": key, "dir": "x"}, "an unknown setting", "'dir'"),
-            ({"directory": 3, "secret_file": key}, "a directory that is a number", "must be a text"),
-            ({"directory": "d", "secret_file": key, "load_ms": True}, "a time that is true", "whole number"),
-            ({"directory": "d", "secret_file": key, "load_ms": 0}, "no time to load", "less than 1"),
-            ({"directory": "d", "secret_file": key, "disk_bytes": "64X"}, "a size that is none", "K, M, G or T"),
-            ({"remote": "a:b:c", "secret_file": key}, "an address that is none", "HOST:PORT"),
-            ({"directory": "d", "secret_file": key, "tls": 1}, "a flag that is a number", "true or false")):
-        ok.raises(lambda: read(extra), what, part)
-
-
-def check_digests(folder):
-    os.environ["QUIRE_CACHE"] = str(Path(folder) / "cache")
-    file = Path(folder) / "weights.safetensors"
-    file.write_bytes(b"a" * 100000)
-    os.utime(file, (1, 1))
-    time.sleep(3.1)  # a file that has just changed is read again each time
-    import hashlib
-    want = hashlib.sha256(file.read_bytes()).hexdigest()
-    ok(digests.of_file(str(file)) == want, "the digest is the SHA-256 of the contents")
-    record = Path(folder) / "cache/digests"
-    ok(want in record.read_text() and record.stat().st_mode & 0o777 == 0o600, "it is remembered in a file of mode 0600")
-    planted = record.read_text().replace(want, "0" * 64)
-    record.write_text(planted)
-    ok(digests.of_file(str(file)) == want, "a damaged record is not used")
-    line = "1" * 64 + digests._identity(file.stat())
-    record.write_text(digests._HEAD + line + digests._check(line) + "\n")
-    ok(digests.of_file(str(file)) == "1" * 64, "a whole record is used without reading the file")
-    record.chmod(0o622)
-    ok(digests.of_file(str(file)) == want, "a record that others can write to is not used")
-    tool = os.environ.get("QUIRE_TOOL")
-    if tool:  # the same file of records serves both
-        record.unlink(missing_ok=True)
-        digests.of_file(str(file))
-        ok(want in record.read_text(), "records of the connector have the form of quire store's")
-
-
-class HF:
-    def __init__(self, **members):
-        self.members = members
-
-    def to_dict(self):
-        return dict(self.members, _name_or_path="/somewhere", transformers_version="1")
-
-
-def config(hf=None, model=None, **more):
-    hf = HF(rope_parameters={"rope_type": "default", "rope_theta": 1e4}, layers=3) if hf is None else hf
-    members = dict(hf_config=hf, dtype="bfloat16", quantization=None, model_impl="auto", disable_sliding_window=False, max_model_len=4096,
-                   model=str(model), revision=None, trust_remote_code=False, model_weights="")
-    members.update(more)
-    return SimpleNamespace(model_config=SimpleNamespace(**members), cache_config=SimpleNamespace(cache_dtype="auto"),
-                           load_config=SimpleNamespace(load_format="auto", download_dir=None))
-
-
-def check_identity(folder):
-    def text(version="0.32.0", device="cpu", **members):
-        return identity.model_text(config(**members), version, device)
-    base = text()
-    for what, other in (("vLLM's version", text(version="0.33.0")), ("the device", text(device="cuda")), ("the dtype", text(dtype="float16")),
-                        ("the quantization", text(quantization="awq")),
-                        ("RoPE's base", text(hf=HF(rope_parameters={"rope_type": "default", "rope_theta": 5e5}, layers=3))),
-                        ("an override of the configuration", text(hf=HF(rope_parameters={"rope_type": "default", "rope_theta": 1e4}, layers=2)))):
-        ok(other != base, f"{what} is part of the identity")
-    moved = HF(rope_parameters={"rope_type": "default", "rope_theta": 1e4}, layers=3)
-    moved.to_dict = lambda: dict(moved.members, _name_or_path="/elsewhere", transformers_version="2")
-    ok(text(hf=moved) == base, "where the model lies is not part of the identity")
-    ok(text(max_model_len=8192) == base, "the longest context is not part of it with plain RoPE")
-    for kind in ("dynamic", "longrope"):
-        hf = HF(rope_scaling={"type": kind, "factor": 2.0})
-        ok(text(hf=hf) != text(hf=hf, max_model_len=8192), f"the longest context is part of it with RoPE of the kind {kind}")
-    master = bytes(range(32))
-    salts = [None, "", "a", "b", "0", "1", "aa", "\udc80"]
-    ok(len({identity.tenant_secret(master, s) for s in salts}) == len(salts), "each cache_salt has a secret of its own, and none has another")
-    ok(identity.tenant_secret(bytes(32), "a") != identity.tenant_secret(master, "a"), "secrets of salts depend on the server's secret")
-    ok("geheim" not in identity.tenant_name(master, "geheim"), "the name for operators does not tell the salt")
-    model = Path(folder) / "model"
-    model.mkdir()
-    (model / "model.safetensors").write_bytes(b"weights")
-    one = identity.weights_digest(config(model=model))
-    (model / "model.safetensors").write_bytes(b"weightz")
-    ok(identity.weights_digest(config(model=model)) != one, "one changed byte of the weights is another digest")
-    (model / "model.safetensors").write_bytes(b"weights")
-    ok(identity.weights_digest(config(model=model)) == one, "the same bytes have the same digest")
-    (model / "model-2.safetensors").write_bytes(b"more")
-    ok(identity.weights_digest(config(model=model)) != one, "a file of weights more is another digest")
-    empty = Path(folder) / "empty"
-    empty.mkdir()
-    ok.raises(lambda: identity.weights_digest(config(model=empty)), "a model without weights", "no files of weights")
-    ok.raises(lambda: identity.weights_digest(config(model="nobody/nothing")), "a model that is not on this machine", "not found on this machine")
-    dummy = config(model=model)
-    dummy.load_config.load_format = "dummy"
-    ok.raises(lambda: identity.weights_digest(dummy), "weights that are made up", "dummy")
-
-
-def check_start():
-    def start(policy="recompute", spec=None, **parallel):
-        return SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_load_failure_policy=policy), parallel_config=SimpleNamespace(**parallel),
-                               speculative_config=spec and SimpleNamespace(method=spec))
-    check(start())
-    check(start(spec="ngram"))
-    ok.raises(lambda: check(start(policy="fail")), "kv_load_failure_policy fail", '"kv_load_failure_policy": "recompute"')
-    ok.raises(lambda: check(start(spec="eagle")), "a draft model", "ngram works")
-    ok.raises(lambda: check(start(pipeline_parallel_size=2)), "pipeline parallel", "pipeline_parallel_size")
 
 
 # --- moving pages, with a store ---------------------------------------------------------------------
@@ -197,11 +68,11 @@ class Part:
             time.sleep(0.001)
         raise AssertionError("a look-up does not end")
 
-    def save(self, request, blocks):
+    def save(self, request, blocks, computed=0):
         count = len(request.all_token_ids)
         step = self.scheduling.metadata(SimpleNamespace(
-            num_scheduled_tokens={request.request_id: count}, scheduled_new_reqs=[SimpleNamespace(
-                req_id=request.request_id, block_ids=[blocks], num_computed_tokens=0)],
+            num_scheduled_tokens={request.request_id: count - computed}, scheduled_new_reqs=[SimpleNamespace(
+                req_id=request.request_id, block_ids=[blocks], num_computed_tokens=computed)],
             scheduled_cached_reqs=SimpleNamespace(req_ids=[], new_block_ids=[], resumed_req_ids=set(), num_computed_tokens=[])))
         self.moving.begin_saves(step)
         return step
@@ -336,6 +207,19 @@ def check_requests(folder):
     ok(small.counter.total["dropped_pages"] == 8, "saves beyond the memory for them are dropped and counted")
     small.moving._queued_bytes -= 4
     small.close()
+    part = Part(dict(extra, save_bytes=5 * LAYERS * HEADS * PAGE * 2 * D * 2, directory=str(Path(folder) / "five")))
+    for name, want in (("long", 5), ("error", 5), ("after", 7)):
+        request, copy = Request(name, [ord(name[0])] * (2 if name == "after" else 8) * PAGE + [1]), part.moving._blocks.copy
+        if name == "error":
+            part.moving._blocks.copy = lambda *_: torch.empty(1 << 60)
+        part.matched(request)
+        part.save(request, list(range(1, 10)))
+        ok(part.moving._queued_bytes <= part.settings.save_bytes, f"{name}: copies keep within the memory for them")
+        part.flush()
+        part.moving._blocks.copy = copy
+        ok(part.counter.total["saved_pages"] == want, f"{name}: what fits into the memory is saved", str(part.counter.total))
+    ok(part.counter.total["save_errors"] == 1, "a copy that fails is counted, and the engine goes on")
+    part.close()
     a.close()
     text = repr(Load("r", ("geheim", ""), np.arange(3), 0, [1])) + repr(Save("r", ("geheim", ""), 0, np.arange(3), 0, 1, [1]))
     ok("geheim" not in text and "array" not in text, "what vLLM prints of a failed step has neither salts nor tokens")
@@ -343,6 +227,41 @@ def check_requests(folder):
     figures.add(loaded_tokens=3)
     ok(figures.aggregate(Figures(data={"loaded_tokens": 4, "saved_pages": 1})).reduce() == {"Quire loaded tokens": 7, "Quire saved pages": 1},
        "figures of ranks are added")
+
+
+def check_resaving(folder):
+    """A prefix that vLLM's own cache has is saved only where the store says that it has it not."""
+    a = Part({"directory": str(Path(folder) / "resaving"), "disk_bytes": "64M", "secret_file": secret(folder)})
+    tokens, blocks, look_up = list(range(4 * PAGE + 1)), [1, 2, 3, 4, 5], a.scheduling._look_up
+
+    def saves(name, prompt, computed):
+        request = Request(name, prompt)
+        a.scheduling.new_request(request)
+        while not a.scheduling._known[name].lookup.done():
+            time.sleep(0.001)
+        ok(a.scheduling.matched(request, computed) == (0, False), f"{name}: nothing is loaded")
+        return [(s.first_page, s.n_pages) for s in a.save(request, blocks, computed).saves]
+
+    def broken(*_):
+        raise ValueError("Namespace is closed")
+    a.scheduling._may_load = False  # kv_producer
+    ok(saves("new", tokens, 0) == [(0, 4)], "who only saves saves a new prompt")
+    a.flush()
+    ok(saves("again", tokens, 3 * PAGE) == [(3, 1)], "who only saves saves no prefix twice")
+    ok(saves("other", tokens[::-1], 3 * PAGE) == [(0, 4)], "but one that the store has not")
+    a.scheduling._may_load, a.scheduling._look_up = True, broken
+    ok(saves("broken", tokens[::-1], 3 * PAGE) == [(3, 1)], "a look-up that fails: only what is computed is saved")
+    request, lines = a.scheduling._known["broken"].request, []
+    a.scheduling._known.clear()
+    handler = logging.Handler()
+    handler.emit = lines.append
+    logging.getLogger("vllm.quire").addHandler(handler)
+    for _ in range(3):
+        a.matched(request)
+    logging.getLogger("vllm.quire").removeHandler(handler)
+    ok(len(lines) == 1, "it is logged once", str(lines))
+    a.scheduling._look_up = look_up
+    a.close()
 
 
 def check_damage(folder):
@@ -407,6 +326,20 @@ def check_remote(folder):
         again = Request("again", tokens, salt="s")
         found = b.matched(again)
         ok(found == (6 * PAGE, True), "another server finds the pages in the remote")
+        c = Part(dict(extra, lookup_ms=2000, load_ms=60000, load_threads=1), seed=9)
+        hung = [Request(f"hung {i}", tokens, salt="s") for i in range(3)]
+        for each in hung:
+            c.matched(each)
+            c.scheduling.allocated(each, list(range(11, 18)), 6 * PAGE)
+        server.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        c.moving.begin_loads(StepMetadata(loads=c.scheduling._loads))
+        time.sleep(0.3)
+        is_running = bool(c.moving._running)
+        c.moving.close()
+        ok(is_running and time.monotonic() - began < 5, "closing ends loads from a remote that hangs", f"{time.monotonic() - began:.1f} s")
+        ok(c.moving.take_ended() == {each.request_id for each in hung}, "and tells all of their requests")
+        server.send_signal(signal.SIGCONT)
         server.kill()
         server.wait()
         began = time.monotonic()
@@ -449,6 +382,15 @@ def check_slow(folder):
     ok(many == [None] * 50 and time.monotonic() - began < 0.2, "slow look-ups do not stop the scheduler", f"{time.monotonic() - began:.3f} s")
     ok(a.matched(Request("last", range(100))) == (0, False) and time.monotonic() - began < 1.5, "a request whose look-up does not end is computed")
     a.close()
+    b = Part({"directory": str(Path(folder) / "slow loads"), "disk_bytes": "64M", "secret_file": secret(folder), "load_ms": 300, "load_threads": 1})
+    b.moving._load_pages = lambda *_: time.sleep(0.4) or 0
+    loads = [Load(f"load {i}", (None, ""), np.arange(2 * PAGE, dtype=np.uint32), 0, [2 * i, 2 * i + 1]) for i in range(6)]
+    began = time.monotonic()
+    b.moving.begin_loads(StepMetadata(loads=loads))
+    b.ended("load 5")
+    ok(time.monotonic() - began < 1, "loads that wait for a thread end with their time limit",
+       f"{time.monotonic() - began:.2f} s")
+    b.close()
 
 
 def main():
@@ -460,6 +402,7 @@ def main():
         check_start()
         check_moving(folder)
         check_requests(folder)
+        check_resaving(folder)
         check_damage(folder)
         check_remote(folder)
         check_closing(folder)

@@ -34,6 +34,7 @@ def second(model, extra, options):
         out["salt"] = e.generate([SALTED], salts=["alice"])[0]
         out["after salt"] = e.figures()
         out["prompt logprobs"] = e.generate([SALTED], salts=["alice"], prompt_logprobs=1)[0]["ids"]
+        out["after prompt logprobs"] = e.figures()
         out["free"], out["blocks"] = e.free_blocks(), e.scheduler.kv_cache_manager.block_pool.num_gpu_blocks
         return out
 
@@ -83,6 +84,7 @@ def scene(model, folder, name, options):
     if exact:
         ok(loaded["salt"]["logprobs"] == computed[1]["logprobs"], f"{name}: with the same log-probabilities")
     ok(loaded["prompt logprobs"] == computed[1]["ids"], f"{name}: a request for log-probabilities of its prompt is computed")
+    ok(loaded["after prompt logprobs"]["loaded_tokens"] == loaded["after salt"]["loaded_tokens"], f"{name}: it loads nothing")
     ok(loaded["free"] == loaded["blocks"] - 1, f"{name}: all blocks are free at the end", f"{loaded['free']} of {loaded['blocks']}")
     return extra, computed, options
 

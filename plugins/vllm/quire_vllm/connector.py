@@ -38,7 +38,7 @@ def check(config: Any) -> None:
         if wrong is None and getattr(parallel, name, 1) > 1:
             wrong = f"QuireConnector cannot serve with {name} above 1."
     if wrong is None and speculative is not None and speculative.method not in ("ngram", "ngram_gpu", "suffix"):
-        wrong = f"QuireConnector cannot serve with a draft model ({speculative.method}), whose weights are not in its digest; ngram works."
+        wrong = f"QuireConnector cannot serve with a draft model ({speculative.method}), whose weights are not in its digest; ngram has none."
     if wrong is not None:
         raise ValueError(wrong)
 

@@ -24,6 +24,8 @@ REVISION = 1  # of what is hashed here and of the order of bytes in a page (page
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.index.json", "params.json")
 # RoPE of these kinds is a function of the position alone; that of others depends on the longest context that the server allows.
 _ROPE_WITHOUT_LENGTH = {"default", "linear", "llama3", "yarn", "proportional"}
+# Loaders of vLLM that read the files which weight_files() names. Others take weights from elsewhere, or make them up.
+_LOAD_FORMATS = {"auto", "hf", "safetensors", "pt", "npcache", "mistral", "fastsafetensors", "instanttensor", "runai_streamer"}
 # Members of the model's configuration that say where it came from, not what it computes.
 _NOT_COMPUTED = {"_name_or_path", "transformers_version", "_commit_hash", "_attn_implementation_autoset"}
 
@@ -53,10 +55,25 @@ def weight_files(model: str, revision: Optional[str], download_dir: Optional[str
 
 def weights_digest(vllm_config: Any) -> str:
     model, load = vllm_config.model_config, vllm_config.load_config
-    if str(load.load_format) in ("dummy", "LoadFormat.DUMMY"):
-        raise ValueError("QuireConnector: weights that are made up (load_format dummy) have no digest, so nothing can be stored for them.")
+    if load.load_format not in _LOAD_FORMATS:
+        raise ValueError(f"QuireConnector: weights of load_format {load.load_format} are not those of the model's files, so they have no "
+                         f"digest; it can be {', '.join(sorted(_LOAD_FORMATS))}.")
+    if model.trust_remote_code and any("--" in name for name in _code_names(model.hf_config.to_dict())):
+        raise ValueError("QuireConnector: auto_map of the model names code in another repository, which has no digest; copy it to the model.")
     files = weight_files(getattr(model, "model_weights", "") or model.model, model.revision, load.download_dir, model.trust_remote_code)
     return digests.of_files(files)
+
+
+def _code_names(config: Any, inside: bool = False) -> Iterator[str]:
+    """What auto_map names, also in the configurations of parts."""
+    if isinstance(config, dict):
+        for key, value in config.items():
+            yield from _code_names(value, inside or key == "auto_map")
+    elif isinstance(config, (list, tuple)):
+        for value in config:
+            yield from _code_names(value, inside)
+    elif inside and isinstance(config, str):
+        yield config
 
 
 def _rope_kinds(config: Any, inside: bool = False) -> Iterator[str]:
@@ -69,7 +86,7 @@ def _rope_kinds(config: Any, inside: bool = False) -> Iterator[str]:
 
 def model_text(vllm_config: Any, vllm_version: str, device: str) -> str:
     """Everything but the weights that changes the rows of a token, always written in the same way."""
-    model, cache = vllm_config.model_config, vllm_config.cache_config
+    model, cache, load = vllm_config.model_config, vllm_config.cache_config, vllm_config.load_config
     hf: Dict[str, Any] = model.hf_config.to_dict()
     text = {
         "vllm": vllm_version,  # another version may compute with other kernels
@@ -79,6 +96,11 @@ def model_text(vllm_config: Any, vllm_version: str, device: str) -> str:
         "quantization": str(model.quantization),
         "quantization_config": getattr(model, "quantization_config", None),
         "cache_dtype": str(cache.cache_dtype),
+        # Which of the files are read, and how.
+        "load_format": str(load.load_format),
+        "model_loader_extra_config": load.model_loader_extra_config,
+        "ignore_patterns": load.ignore_patterns,
+        "code_revision": model.code_revision,
         "model_impl": str(model.model_impl),
         "model_class_overrides": getattr(model, "model_class_overrides", None),
         "disable_sliding_window": bool(model.disable_sliding_window),
@@ -145,7 +167,14 @@ class Spaces:
             spaces = self._open.get(tenant)
             if spaces is None:
                 identity = self._model.identity(self._master, tenant)
-                spaces = [self._store.raw_namespace(identity, self._model.rank_layout(rank), self._model.page_bytes) for rank in self._ranks]
+                spaces = []
+                try:
+                    for rank in self._ranks:
+                        spaces.append(self._store.raw_namespace(identity, self._model.rank_layout(rank), self._model.page_bytes))
+                except BaseException:
+                    for space in spaces:
+                        space.close()
+                    raise
                 self._open[tenant] = spaces
             self._open.move_to_end(tenant)
             self._users[tenant] = self._users.get(tenant, 0) + 1
@@ -210,4 +239,4 @@ def release_store(settings: Settings) -> None:
         if users > 1:
             _shared.stores[settings] = (store, users - 1)
             return
-    store.close()
+        store.close()  # under the lock: whoever opens the directory next finds it free

@@ -50,17 +50,17 @@ class Moving:
 
     def begin_loads(self, step: StepMetadata) -> None:
         for load in step.loads:
-            self._loaders.submit(self._load, load)
+            self._loaders.submit(self._load, load, time.monotonic())
 
-    def _load(self, load: Load) -> None:
-        """Whatever happens, the request is told: it would wait for ever."""
-        began, blocks = time.monotonic(), self._blocks
+    def _load(self, load: Load, began: float) -> None:
+        """Whatever happens, the request is told: it would wait for ever. Its time runs since it asked, not since a thread was free."""
+        blocks, deadline = self._blocks, began + self._settings.load_ms / 1000
         first_page, n_pages = load.first_token // PAGE, len(load.tokens) // PAGE
         arrived = load.first_token
         try:
             assert blocks is not None
-            if not self._is_closing:
-                arrived = max(arrived, self._load_pages(load, blocks, first_page, n_pages, began + self._settings.load_ms / 1000))
+            if not self._is_closing and time.monotonic() < deadline:
+                arrived = max(arrived, self._load_pages(load, blocks, first_page, n_pages, deadline))
         except Exception as error:
             self._tell(f"a load failed: {error}")
         size = self._block_tokens()
@@ -140,17 +140,32 @@ class Moving:
         """Copies the finished pages of a step. What is beyond the memory for it is dropped."""
         began = time.monotonic()
         for save in step.saves:
-            assert self._blocks is not None
             copied: Optional[Copied] = None
-            if self._queued_bytes < self._settings.save_bytes:
-                copied = self._blocks.copy(save.block_ids, save.first_page, save.n_pages)
-                with self._lock:
-                    self._queued_bytes += copied.bytes
-            else:
-                self._counter.add(dropped_pages=save.n_pages)
+            try:
+                copied = self._copy(save)
+            except Exception as error:  # a page that is not saved is computed again; the engine goes on
+                self._counter.add(save_errors=1)
+                self._tell(f"a copy failed: {error}")
             self._queue.put((save, copied))
         if step.saves:
             self._counter.add(copy_seconds=time.monotonic() - began)
+
+    def _copy(self, save: Save) -> Optional[Copied]:
+        """The first pages of a save, as many as there is memory for."""
+        blocks = self._blocks
+        assert blocks is not None
+        with self._lock:
+            room = self._settings.save_bytes - self._queued_bytes
+        count = save.n_pages
+        while count and blocks.copy_bytes(save.first_page, count) > room:
+            count -= 1
+        self._counter.add(dropped_pages=save.n_pages - count)
+        if not count:
+            return None
+        copied = blocks.copy(save.block_ids, save.first_page, count)
+        with self._lock:
+            self._queued_bytes += copied.bytes
+        return copied
 
     def forget(self, finished: Set[str]) -> None:
         for name in finished:
@@ -196,7 +211,7 @@ class Moving:
                 self._spaces.leave(save.tenant)
                 raise
         if save.request_id not in chains:
-            self._counter.add(dropped_pages=save.n_pages if copied is not None else 0)
+            self._counter.add(dropped_pages=copied.n_pages if copied is not None else 0)
             return  # an earlier save of the request failed
         chain = chains[save.request_id][1]
         if chain.length != save.start:
@@ -207,15 +222,15 @@ class Moving:
         assert self._blocks is not None
         pages = self._blocks.encode(copied)
         done, until = 0, time.monotonic() + _FULL_S
-        while done < save.n_pages:
-            done = save.n_pages - chain.save_raw(list(pages[done:]), save.first_page + done)
-            if done == save.n_pages or self._is_closing or time.monotonic() > until:
+        while done < copied.n_pages:
+            done = copied.n_pages - chain.save_raw(list(pages[done:]), save.first_page + done)
+            if done == copied.n_pages or self._is_closing or time.monotonic() > until:
                 break
             try:  # the store's queue is full; this thread may wait
                 chain.namespace.store.flush(1.0)
             except QuireError:
                 pass
-        self._counter.add(saved_pages=done, dropped_pages=save.n_pages - done)
+        self._counter.add(saved_pages=done, dropped_pages=copied.n_pages - done)
 
     # ----------------------------------------------------------------- both
 

@@ -134,6 +134,8 @@ class Blocks:
             raise ValueError(f"QuireConnector cannot cut blocks of {block_tokens} tokens into pages of {PAGE}; use --block-size 16, 32, 64 or "
                              "a multiple of 64.")
         self.block_tokens, self.ratio = block_tokens, block_tokens // self.kernel_tokens
+        parts = self.tiles if self.rows is None else self.rows.parts
+        self._block_bytes = sum(part[0].numel() * part.element_size() for part in parts)
 
     def places(self, block_ids: Sequence[int], first_token: int, count: int) -> Places:
         """Of tokens first_token to first_token + count - 1 of a request whose blocks are block_ids."""
@@ -142,6 +144,11 @@ class Blocks:
         return Places(block, token % self.kernel_tokens)
 
     # ------------------------------------------------------------------ save
+
+    def copy_bytes(self, first_page: int, n_pages: int) -> int:
+        """What copy() takes of memory: whole blocks."""
+        first, end = first_page * PAGE // self.kernel_tokens, -(-(first_page + n_pages) * PAGE // self.kernel_tokens)
+        return (end - first) * self._block_bytes
 
     def copy(self, block_ids: Sequence[int], first_page: int, n_pages: int) -> "Copied":
         """Copies what holds these pages, so that the engine can go on. On a GPU the copy is only begun."""

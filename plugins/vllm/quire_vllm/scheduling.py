@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
-from quire import QuireError
 from quire import _native as n
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 from vllm.logger import init_logger
@@ -64,6 +63,7 @@ class _Known:
     begun_at: float = 0.0
     is_counted: bool = False
     found: int = 0  #: tokens that the store had
+    is_answered: bool = False  #: the last look-up ended without an error, so found is what the store has
     local: int = 0  #: tokens that vLLM's own cache had at the last question
     loaded_life: int = -1  #: number of preemptions when it was loaded: once in each life, because a load that failed would fail again
     saved: int = 0  #: pages that need no saving any more
@@ -112,16 +112,21 @@ class Scheduling:
     def new_request(self, request: Any) -> None:
         """Begins the look-up while the request waits for its turn."""
         known = self._know(request)
-        if known is not None and self._is_read(request):
+        if known is not None and self._is_asked(request):
             self._begin(known)
 
     def _is_read(self, request: Any) -> bool:
         # Requests for log-probabilities of their prompt need it computed.
         return self._may_load and not request.skip_reading_prefix_cache
 
+    def _is_asked(self, request: Any) -> bool:
+        # Whoever only saves asks as well, to save nothing twice.
+        return self._is_read(request) or (self._may_save and not self._may_load)
+
     def _begin(self, known: _Known) -> None:
         tokens = np.array(known.request.all_token_ids[:], np.uint32)[:-1]  # one is left to compute
         known.looked_up, known.is_counted, known.begun_at = len(tokens), False, time.monotonic()
+        known.is_answered = False
         known.lookup = self._threads.submit(self._look_up, known.tenant, tokens)
 
     def _look_up(self, tenant: Tenant, tokens: np.ndarray) -> Tuple[int, float]:
@@ -140,7 +145,7 @@ class Scheduling:
     def matched(self, request: Any, computed: int) -> Tuple[Optional[int], bool]:
         """What get_num_new_matched_tokens() answers. None: ask again later."""
         known = self._know(request)
-        if known is None or not self._is_read(request) or known.loaded_life == request.num_preemptions:
+        if known is None or not self._is_asked(request) or known.loaded_life == request.num_preemptions:
             return 0, False
         if known.lookup is None or self._is_stale(known):
             self._begin(known)
@@ -148,19 +153,25 @@ class Scheduling:
         asked_at = time.monotonic()
         try:
             known.found, _ = known.lookup.result(self._patience)
+            known.is_answered = True
         except FutureTimeout:
+            if not self._is_read(request):
+                return 0, False  # nothing to wait for
             self._patience = max(0.0, self._patience - (time.monotonic() - asked_at))
             # Many requests at a time may wait for their turn; none waits longer for an answer than two look-ups may take.
             if time.monotonic() - known.begun_at < 2 * self._settings.lookup_ms / 1000:
                 return None, False
             known.found = 0
-        except QuireError as error:
-            logger.warning("Quire: a look-up failed: %s", error)
+        except Exception as error:  # whatever it is, the engine goes on
+            if not known.is_counted:
+                logger.warning("Quire: a look-up failed: %s", error)
             known.found = 0
         if not known.is_counted:
             known.is_counted = True
             self._counter.add(looked_up_tokens=known.looked_up)
         known.local = computed
+        if not self._is_read(request):
+            return 0, False
         whole = known.found // self._block_tokens * self._block_tokens  # vLLM loads whole blocks
         more = whole - computed
         return (more, True) if more >= max(1, self._settings.min_load_tokens) else (0, False)
@@ -195,7 +206,7 @@ class Scheduling:
         # Requests that hold rows from before are forgotten: they save nothing more.
         self._known = {name: known for name, known in self._known.items() if not known.block_ids and known.loaded_life < 0}
         for known in self._known.values():
-            known.tenant, known.lookup, known.found = (known.tenant[0], self._word), None, 0
+            known.tenant, known.lookup, known.found, known.is_answered = (known.tenant[0], self._word), None, 0, False
 
     # ---------------------------------------------------------------- steps
 
@@ -217,8 +228,10 @@ class Scheduling:
             return
         if is_whole:
             known.block_ids = list(block_ids)
-            # Pages that vLLM's own cache has but the store has not (they were dropped, or evicted there) are saved again.
-            known.saved = max(known.saved if known.told else 0, min(known.found, computed) // PAGE)
+            # Pages that vLLM's own cache has but the store has not (they were dropped, or evicted there) are saved again. Where the store
+            # did not say what it has, only what is computed from here on is saved.
+            there = min(known.found, computed) if known.is_answered else computed
+            known.saved = max(known.saved if known.told else 0, there // PAGE)
         else:
             known.block_ids += block_ids
         # Rows of drafted tokens count as computed before it is known whether they are accepted; all_token_ids has accepted ones only, and

@@ -75,6 +75,9 @@ def read(extra: Mapping[str, Any]) -> Settings:
     for name in ("lookup_ms", "load_ms", "load_threads"):
         if name in given and given[name] < 1:
             raise ValueError(f"QuireConnector: {name} is {given[name]}, which is less than 1.")
+    for name in ("lookup_ms", "load_ms"):
+        if given.get(name, 0) >= 2**32:
+            raise ValueError(f"QuireConnector: {name} is {given[name]}, which is not below 2^32.")
     return Settings(**given)
 
 
