@@ -24,6 +24,7 @@ expect, note, part = kit.expect, kit.note, kit.part
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 SEED = int(os.environ.get("QUIRE_SEED", "23"))
 N = 3 if kit.quick else 300
+SIZE = "1G" if kit.quick else "8G"  # all conversations: a store that is too small for a round of them has none of them when the next one begins
 LONGEST = 300 if kit.quick else 450
 CONTEXT = 1024
 SPLIT = "64"  # -ub of the second server that computes everything
@@ -76,7 +77,7 @@ def compared(policy):
     store = Path(tempfile.mkdtemp(prefix="quire-serve-equal."))
     options = ("--kv", policy, "--min-tokens", "64")
     try:
-        with Sidecar(store, "-np", "1", options=options, context=CONTEXT) as s:
+        with Sidecar(store, "-np", "1", options=options, context=CONTEXT, store_size=SIZE) as s:
             prompts, warm = conversations(s), []
             for tokens in prompts:
                 probs(s, tokens[:whole(tokens)], 0)
@@ -85,7 +86,7 @@ def compared(policy):
                 warm.append(probs(s, tokens, 8))
             expect(all(w[0] == reused(t) for w, t in zip(warm, prompts)), f"{policy}: a warm slot has the whole pages of each prompt",
                    str([(w[0], len(t)) for w, t in zip(warm, prompts)][:10]))
-        with Sidecar(store, "-np", "1", options=options, context=CONTEXT) as s:
+        with Sidecar(store, "-np", "1", options=options, context=CONTEXT, store_size=SIZE) as s:
             restored = [probs(s, tokens, 8) for tokens in prompts]
             expect(s.figures()["restores"] == N and all(r[0] == reused(t) for r, t in zip(restored, prompts)),
                    f"{policy}: {N} conversations are restored after a restart", str(s.figures()))
