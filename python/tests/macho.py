@@ -256,7 +256,7 @@ def linkedit_faults(m: Macho) -> List[str]:
 
 
 def faults(data: bytes, minimum: Tuple[int, int], allowed_imports: Set[str], never: List[bytes], libraries: Sequence[str] = LIBRARIES,
-           search: Sequence[str] = ()) -> List[str]:
+           search: Sequence[str] = (), cpu: int = ARM64) -> List[str]:
     """What is wrong with a file, one sentence each. never: bytes that may be nowhere in it. libraries: those that it needs, of which it may look for names
     in all; search: where it looks for them. An Intel Mac runs what is not signed."""
     try:
@@ -264,6 +264,8 @@ def faults(data: bytes, minimum: Tuple[int, int], allowed_imports: Set[str], nev
         found = signature_faults(data) if m.cpu == ARM64 else []
     except (Broken, ValueError, IndexError) as error:
         return [str(error)]
+    if m.cpu != cpu:
+        found.append(f"it is for processor {m.cpu:#x}, not {cpu:#x}")
     if m.kind not in (EXECUTE, DYLIB):
         found.append(f"it is of kind {m.kind}, neither a program nor a library")
     wanted = NO_UNDEFINED | TWO_LEVEL | (PIE if m.kind == EXECUTE else 0)

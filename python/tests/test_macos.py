@@ -145,7 +145,8 @@ class Macos(unittest.TestCase):
         wrong(good[:-1], "not at the end")
         wrong(good + b"\0", "not at the end")
         wrong(good[:1000], "it ends before byte")
-        wrong(changed(good, 4, b"\x07"), "not those of Mach-O")
+        wrong(changed(good, 4, b"\x12"), "not those of Mach-O")  # a PowerPC
+        wrong(changed(good, 4, b"\x07"), "it is for processor 0x1000007")
         wrong(changed(good, command(macho.SIGNATURE), b"\x2a"), "not signed")
         wrong(changed(good, command(macho.BUILD) + 12, b"\0\0\x0c\0"), "version (12, 0)")
         wrong(changed(good, command(macho.BUILD) + 8, b"\x02"), "platform 2")

@@ -65,7 +65,7 @@ class Libraries(unittest.TestCase):
             self.assertEqual((m.cpu, m.kind, m.ident, m.version), (cpu, macho.DYLIB, f"@rpath/{name}", tuple(map(int, version.split(".")))))
             beside = [f"@rpath/{LIBRARY}"] if name == STORE else []
             wanted = names_of(target, self.sdk) | (exports(LIBRARY) if beside else set())
-            self.assertEqual(macho.faults(data, (11, 0), wanted, NEVER, [SYSTEM, *beside], ["@loader_path"] if beside else []), [])
+            self.assertEqual(macho.faults(data, (11, 0), wanted, NEVER, [SYSTEM, *beside], ["@loader_path"] if beside else [], cpu), [])
 
     def test_exports(self):
         """No name of OpenSSL, SQLite, xxHash or libvalkey comes out: a program can have others of its own."""
