@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: MIT
 """scripts/bench-history on made histories: what is a regression and what is not, and the lines of docs/bench/history.jsonl."""
 import contextlib
-import importlib.machinery
-import importlib.util
 import io
 import json
 import random
@@ -12,19 +10,12 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from scripts import loaded
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def loaded(path):
-    """A script as a module."""
-    sys.dont_write_bytecode = True
-    loader = importlib.machinery.SourceFileLoader("bench_history", str(path))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_history", loader))
-    loader.exec_module(module)
-    return module
-
-
-SCRIPT = loaded(ROOT / "scripts/bench-history")
+SCRIPT = loaded("bench-history")
 
 
 def line(ratio, row="decode r4 32768 amx", machine="here", date="2026-01-01T00:00:00Z"):

@@ -1,24 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """What looks after the project: the floors of scripts/coverage, the page of scripts/fuzz, the forms for issues, what MAINTAINERS.md names."""
-import importlib.machinery
-import importlib.util
 import json
 import re
-import sys
 import unittest
 from pathlib import Path
 
+from scripts import loaded
+
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def loaded(name):
-    """A script as a module."""
-    sys.dont_write_bytecode = True
-    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / "scripts" / name))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
-    loader.exec_module(module)
-    return module
 
 
 COVERAGE, FUZZ = loaded("coverage"), loaded("fuzz")

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """The simulated fleet (scripts/simulate-fleet): what must hold whatever the figures are, and that it agrees with real runs."""
-import importlib.machinery
-import importlib.util
 import json
 import os
 import sys
 from pathlib import Path
+
+from scripts import loaded
 
 ROOT = Path(__file__).resolve().parents[2]
 failed = 0
@@ -18,16 +18,7 @@ def expect(ok, what):
     print(("ok " if ok else "FAILED ") + what, flush=True)
 
 
-def load(name):
-    """A script as a module: it reads the sessions once."""
-    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / "scripts" / name))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
-    loader.exec_module(module)
-    return module
-
-
-sys.dont_write_bytecode = True
-script = load("simulate-fleet")
+script = loaded("simulate-fleet")  # it reads the sessions once
 
 
 def fleet(ssd, **settings):

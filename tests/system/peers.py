@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """scripts/bench-peers without the others: its help, its tables from saved rows, how rows are replaced. Nothing is measured."""
-import importlib.machinery
-import importlib.util
 import json
 import re
 import subprocess
@@ -11,6 +9,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from scripts import loaded
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts/bench-peers"
 SAMPLE = Path(__file__).with_suffix(".jsonl")
@@ -18,15 +18,6 @@ SAMPLE = Path(__file__).with_suffix(".jsonl")
 
 def run(*arguments):
     return subprocess.run([sys.executable, SCRIPT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def loaded():
-    """The script as a module."""
-    sys.dont_write_bytecode = True
-    loader = importlib.machinery.SourceFileLoader("bench_peers", str(SCRIPT))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_peers", loader))
-    loader.exec_module(module)
-    return module
 
 
 def cells(page, *wanted):
@@ -71,7 +62,7 @@ class Peers(unittest.TestCase):
         self.assertEqual(run("--table", *map(str, rows)).stdout, (ROOT / "docs/bench/peers.md").read_text())
 
     def test_rows_are_replaced(self):
-        script = loaded()
+        script = loaded("bench-peers")
         rows = [json.loads(x) for x in SAMPLE.read_text().splitlines()]
         with tempfile.TemporaryDirectory() as name:
             path = Path(name) / "rows.jsonl"
@@ -87,7 +78,7 @@ class Peers(unittest.TestCase):
         """In the order of docs/bench.md, "Rows as JSON"."""
         text = (ROOT / "docs/bench.md").read_text().split("## Rows as JSON")[1].split("| further key")[0]
         keys = [k for line in text.splitlines() if line.startswith("| `") for k in re.findall(r"`(\w+)`", line.split("|")[1])]
-        script = loaded()
+        script = loaded("bench-peers")
         worker = type("Worker", (), {"impl": "quire", "infos": [{"isa": "avx2", "bytes": 1, "config": "f16"}], "version": "0"})
         config = script.Config(worker, 0)
         config.ms, config.err, config.err_rms = [2.0, 1.0], 0.1, 0.05

@@ -3,8 +3,6 @@
 """scripts/check-required on made results, the list tests/required itself, the budgets of .ci/run and the lines of scripts/nightly."""
 import contextlib
 import datetime
-import importlib.machinery
-import importlib.util
 import io
 import os
 import re
@@ -16,6 +14,8 @@ import unittest
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from scripts import loaded
+
 ROOT = Path(__file__).resolve().parents[2]
 TODAY = datetime.date.today()
 LATER, EARLIER = (TODAY + datetime.timedelta(days=n) for n in (30, -1))
@@ -24,16 +24,7 @@ RUN, FAIL = 'status="run"', 'status="fail"'
 CUT = "[This part of the test output was removed since it exceeds the threshold of 1024 bytes.]"
 
 
-def loaded(path):
-    """A script as a module."""
-    sys.dont_write_bytecode = True
-    loader = importlib.machinery.SourceFileLoader("check_required", str(path))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("check_required", loader))
-    loader.exec_module(module)
-    return module
-
-
-SCRIPT = loaded(ROOT / "scripts/check-required")
+SCRIPT = loaded("check-required")
 
 
 def case(name, output="", status=RUN, inside=""):
