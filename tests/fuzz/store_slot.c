@@ -18,7 +18,7 @@ static void get_pages(const slot_file *slot)
     if (slot->layout.page_bytes >= 1u << 22) return;
     uint8_t *page = malloc(slot->layout.page_bytes + 1);
     check(page != NULL);
-    for (uint32_t i = 0; i < slot->n_cells / 64 && i < 4; i++) slot_get_page(slot, i, page);
+    for (uint32_t i = 0; i < slot->n_cells / 64 && i < 4; i++) check(slot_get_page(slot, i, page));
     free(page);
 }
 
@@ -69,8 +69,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         check(*wrong != 0 && !slot.bytes);
         return 0;
     }
+    size_t whole = slot.layout.page_bytes;
+    get_pages(&slot);
+    slot_leave_out_zeros(&slot);
+    check(slot.layout.page_bytes <= whole);
     slot_layout_print(&slot.layout, text, sizeof text);
     check(!slot_layout_parse(&again, text));
+    slot_keep_like(&slot, &again);
     check(again.page_bytes == slot.layout.page_bytes && again.n_layers == slot.layout.n_layers &&
           again.n_v == slot.layout.n_v && again.version == slot.layout.version &&
           again.rotation_k == slot.layout.rotation_k && again.rotation_v == slot.layout.rotation_v);

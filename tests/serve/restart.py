@@ -36,6 +36,9 @@ def restored(*options):
         expect(second["timings"]["cache_n"] == whole and second["timings"]["prompt_n"] == n - whole,
                f"after a restart {whole} of {n} tokens are restored, {options}", str(second["timings"]))
         expect(second["content"] == first["content"], "the text is the same", f"{first['content']!r} {second['content']!r}")
+        loaded = sum(int(line.split()[1]) for line in s.ask("GET", "/quire/metrics")[2].decode().splitlines() if line.startswith("quire_store_loaded_bytes_total"))
+        row = 384 if "none" in options else 204  # f16, or the codes of 3 heads of 64 with their scales and a mark
+        expect(loaded == whole * 30 * 2 * row, f"pages have {row} bytes for a row, {options}", f"{loaded} bytes of {whole} tokens")
         chat = {"messages": [{"role": "user", "content": PROMPT + " Say it in one sentence."}], "max_tokens": 4, "temperature": 0}
         status, _, answer = s.ask("POST", "/v1/chat/completions", chat)
         expect(status == 200 and s.figures()["miscounted"] == 0, "the tokens of a chat are those that the server counts", answer[:300])

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Fail-overs of real clusters under load: of the master that has all keys of the loads, of the only master, of every address at
- * once. Loads must be whole five seconds after the cluster reports that it is well, and saving works.
+ * once; and of a master without a replica, whose keys are gone, while the keys of the others are used. Loads must be whole five
+ * seconds after the cluster reports that it is well, and saving works.
  *   store_failover [ROUNDS]       scripts/failover-store runs a hundred
  */
 #define _GNU_SOURCE
@@ -195,6 +196,32 @@ static void one_shard(int rounds)
     kit_cluster_end(&c);
 }
 
+/* A master without a replica goes: the one whose address was configured. The keys are those of another one, which goes on alone. */
+static void part_of_keys(int rounds)
+{
+    kit_cluster c;
+    scene s;
+    uint32_t first, last;
+    kit_cluster_start_with(&c, KIT_MASTERS, 0);
+    for (uint32_t i = 0; i < c.n_nodes; i++)
+        free(kit_command(c.node[i].port, "CONFIG SET cluster-require-full-coverage no"));
+    kit_cluster_range(&c, 1, &first, &last);
+    begin(&s, c.node[0].port, first, last);
+    wait_known(&s, KIT_MASTERS);
+    for (int i = 0; i < rounds; i++) {
+        kit_server_kill(&c.node[0]);
+        kit_wait_for(c.node[1].port, "CLUSTER NODES", "fail");
+        kit_wait_for(c.node[1].port, "CLUSTER INFO", "cluster_state:ok");
+        expect_whole(&s, "part of the keys");
+        kit_server_restart(&c.node[0]);
+        kit_wait_for(c.node[0].port, "CLUSTER INFO", "cluster_state:ok");
+        kit_wait_for(c.node[1].port, "CLUSTER INFO", "cluster_slots_ok:16384");
+        expect_whole(&s, "all of the keys again");
+    }
+    end(&s, "master without a replica, keys of another one", rounds);
+    kit_cluster_end(&c);
+}
+
 /* Two clusters with the same pages; the configured address leads to one of them, the other one does not run. */
 static void all_addresses(int rounds)
 {
@@ -230,6 +257,7 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
     all_keys(rounds);
     one_shard(rounds);
+    part_of_keys(rounds);
     all_addresses(rounds);
     return 0;
 }

@@ -116,6 +116,33 @@ static void there_and_back(void **state)
         }
 }
 
+/* Zeros behind codes are not stored, and come back. A slot of other codes shares nothing with it. */
+static void codes(void **state)
+{
+    (void)state;
+    scene s;
+    begin(&s);
+    write_slot(&s, "a", (kit_slot){.version = 4, .coded = 11});
+    write_slot(&s, "few", (kit_slot){.version = 4, .coded = 11, .n_cells = 3});
+    write_slot(&s, "other", (kit_slot){.version = 4, .coded = 12});
+    assert_int_equal(put(&s, "a", ZERO), 0);
+    assert_says(&s, "\"page_bytes\":4224"); /* 3 layers, K and V, 64 rows of 11 bytes */
+    assert_says(&s, "11of34/0");
+    assert_int_equal(get(&s, "few", "b", "--json"), 0);
+    write_slot(&s, "c",
+               (kit_slot){.version = 4, .coded = 11, .n_cells = 192, .n_tokens = 192, .n_streams = 1});
+    assert_true(same(&s, "b", "c"));
+    char layout[500], *at = strstr((put(&s, "a", ZERO), s.out), "\"layout\":\"");
+    assert_non_null(at);
+    snprintf(layout, sizeof layout, "%.*s", (int)strcspn(at + 10, "\""), at + 10);
+    assert_int_equal(kit_quire(s.out, "get-slot %s --layout '%s' --tokens %s/tokens %s/by-layout", s.common,
+                               layout, s.dir, s.dir),
+                     0);
+    assert_true(same(&s, "by-layout", "c"));
+    assert_int_equal(get(&s, "other", "d", ""), 1);
+    kit_remove(s.dir);
+}
+
 /* Rows that mean the same in both versions are shared, and the file has the version of the server that gets it. */
 static void between_versions(void **state)
 {
@@ -497,11 +524,12 @@ static void model_digest(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(there_and_back),  cmocka_unit_test(between_versions),
-    cmocka_unit_test(rotations),       cmocka_unit_test(unknown_versions),
-    cmocka_unit_test(not_vouched),     cmocka_unit_test(shown_by_the_file),
-    cmocka_unit_test(asks_the_server), cmocka_unit_test(reads_the_process),
-    cmocka_unit_test(modes),           cmocka_unit_test(model_digest),
+    cmocka_unit_test(there_and_back),    cmocka_unit_test(codes),
+    cmocka_unit_test(between_versions),  cmocka_unit_test(rotations),
+    cmocka_unit_test(unknown_versions),  cmocka_unit_test(not_vouched),
+    cmocka_unit_test(shown_by_the_file), cmocka_unit_test(asks_the_server),
+    cmocka_unit_test(reads_the_process), cmocka_unit_test(modes),
+    cmocka_unit_test(model_digest),
 };
 
 int main(int argc, char **argv)

@@ -283,10 +283,70 @@ static void there_and_back(void **state)
     remove(path);
 }
 
+/* Rows are a mark, two codes and zeros. A row that has more than the others gives no page, because its page would lack a part of it. */
+static void zeros(void **state)
+{
+    (void)state;
+    static slot_file s, again;
+    static slot_layout parsed;
+    char path[] = "/tmp/quire-slot-state.XXXXXX", text[256];
+    uint8_t page[N * 8 * 6], *const pages[] = {page};
+    assert_int_not_equal(mkstemp(path), -1);
+    for (int turned = 0; turned < 2; turned++) {
+        bytes b = {0};
+        cache rows = full;
+        rows.version = 4;
+        rows.transposed = turned;
+        add_head(&b, 4);
+        add_cache(&b, &rows);
+        add_recurrent(&b);
+        s = parse(&b, NULL);
+        for (uint32_t i = 0; i < 2 * s.layout.n_layers; i++) {
+            const slot_rows *r = i % 2 ? &s.layout.v[i / 2] : &s.layout.k[i / 2];
+            for (uint32_t t = 0; t < N; t++) memcpy(s.bytes + r->at + 8 * t, "\x51\x7e\5\6\0\0\0\0", 8);
+        }
+        size_t whole = s.layout.page_bytes;
+        slot_leave_out_zeros(&s);
+        /* V that lies transposed has no rows to cut. */
+        assert_int_equal(s.layout.page_bytes, turned ? whole / 4 * 3 : whole / 2);
+        slot_layout_print(&s.layout, text, sizeof text);
+        assert_null(slot_layout_parse(&parsed, text));
+        assert_int_equal(parsed.page_bytes, s.layout.page_bytes);
+        assert_true(slot_get_page(&s, 0, page));
+        assert_null(slot_write_state(path, &parsed, s.tokens, 1, pages, rows.n_streams, s.bytes + s.tail_at,
+                                     s.tail_bytes));
+        assert_null(slot_map_state(&again, path, &s.layout));
+        assert_int_equal(again.n, s.n);
+        for (uint32_t i = 0; i < s.layout.n_layers; i++) {
+            assert_memory_equal(again.bytes + again.layout.k[i].at, s.bytes + s.layout.k[i].at, 8 * N);
+            assert_memory_equal(again.bytes + again.layout.v[i].at, s.bytes + s.layout.v[i].at, 8 * N);
+        }
+        slot_free(&again);
+        assert_null(slot_map_state(&again, path, &s.layout));
+        slot_keep_like(&again, &s.layout);
+        assert_int_equal(again.layout.page_bytes, s.layout.page_bytes);
+        slot_free(&again);
+        s.bytes[s.layout.k[0].at + 8 * 63 + 7] = 1;
+        assert_false(slot_get_page(&s, 0, page));
+        slot_leave_out_zeros(&s);
+        assert_int_equal(s.layout.k[0].kept, 8);
+        assert_true(slot_get_page(&s, 0, page));
+        s.bytes[s.layout.k[0].at] = 0; /* no mark: values of the declared type */
+        s.bytes[s.layout.k[0].at + 8 * 63 + 7] = 0;
+        slot_leave_out_zeros(&s);
+        assert_int_equal(s.layout.k[0].kept, 8);
+        slot_free(&s);
+        free(b.at);
+    }
+    assert_non_null(slot_layout_parse(&parsed, "llama slot 3 vt=0 v=1: 1x1/9of8,1/8/0"));
+    assert_non_null(slot_layout_parse(&parsed, "llama slot 3 vt=1 v=1: 1x1/8,1/6of8/2"));
+    remove(path);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(windows), cmocka_unit_test(recurrent),
-                                       cmocka_unit_test(latent), cmocka_unit_test(cut),
-                                       cmocka_unit_test(there_and_back)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(windows),        cmocka_unit_test(recurrent),
+                                       cmocka_unit_test(latent),         cmocka_unit_test(cut),
+                                       cmocka_unit_test(there_and_back), cmocka_unit_test(zeros)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,9 +19,6 @@
 #endif
 
 #define MAGIC 0x67677371u
-#define FIRST_VERSION 3u
-#define LAST_VERSION 4u
-#define MAX_ROTATION 65536u
 #define PAGE_TOKENS 64u
 #define TOKENS_VERSION 1u
 #define MAX_STREAMS 256u
@@ -42,11 +39,6 @@ static uint8_t *read_file(const char *path, size_t *n)
     if (f) fclose(f);
     *n = (size_t)size;
     return bytes;
-}
-
-static bool is_known(uint32_t version)
-{
-    return version >= FIRST_VERSION && version <= LAST_VERSION;
 }
 
 /* The server's form (a marker, its version, tokens, media) or a plain list. */
@@ -99,25 +91,11 @@ static bool read_rows(slot_file *s, slot_reader *r, slot_rows *rows, bool transp
     } else {
         rows->row_bytes = slot_take(r, 8);
     }
+    rows->kept = rows->row_bytes;
     rows->at = r->at;
     if (!rows->row_bytes || rows->row_bytes > 1u << 24) return false;
     slot_skip(r, rows->row_bytes * s->n_cells);
     return !r->failed;
-}
-
-static bool is_plain(int32_t type)
-{
-    return type == 0 || type == 1 || type == 30; /* f32, f16, bf16: llama.cpp rotates none of these */
-}
-
-/* What version 3 leaves open. */
-static void guess_rotation(slot_layout *l)
-{
-    l->rotation_k = l->rotation_v = 0;
-    for (uint32_t i = 0; i < l->n_layers; i++) {
-        if (!is_plain(l->k[i].type)) l->rotation_k = SLOT_ROTATION_UNKNOWN;
-        if (l->n_v && !is_plain(l->v[i].type)) l->rotation_v = SLOT_ROTATION_UNKNOWN;
-    }
 }
 
 static const char *read_layers(slot_file *s, slot_reader *r, const slot_layout *like)
@@ -125,10 +103,10 @@ static const char *read_layers(slot_file *s, slot_reader *r, const slot_layout *
     slot_layout *l = &s->layout;
     l->v_transposed = slot_take(r, 4) != 0;
     l->n_layers = (uint32_t)slot_take(r, 4);
-    if (l->version > FIRST_VERSION) {
+    if (l->version > SLOT_FIRST_VERSION) {
         l->rotation_k = (uint32_t)slot_take(r, 4);
         l->rotation_v = (uint32_t)slot_take(r, 4);
-        if (l->rotation_k > MAX_ROTATION || l->rotation_v > MAX_ROTATION)
+        if (l->rotation_k > SLOT_MAX_ROTATION || l->rotation_v > SLOT_MAX_ROTATION)
             return "the sizes of the rotations are damaged";
     }
     if (r->failed || !l->n_layers || l->n_layers > SLOT_MAX_LAYERS)
@@ -145,9 +123,7 @@ static const char *read_layers(slot_file *s, slot_reader *r, const slot_layout *
             s->lacks_v = true;
             *r = before_v;
         }
-    if (l->version == FIRST_VERSION) guess_rotation(l);
-    for (uint32_t i = 0; i < l->n_layers; i++)
-        l->page_bytes += (size_t)(l->k[i].row_bytes + (l->n_v ? l->v[i].row_bytes : 0)) * PAGE_TOKENS;
+    slot_layout_complete(l);
     return NULL;
 }
 
@@ -179,7 +155,7 @@ static const char *read_head(slot_file *s, slot_reader *r, uint8_t *bytes, size_
     s->is_mapped = is_mapped;
     *r = (slot_reader){.bytes = bytes, .n = n};
     if (slot_take(r, 4) != MAGIC || r->failed) return "the file is not a slot file of llama-server";
-    if (!is_known((s->layout.version = (uint32_t)slot_take(r, 4))))
+    if (!slot_version_known((s->layout.version = (uint32_t)slot_take(r, 4))))
         return "the slot file has an unknown version (known are 3 and 4)";
     return read_tokens(s, r);
 }
@@ -277,114 +253,76 @@ void slot_free(slot_file *s)
     memset(s, 0, sizeof *s);
 }
 
-/* ------------------------------------------------------------------- layout */
-
-/* Runs of equal layers: " 30x1/384,1/384/0". */
-static void print_layers(const slot_layout *l, char *text, size_t size, int n)
-{
-    for (uint32_t i = 0, run; i < l->n_layers && n > 0 && (size_t)n < size; i += run) {
-        const slot_rows *k = &l->k[i], *v = &l->v[i];
-        for (run = 1; i + run < l->n_layers; run++) {
-            const slot_rows *k2 = &l->k[i + run], *v2 = &l->v[i + run];
-            if (k->type != k2->type || k->row_bytes != k2->row_bytes || v->type != v2->type ||
-                v->row_bytes != v2->row_bytes || v->element_bytes != v2->element_bytes)
-                break;
-        }
-        n += snprintf(text + n, size - (size_t)n, " %ux%d/%llu,%d/%llu/%u", run, k->type,
-                      (unsigned long long)k->row_bytes, v->type, (unsigned long long)v->row_bytes,
-                      v->element_bytes);
-    }
-}
-
-/* "llama slot 4 vt=0 v=1 rot=64/64: 30x8/204,8/204/0"; version 3 has no rotations. */
-void slot_layout_print(const slot_layout *l, char *text, size_t size)
-{
-    int n = snprintf(text, size, "llama slot %u vt=%d v=%d", l->version, l->v_transposed, l->n_v != 0);
-    if (l->version > FIRST_VERSION)
-        n += snprintf(text + n, size - (size_t)n, " rot=%u/%u", l->rotation_k, l->rotation_v);
-    n += snprintf(text + n, size - (size_t)n, ":");
-    print_layers(l, text, size, n);
-}
-
-static void print_rotation(uint32_t rotation, char text[16])
-{
-    if (rotation == SLOT_ROTATION_UNKNOWN)
-        snprintf(text, 16, "?");
-    else
-        snprintf(text, 16, "%u", rotation);
-}
-
-void slot_rows_print(const slot_layout *l, char *text, size_t size)
-{
-    char k[16], v[16];
-    print_rotation(l->rotation_k, k);
-    print_rotation(l->rotation_v, v);
-    print_layers(
-        l, text, size,
-        snprintf(text, size, "llama rows vt=%d v=%d rot=%s/%s:", l->v_transposed, l->n_v != 0, k, v));
-}
-
-const char *slot_layout_parse(slot_layout *l, const char *text)
-{
-    int vt, v, n = 0, more = 0;
-    memset(l, 0, sizeof *l);
-    if (sscanf(text, "llama slot %u vt=%d v=%d%n", &l->version, &vt, &v, &n) != 3 || !n)
-        return "the text is not a slot layout";
-    if (!is_known(l->version)) return "the slot layout has an unknown version (known are 3 and 4)";
-    text += n;
-    if (l->version > FIRST_VERSION) {
-        if (sscanf(text, " rot=%u/%u%n", &l->rotation_k, &l->rotation_v, &more) != 2 ||
-            l->rotation_k > MAX_ROTATION || l->rotation_v > MAX_ROTATION)
-            return "the slot layout is damaged";
-        text += more;
-    }
-    if (*text != ':') return "the slot layout is damaged";
-    n = 1;
-    l->v_transposed = vt != 0;
-    for (text += n; *text == ' '; text += n) {
-        unsigned run, element;
-        slot_rows k = {0}, one = {0};
-        unsigned long long k_bytes, v_bytes;
-        if (sscanf(text, " %ux%d/%llu,%d/%llu/%u%n", &run, &k.type, &k_bytes, &one.type, &v_bytes, &element,
-                   &n) != 6 ||
-            run > SLOT_MAX_LAYERS - l->n_layers || !k_bytes || k_bytes > 1u << 24 || v_bytes > 1u << 24)
-            return "the slot layout is damaged";
-        k.row_bytes = k_bytes;
-        one.row_bytes = v_bytes;
-        one.element_bytes = element;
-        for (unsigned i = 0; i < run; i++) {
-            l->k[l->n_layers] = k;
-            l->v[l->n_layers++] = one;
-            l->page_bytes += (size_t)(k_bytes + (v ? v_bytes : 0)) * PAGE_TOKENS;
-        }
-    }
-    l->n_v = v ? l->n_layers : 0;
-    if (l->version == FIRST_VERSION) guess_rotation(l);
-    return *text || !l->n_layers ? "the slot layout is damaged" : NULL;
-}
-
 /* -------------------------------------------------------------------- pages */
 
-static void get_rows(const slot_file *s, const slot_rows *rows, uint32_t first, uint8_t *to)
+static bool is_zero(const uint8_t *bytes, size_t n)
+{
+    return !n || (!bytes[0] && !memcmp(bytes, bytes + 1, n - 1));
+}
+
+static bool get_rows(const slot_file *s, const slot_rows *rows, uint32_t first, uint8_t *to)
 {
     const uint8_t *from = s->bytes + rows->at;
-    size_t element = rows->element_bytes, row = (size_t)rows->row_bytes;
-    if (!element) memcpy(to, from + first * row, PAGE_TOKENS * row);
+    size_t element = rows->element_bytes, row = (size_t)rows->row_bytes, kept = (size_t)rows->kept;
     for (size_t j = 0; element && j < row / element; j++)
         for (size_t t = 0; t < PAGE_TOKENS; t++)
             memcpy(to + t * row + j * element, from + (j * s->n_cells + first + t) * element, element);
+    if (element) return true;
+    from += first * row;
+    if (kept == row) memcpy(to, from, PAGE_TOKENS * row);
+    for (size_t t = 0; kept < row && t < PAGE_TOKENS; t++, from += row) {
+        memcpy(to + t * kept, from, kept);
+        if (!is_zero(from + kept, row - kept)) return false;
+    }
+    return true;
 }
 
-void slot_get_page(const slot_file *s, uint32_t page_index, uint8_t *page)
+bool slot_get_page(const slot_file *s, uint32_t page_index, uint8_t *page)
 {
     const slot_layout *l = &s->layout;
     for (uint32_t i = 0; i < l->n_layers; i++) {
-        get_rows(s, &l->k[i], page_index * PAGE_TOKENS, page);
-        page += l->k[i].row_bytes * PAGE_TOKENS;
+        if (!get_rows(s, &l->k[i], page_index * PAGE_TOKENS, page)) return false;
+        page += l->k[i].kept * PAGE_TOKENS;
         if (!l->n_v) continue;
-        get_rows(s, &l->v[i], page_index * PAGE_TOKENS, page);
-        page += l->v[i].row_bytes * PAGE_TOKENS;
+        if (!get_rows(s, &l->v[i], page_index * PAGE_TOKENS, page)) return false;
+        page += l->v[i].kept * PAGE_TOKENS;
     }
+    return true;
+}
+
+/* The rows of one K or V up to the last byte that is not 0, if all of them begin with the mark of codes: a NaN in f16. */
+static uint64_t used_bytes(const slot_file *s, const slot_rows *rows)
+{
+    size_t row = (size_t)rows->row_bytes, used = 0;
+    if (rows->element_bytes || row < 2) return row;
+    for (uint32_t i = 0; i < s->n_cells; i++) {
+        const uint8_t *from = s->bytes + rows->at + i * row;
+        size_t n = row;
+        if (from[0] != 0x51 || from[1] != 0x7e) return row;
+        while (n > used && !from[n - 1]) n--;
+        used = n;
+    }
+    return used;
+}
+
+void slot_leave_out_zeros(slot_file *s)
+{
+    slot_layout *l = &s->layout;
+    for (uint32_t i = 0; i < l->n_layers; i++) {
+        l->k[i].kept = used_bytes(s, &l->k[i]);
+        if (l->n_v) l->v[i].kept = used_bytes(s, &l->v[i]);
+    }
+    slot_layout_complete(l);
+}
+
+void slot_keep_like(slot_file *s, const slot_layout *like)
+{
+    slot_layout *l = &s->layout;
+    for (uint32_t i = 0; i < l->n_layers && i < like->n_layers; i++) {
+        if (l->k[i].row_bytes == like->k[i].row_bytes) l->k[i].kept = like->k[i].kept;
+        if (l->v[i].row_bytes == like->v[i].row_bytes) l->v[i].kept = like->v[i].kept;
+    }
+    slot_layout_complete(l);
 }
 
 /* ------------------------------------------------------------------ writing */
@@ -394,13 +332,31 @@ static void put(FILE *f, uint64_t value, size_t n)
     for (size_t i = 0; i < n; i++) fputc((int)(value >> 8 * i & 0xff), f);
 }
 
+/* Rows of which not all bytes are in the page. */
+static void put_padded(FILE *f, const slot_rows *rows, const uint8_t *kept)
+{
+    size_t n = (size_t)rows->kept, rest = (size_t)rows->row_bytes - n;
+    static const uint8_t zeros[4096];
+    for (uint32_t t = 0; t < PAGE_TOKENS; t++, kept += n) {
+        fwrite(kept, 1, n, f);
+        for (size_t left = rest, part; left; left -= part) {
+            part = left < sizeof zeros ? left : sizeof zeros;
+            fwrite(zeros, 1, part, f);
+        }
+    }
+}
+
 static void put_rows(FILE *f, const slot_rows *rows, size_t at, uint8_t *const *pages, uint32_t n_pages)
 {
     size_t element = rows->element_bytes, row = (size_t)rows->row_bytes;
     put(f, (uint32_t)rows->type, 4);
     if (!element) {
         put(f, row, 8);
-        for (uint32_t p = 0; p < n_pages; p++) fwrite(pages[p] + at, 1, row * PAGE_TOKENS, f);
+        for (uint32_t p = 0; p < n_pages; p++)
+            if (rows->kept == row)
+                fwrite(pages[p] + at, 1, row * PAGE_TOKENS, f);
+            else
+                put_padded(f, rows, pages[p] + at);
         return;
     }
     put(f, element, 4);
@@ -424,16 +380,16 @@ static void put_cache(FILE *f, const slot_layout *l, uint8_t *const *pages, uint
     }
     put(f, l->v_transposed, 4);
     put(f, l->n_layers, 4);
-    if (l->version > FIRST_VERSION) {
+    if (l->version > SLOT_FIRST_VERSION) {
         put(f, l->rotation_k, 4);
         put(f, l->rotation_v, 4);
     }
     for (int side = 0; side < (l->n_v ? 2 : 1); side++) {
         size_t at = 0;
         for (uint32_t i = 0; i < l->n_layers; i++) {
-            size_t k_bytes = (size_t)l->k[i].row_bytes * PAGE_TOKENS;
+            size_t k_bytes = (size_t)l->k[i].kept * PAGE_TOKENS;
             put_rows(f, side ? &l->v[i] : &l->k[i], side ? at + k_bytes : at, pages, n_pages);
-            at += k_bytes + (l->n_v ? (size_t)l->v[i].row_bytes * PAGE_TOKENS : 0);
+            at += k_bytes + (l->n_v ? (size_t)l->v[i].kept * PAGE_TOKENS : 0);
         }
     }
     for (uint32_t i = 1; i < n_streams; i++) put(f, 0, 4);

@@ -14,11 +14,15 @@
 
 #define SLOT_MAX_LAYERS 1024u
 #define SLOT_ROTATION_UNKNOWN UINT32_MAX
+#define SLOT_MAX_ROTATION 65536u
+#define SLOT_FIRST_VERSION 3u
+#define SLOT_LAST_VERSION 4u
 
 /* K or V of one layer. */
 typedef struct slot_rows {
     int32_t type; /* ggml's number */
     uint64_t row_bytes;
+    uint64_t kept;          /* first bytes of a row that pages contain; the others are 0. At most row_bytes */
     uint32_t element_bytes; /* of V that lies transposed; else 0 */
     size_t at;              /* of the first row in the file */
 } slot_rows;
@@ -31,7 +35,7 @@ typedef struct slot_layout {
     uint32_t rotation_k, rotation_v;
     uint32_t n_layers, n_v; /* layers with V: all or none */
     slot_rows k[SLOT_MAX_LAYERS], v[SLOT_MAX_LAYERS];
-    size_t page_bytes; /* rows of 64 tokens, layer after layer, K then V */
+    size_t page_bytes; /* what is kept of the rows of 64 tokens, layer after layer, K then V */
 } slot_layout;
 
 typedef struct slot_file {
@@ -72,14 +76,24 @@ bool slot_tail_is_cache(uint32_t version, const uint8_t *tail, size_t n);
  */
 uint8_t *slot_widen_tail(uint32_t version, const uint8_t *tail, size_t n, size_t *n_out);
 
+bool slot_version_known(uint32_t version);
+/* Fills in what follows from the rest: page_bytes, and for version 3 what can be told of rotations. */
+void slot_layout_complete(slot_layout *layout);
 /* A text that says all of the layout; the same text gives the same layout. */
 void slot_layout_print(const slot_layout *layout, char *text, size_t size);
 /* What the rows are, whichever version the file has: slots with the same text can share pages. */
 void slot_rows_print(const slot_layout *layout, char *text, size_t size);
 const char *slot_layout_parse(slot_layout *out, const char *text);
 
-/* Rows of the positions 64 * page_index and following, which must be there. */
-void slot_get_page(const slot_file *slot, uint32_t page_index, uint8_t *page);
+/*
+ * Rows of Quire's device are codes behind a mark, and zeros up to the size of the declared type (plugins/ggml/marks.h). Pages need not contain these zeros:
+ * this sets `kept` of every K and V whose rows all have the mark, to the last byte that is not 0 in all of them.
+ */
+void slot_leave_out_zeros(slot_file *slot);
+/* Takes over `kept` from the layout of another slot, where the rows have the same sizes. */
+void slot_keep_like(slot_file *slot, const slot_layout *like);
+/* Rows of the positions 64 * page_index and following, which must be there. false: bytes that are not kept are not 0. */
+bool slot_get_page(const slot_file *slot, uint32_t page_index, uint8_t *page);
 /* pages[i]: page_bytes bytes each. n_streams as the server's that shall restore it. The file can be read by its owner alone. NULL, or
  * what is wrong. */
 const char *slot_write(const char *path, const slot_layout *layout, const uint32_t *tokens,

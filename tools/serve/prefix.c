@@ -120,6 +120,7 @@ static const char *read_slot(prefix *p, uint32_t slot, bool in_states, const slo
     path_of(p, name, path);
     const char *wrong = in_states ? slot_map_state(out, path, like) : slot_map(out, path);
     unlink(path);
+    if (!wrong) slot_keep_like(out, &p->layout);
     return wrong;
 }
 
@@ -136,7 +137,7 @@ static bool put_back(const prefix *p, uint32_t slot, const slot_file *file, cons
     uint8_t **pages = (uint8_t **)calloc(n_pages + 1u, sizeof *pages);
     bool good = room && pages;
     for (uint32_t i = 0; good && p->has_rows && i < n_pages; i++)
-        slot_get_page(file, i, pages[i] = room + i * page_bytes);
+        good = slot_get_page(file, i, pages[i] = room + i * page_bytes);
     make_name(name);
     path_of(p, name, path);
     good = good &&
@@ -192,6 +193,24 @@ static const char *open_states(prefix *p)
     return p->states ? NULL : why;
 }
 
+/* How much of a row is codes. A single row might end in codes that are 0. */
+static const char *learn_kept(prefix *p)
+{
+    enum { N = 8 };
+    static const uint32_t tokens[N] = {1, 2, 3, 4, 5, 6, 7, 8};
+    slot_file slot;
+    body_timings t;
+    if (!compute(p, 0, tokens, N, true, -1, &t)) return "the server does not compute its first tokens";
+    const char *wrong = read_slot(p, 0, true, &p->layout, &slot);
+    if (wrong) return wrong;
+    if (slot.n_cells == N) {
+        slot_leave_out_zeros(&slot);
+        p->layout = slot.layout;
+    }
+    slot_free(&slot);
+    return NULL;
+}
+
 static const char *learn_layout(prefix *p)
 {
     static const uint32_t one[] = {1};
@@ -214,6 +233,7 @@ static const char *learn_layout(prefix *p)
         wrong = "beside sliding windows it has other states, and such a mixture is not kept";
     if (!p->has_rows) p->layout = (slot_layout){.version = slot.layout.version};
     slot_free(&slot);
+    if (!wrong && p->has_rows && strcmp(p->o.kv, "stock") != 0) wrong = learn_kept(p);
     if (wrong) return wrong;
     if (has_states) wrong = open_states(p);
     if (has_states && !wrong && !p->o.window) wrong = try_state(p);
@@ -376,7 +396,7 @@ static uint32_t save_pages(const prefix *p, const slot_file *slot, uint32_t n_kn
     if (chain) done = known_pages(p, chain, n_known);
     for (bool full = false; chain && done < n_pages && !full;) {
         uint32_t dropped = 0;
-        slot_get_page(slot, done, page);
+        if (!slot_get_page(slot, done, page)) break;
         if (quire_chain_save_raw(chain, done, 1, one, &dropped)) break;
         full = dropped; /* its queue is full: what remains is tried with the next save */
         done += !dropped;

@@ -41,7 +41,7 @@ static quire_status save_pages(store_options *o, quire_store *store, quire_names
     quire_status status = quire_chain_create(&chain, ns);
     if (!status) status = quire_chain_append(chain, slot->tokens, n_pages * QUIRE_PAGE_TOKENS, NULL, 0, 0);
     for (uint32_t i = 0; i < n_pages && !status; i++) {
-        slot_get_page(slot, i, page);
+        (void)slot_get_page(slot, i, page); /* what is kept was counted in this very slot */
         status = quire_chain_save_raw(chain, i, 1, pages, NULL);
         waiting += slot->layout.page_bytes;
         if (!status && (i % 32 == 31 || waiting >= BETWEEN_FLUSHES)) {
@@ -145,6 +145,7 @@ int store_put_slot(int argc, char **argv)
     if (code >= 0) return code;
     const char *wrong = slot_read(&slot, o.file);
     if (wrong) return tool_failed(o.command, "%s: %s", o.file, wrong);
+    slot_leave_out_zeros(&slot);
     code = vouch(&o, &slot.layout);
     if (!code) code = store_open(&o, &store);
     if (!code) {
@@ -249,6 +250,7 @@ static const char *find_layout(const store_options *o, slot_layout *layout)
     if (o->layout) return slot_layout_parse(layout, o->layout);
     const char *wrong = slot_read(&slot, o->like);
     if (wrong) return wrong;
+    slot_leave_out_zeros(&slot);
     *layout = slot.layout;
     slot_free(&slot);
     return NULL;

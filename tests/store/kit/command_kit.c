@@ -54,6 +54,13 @@ static uint32_t position_of(const kit_slot *s, uint32_t cell)
     return s->first_position + (s->is_reversed ? s->n_cells - 1 - cell : cell);
 }
 
+static int row_byte(const kit_slot *s, int value, uint32_t j)
+{
+    if (!s->coded) return value;
+    if (j < 2) return j ? 0x7e : 0x51;
+    return j < s->coded ? value | 1 : 0;
+}
+
 void kit_slot_write(const char *path, const kit_slot *s)
 {
     uint32_t n = s->n_cells, n_tokens = s->n_tokens ? s->n_tokens : n + 1;
@@ -94,7 +101,7 @@ void kit_slot_write(const char *path, const kit_slot *s)
             put32(f, 0);
             for (uint32_t i = 0; i < n; i++)
                 for (uint32_t j = 0; j < row; j++)
-                    fputc((int)(position_of(s, i) * 31 + j * 7 + l + side * 50 + s->salt), f);
+                    fputc(row_byte(s, (int)(position_of(s, i) * 31 + j * 7 + l + side * 50 + s->salt), j), f);
         }
     assert(!fclose(f));
 }

@@ -26,6 +26,7 @@ typedef struct kit_slot {
     bool is_reversed;        /* cell 0 has the last position */
     uint32_t first_position; /* of cell 0 */
     bool has_two_sequences;  /* the second half of the cells belongs to another one */
+    uint32_t coded;          /* rows are a mark, codes up to this byte, and zeros; 0: they are not */
 } kit_slot;
 void kit_slot_write(const char *path, const kit_slot *slot);
 
