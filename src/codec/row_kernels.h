@@ -35,6 +35,12 @@ typedef struct quire_row_work {
 
 #define QUIRE_N_STARTS 5u /* scales that are tried at once: one after the other would be one long chain */
 
+/* row_scaled.c: the five starts as parts of the scale that a normal row of this energy, x.x, would have. */
+extern const float quire_row_starts[QUIRE_N_STARTS];
+float quire_first_scale(float energy, uint32_t d, uint32_t bits);
+/* row_scaled.c: whether the scale that is stored is the one with the least error. */
+bool quire_row_shrinks(const quire_coder *coder);
+
 /* Below, c(s) is x / s rounded to entries of the table. */
 
 typedef struct quire_row_dots {

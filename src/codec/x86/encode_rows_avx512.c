@@ -168,6 +168,8 @@ SIMD_STATIC uint32_t code_r8(const quire_coder *coder, float (*y)[16], quire_cod
     return ~vm_bits(done) & 0xffff;
 }
 
+#include "codec/x86/refit_rows_avx512.h"
+
 /* ------------------------------------------------------------- any of them */
 
 bool quire_takes_rows_avx512(const quire_coder *coder)
@@ -199,7 +201,7 @@ SIMD_GLOBAL uint32_t quire_encode_rows_avx512(const quire_coder *coder, quire_fo
         load_f16(data, stride, coder->d, minus, y);
     else
         load_bf16(data, stride, coder->d, minus, y);
-    return coder->codec->encode == quire_encode_r8 ? code_r8(coder, y, out) : 0xffff;
+    return coder->codec->encode == quire_encode_r8 ? code_r8(coder, y, out) : code_r(coder, y, out);
 }
 
 #endif
