@@ -82,69 +82,70 @@ SIMD_STATIC void load_f16(const uint8_t *data, size_t stride, uint32_t d, const 
     }
 }
 
-/* What the search wants to know of rotated rows, whose values then become magnitudes. */
+/* What is known of rotated rows; the last three are for a search only. */
 typedef struct rotated {
-    vf most;
-    vf energy;          /* x.x */
-    vf least;           /* magnitude */
-    uint16_t *is_below; /* by channel: which rows are not above zero; NULL: r8, which wants none of this */
+    vf most; /* magnitude */
+    vf least;
+    vf energy;                           /* x.x */
+    uint16_t is_below[QUIRE_ROWS_MAX_D]; /* by channel: which rows are not above zero */
 } rotated;
 
-/* Strides of 16 and more, which are those of `n` vectors. */
-SIMD_FN void far_strides(float (*y)[16], uint32_t d, uint32_t n, float factor, rotated *r)
+/* Strides of 16 and more, which are those of n vectors. is_search: values become magnitudes. */
+SIMD_FN void far_strides(float (*y)[16], uint32_t n, rotated *r, const bool is_search)
 {
-    vf sum[16], most = vf_set1(0), least = vf_set1(INFINITY);
+    const vf factor = vf_set1(1.0f / sqrtf((float)(16 * n)));
+    vf sum[16], most[4], least[4]; /* four, because each operation waits for the one before it */
+    SIMD_UNROLL(4)
+    for (uint32_t i = 0; i < 4; i++) {
+        most[i] = vf_set1(0);
+        least[i] = vf_set1(INFINITY);
+    }
     for (uint32_t c = 0; c < 16; c++) {
-        sum[c] = vf_set1(0);
-        for (uint32_t at = c; at < d; at += 16 * n) {
-            vf v[16];
-            SIMD_UNROLL(16)
-            for (uint32_t i = 0; i < n; i++) v[i] = vf_load(y[at + 16 * i]);
-            butterflies(v, n);
-            SIMD_UNROLL(16)
-            for (uint32_t i = 0; i < n; i++) {
-                vf x = vf_mul(v[i], vf_set1(factor)), a = vf_abs(x);
-                most = vf_max(most, a);
-                if (r->is_below) {
-                    sum[c] = vf_add(sum[c], vf_mul(x, x));
-                    least = vf_min(least, a);
-                    r->is_below[at + 16 * i] = (uint16_t)vm_bits(vf_le(x, vf_set1(0)));
-                    x = a;
-                }
-                vf_store(y[at + 16 * i], x);
+        vf v[16], squares = vf_set1(0);
+        SIMD_UNROLL(16)
+        for (uint32_t i = 0; i < n; i++) v[i] = vf_load(y[c + 16 * i]);
+        butterflies(v, n);
+        SIMD_UNROLL(16)
+        for (uint32_t i = 0; i < n; i++) {
+            vf x = vf_mul(v[i], factor), a = vf_abs(x);
+            most[i % 4] = vf_max(most[i % 4], a);
+            if (is_search) {
+                squares = vf_add(squares, vf_mul(x, x));
+                least[i % 4] = vf_min(least[i % 4], a);
+                r->is_below[c + 16 * i] = (uint16_t)vm_bits(vf_le(x, vf_set1(0)));
             }
+            vf_store(y[c + 16 * i], is_search ? a : x);
         }
+        if (is_search) sum[c] = squares;
     }
-    r->most = most;
-    r->least = least;
-    if (r->is_below) r->energy = fold_sums(sum);
+    r->most = vf_max(vf_max(most[0], most[1]), vf_max(most[2], most[3]));
+    if (!is_search) return;
+    r->least = vf_min(vf_min(least[0], least[1]), vf_min(least[2], least[3]));
+    r->energy = fold_sums(sum);
 }
 
-SIMD_STATIC void rotate(const quire_coder *coder, float (*y)[16], rotated *r)
+SIMD_FN void rotate(const quire_coder *coder, float (*y)[16], rotated *r, const bool is_search)
 {
-    float factor = 1.0f / sqrtf((float)coder->block);
-    switch (coder->block / 16) {
-    case 1: far_strides(y, coder->d, 1, factor, r); break;
-    case 2: far_strides(y, coder->d, 2, factor, r); break;
-    case 4: far_strides(y, coder->d, 4, factor, r); break;
-    case 8: far_strides(y, coder->d, 8, factor, r); break;
-    default: far_strides(y, coder->d, 16, factor, r);
+    switch (coder->d) {
+    case 64: far_strides(y, 4, r, is_search); break;
+    case 128: far_strides(y, 8, r, is_search); break;
+    default: far_strides(y, 16, r, is_search);
     }
 }
 
-/* Not 65504: a rotation keeps the length of a block, so with one value outside of f16 or not a number, the largest after the
- * rotation is at least this, or it is not a number either. Such rows are left to be counted. */
+/* A rotation keeps the length of a row. So with one value outside of f16, the largest after the rotation is at least
+ * 65504 / sqrt(d); with one that is not finite, none is, and neither is the largest. Such rows are left, to be counted. */
 SIMD_FN vm in_range_before(const quire_coder *coder, vf most)
 {
-    return vf_le(most, vf_set1(0.99f * QUIRE_F16_MAX / sqrtf((float)coder->block)));
+    return vf_le(most, vf_set1(0.99f * QUIRE_F16_MAX / sqrtf((float)coder->d)));
 }
 
 /* --------------------------------------------------------------------- r8 */
 
 SIMD_STATIC uint32_t code_r8(const quire_coder *coder, float (*y)[16], quire_coded_rows *out)
 {
-    rotated r = {.is_below = NULL};
-    rotate(coder, y, &r);
+    rotated r;
+    rotate(coder, y, &r, false);
     __m256i half = _mm512_cvtps_ph(vf_div(r.most, vf_set1(127)), _MM_FROUND_TO_NEAREST_INT);
     _mm256_storeu_si256((__m256i_u *)out->scale, half);
     /* A scale that is not a normal number has lost bits; its codes may have to be cut off at 127. */
@@ -179,7 +180,7 @@ bool quire_takes_rows_avx512(const quire_coder *coder)
     return (codec->encode == quire_encode_r8 ||
             (codec->encode == quire_encode_r && (bits == 3 || bits == 4))) &&
            codec->rotation == QUIRE_ROTATION_SIGNED && !quire_codec_is_calibrated(codec) &&
-           coder->d % 64 == 0 && coder->d <= QUIRE_ROWS_MAX_D && coder->block >= 16;
+           coder->block == coder->d && (coder->d == 64 || coder->d == 128 || coder->d == 256);
 }
 
 SIMD_GLOBAL uint32_t quire_encode_rows_avx512(const quire_coder *coder, quire_form form, const uint8_t *data,
@@ -188,13 +189,8 @@ SIMD_GLOBAL uint32_t quire_encode_rows_avx512(const quire_coder *coder, quire_fo
     float minus[QUIRE_ROWS_MAX_D];
     _Alignas(64) float y[QUIRE_ROWS_MAX_D][16];
     const uint64_t *signs = quire_rotation_signs(coder);
-    uint32_t row_bytes = coder->d * (uint32_t)quire_value_bytes(form);
     for (uint32_t c = 0; c < coder->d; c += 16)
         vf_store(minus + c, vf_keep(vm_of_bits(signs[c / 64] >> c % 64 & 0xffff), vf_set1(-0.0f)));
-    /* The next rows. They may lie anywhere, and then this is in vain. */
-    SIMD_UNROLL(16)
-    for (uint32_t i = 0; i < 16; i++)
-        for (uint32_t at = 0; at < row_bytes; at += 64) simd_prefetch(data + (16 + i) * stride + at);
     if (form == QUIRE_F32)
         load_f32(data, stride, coder->d, minus, y);
     else if (form == QUIRE_F16)

@@ -164,10 +164,9 @@ SIMD_STATIC uint32_t code_r(const quire_coder *coder, float (*y)[16], quire_code
     enum { N = QUIRE_N_STARTS };
     uint32_t bits = coder->codec->info.bits;
     const bucket_table *t = &bucket_tables[bits];
-    uint16_t is_below[QUIRE_ROWS_MAX_D];
     float first[16];
-    rotated r = {.is_below = is_below};
-    rotate(coder, y, &r);
+    rotated r;
+    rotate(coder, y, &r, true);
     vf_store(first, r.energy);
     for (uint32_t i = 0; i < 16; i++) first[i] = quire_first_scale(first[i], coder->d, bits);
     vf s[N], xc[N], scale = vf_load(first);
@@ -179,7 +178,7 @@ SIMD_STATIC uint32_t code_r(const quire_coder *coder, float (*y)[16], quire_code
     for (uint32_t round = 0; round < 2; round++)
         done = vm_and(done, refit_rows(t, y, coder->d, r.most, s, xc));
     vf cc, closest, best = best_scale(s, xc, r.energy, coder->d, &done);
-    vf fit = assign_rows(t, bits, y, coder->d, is_below, best, &cc, &closest, out);
+    vf fit = assign_rows(t, bits, y, coder->d, r.is_below, best, &cc, &closest, out);
     fit = quire_row_shrinks(coder) ? vf_div(fit, cc) : vf_div(r.energy, fit);
     done = vm_and(done, vf_le(vf_mul(best, vf_set1(CLOSE)), closest));
     done = vm_and(done, vf_le(r.most, vf_mul(best, vf_set1(BUCKETS_END))));
