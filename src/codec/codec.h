@@ -35,6 +35,15 @@ typedef struct quire_coded_row {
     float value[QUIRE_MAX_D];
 } quire_coded_row;
 
+#define QUIRE_ROWS_AT_ONCE 16u
+#define QUIRE_ROWS_MAX_D 256u
+
+/* 16 rows of codes with one scale each: vector c / 4 has four neighbouring channels of every row, as K has them in tiles. */
+typedef struct quire_coded_rows {
+    _Alignas(64) uint8_t vector[QUIRE_ROWS_MAX_D / 4][64];
+    uint16_t scale[QUIRE_ROWS_AT_ONCE];
+} quire_coded_rows;
+
 /* A registry entry. */
 typedef struct quire_codec {
     quire_codec_info info;
@@ -108,6 +117,11 @@ void quire_encode_row(const quire_coder *coder, const quire_calibration *cal, co
 /* The same from a float form. */
 void quire_encode_values(const quire_coder *coder, const quire_calibration *cal, quire_form form,
                          const void *data, quire_coded_row *row, quire_counts *counts);
+/* Whether quire_encode_rows() can be asked: with the instruction set in use, for this codec and shape. */
+bool quire_takes_rows(const quire_coder *coder);
+/* 16 rows of a float form, `stride` bytes apart. Bit t of what is returned: row t has to be coded by quire_encode_values(). */
+uint32_t quire_encode_rows(const quire_coder *coder, quire_form form, const uint8_t *data, size_t stride,
+                           quire_coded_rows *out);
 /* What encoding does first: d values brought into the codec's range. Returns y or, if it is that already, data. */
 const float *quire_clean_row(const quire_coder *coder, quire_form form, const void *data, float *y,
                              quire_counts *counts);

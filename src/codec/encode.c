@@ -57,6 +57,18 @@ void quire_encode_values(const quire_coder *coder, const quire_calibration *cal,
     quire_row_pad(coder, row);
 }
 
+bool quire_takes_rows(const quire_coder *coder)
+{
+    const quire_row_kernels *kernels = quire_row_kernels_for(coder->d);
+    return kernels->takes_rows && kernels->takes_rows(coder);
+}
+
+uint32_t quire_encode_rows(const quire_coder *coder, quire_form form, const uint8_t *data, size_t stride,
+                           quire_coded_rows *out)
+{
+    return quire_row_kernels_for(coder->d)->encode_rows(coder, form, data, stride, out);
+}
+
 void quire_encode_row(const quire_coder *coder, const quire_calibration *cal, const float *x,
                       quire_coded_row *row, quire_counts *counts)
 {

@@ -79,6 +79,8 @@ bool quire_unpack_float(const quire_coder *coder, const uint8_t *bytes, quire_co
 
 /* rotate.c: x rotated into y, or x itself if the codec does not rotate. */
 const float *quire_rotated(const quire_coder *coder, const float *x, float *y);
+/* rotate.c: the channels that change their signs, bit i % 64 of word i / 64; NULL: none. */
+const uint64_t *quire_rotation_signs(const quire_coder *coder);
 /* rotate.c, in place: the unit of tv, which belongs to all rows and so to queries and outputs; other codecs have none. */
 void quire_apply_unit(const quire_coder *coder, float *x);
 

@@ -40,7 +40,7 @@ void quire_hadamard_c(const float *x, float *y, uint32_t d, uint32_t n, const ui
     if (after) change_signs(y, d, after);
 }
 
-static const uint64_t *signs_of(const quire_coder *coder)
+const uint64_t *quire_rotation_signs(const quire_coder *coder)
 {
     if (coder->codec->rotation == QUIRE_ROTATION_TV)
         return quire_tv_minus[coder->side][quire_tv_size(coder->d)];
@@ -50,7 +50,8 @@ static const uint64_t *signs_of(const quire_coder *coder)
 const float *quire_rotated(const quire_coder *coder, const float *x, float *y)
 {
     if (coder->codec->rotation == QUIRE_ROTATION_NONE) return x;
-    quire_row_kernels_for(coder->d)->hadamard(x, y, coder->d, coder->block, signs_of(coder), NULL);
+    quire_row_kernels_for(coder->d)->hadamard(x, y, coder->d, coder->block, quire_rotation_signs(coder),
+                                              NULL);
     return y;
 }
 
@@ -62,7 +63,8 @@ void quire_rotate(const quire_coder *coder, float *x)
 void quire_unrotate(const quire_coder *coder, float *x)
 {
     if (coder->codec->rotation == QUIRE_ROTATION_NONE) return;
-    quire_row_kernels_for(coder->d)->hadamard(x, x, coder->d, coder->block, NULL, signs_of(coder));
+    quire_row_kernels_for(coder->d)->hadamard(x, x, coder->d, coder->block, NULL,
+                                              quire_rotation_signs(coder));
 }
 
 void quire_apply_unit(const quire_coder *coder, float *x)

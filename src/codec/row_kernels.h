@@ -35,6 +35,12 @@ typedef struct quire_row_work {
 
 #define QUIRE_N_STARTS 5u /* scales that are tried at once: one after the other would be one long chain */
 
+/* row_scaled.c: the five starts as parts of the scale that a normal row of this energy, x.x, would have. */
+extern const float quire_row_starts[QUIRE_N_STARTS];
+float quire_first_scale(float energy, uint32_t d, uint32_t bits);
+/* row_scaled.c: whether the scale that is stored is the one with the least error. */
+bool quire_row_shrinks(const quire_coder *coder);
+
 /* Below, c(s) is x / s rounded to entries of the table. */
 
 typedef struct quire_row_dots {
@@ -63,6 +69,15 @@ typedef void quire_row_add_mean_fn(float *x, const float *mean, float factor, ui
 /* Codes to values: quire_expand_row(). */
 typedef void quire_row_expand_fn(const quire_coder *coder, const quire_coded_row *row, float *y);
 
+/*
+ * 16 rows, the first at data, each `stride` bytes after the one before it. Bit t of what is returned: row t was not coded, and
+ * has to be coded alone; a few are left over in every thousand, and those that need counting. Reads no more than the rows.
+ */
+typedef uint32_t quire_row_encode_rows_fn(const quire_coder *coder, quire_form form, const uint8_t *data,
+                                          size_t stride, quire_coded_rows *out);
+/* Whether encode_rows() takes rows of this coder. */
+typedef bool quire_row_takes_rows_fn(const quire_coder *coder);
+
 typedef struct quire_row_kernels {
     quire_row_load_fn *load;
     quire_row_store_fn *store;
@@ -78,6 +93,8 @@ typedef struct quire_row_kernels {
     quire_row_unweigh_fn *unweigh;
     quire_row_add_mean_fn *add_mean;
     quire_row_expand_fn *expand;
+    quire_row_takes_rows_fn *takes_rows; /* NULL: none */
+    quire_row_encode_rows_fn *encode_rows;
 } quire_row_kernels;
 
 quire_row_load_fn quire_load_c;                              /* encode.c */
@@ -98,6 +115,8 @@ quire_row_unweigh_fn quire_unweigh_c;             /* calibrate.c */
 quire_row_add_mean_fn quire_add_mean_c;           /* calibrate.c */
 
 #if defined(QUIRE_X86)
+quire_row_takes_rows_fn quire_takes_rows_avx512;
+quire_row_encode_rows_fn quire_encode_rows_avx512;
 extern const quire_row_kernels quire_row_kernels_avx2, quire_row_kernels_avx512;
 #elif defined(QUIRE_ARM)
 extern const quire_row_kernels quire_row_kernels_neon;

@@ -26,6 +26,13 @@ const int8_t quire_table_r6[64] = {
 /* What the last entry of the unscaled table is, by bits: unit / 127 is the scale of a row whose mean square is 1. */
 static const float unit[7] = {0, 0, 1.51042f, 2.15195f, 2.73259f, 3.26073f, 3.74410f};
 
+const float quire_row_starts[QUIRE_N_STARTS] = {0.75f, 0.875f, 1.0f, 1.125f, 1.25f};
+
+float quire_first_scale(float energy, uint32_t d, uint32_t bits)
+{
+    return sqrtf(energy / (float)d) * (unit[bits] / 127.0f);
+}
+
 static bool usable(float s)
 {
     return s > 0 && isfinite(s);
@@ -97,7 +104,7 @@ static bool begin(quire_row_work *w, const quire_coder *coder, const float *x, s
     w->table = coder->codec->table;
     from->kernels = quire_row_kernels_for(coder->d);
     from->energy = from->kernels->dot(x, x, w->d);
-    from->scale = sqrtf(from->energy / (float)w->d) * (unit[bits] / 127.0f);
+    from->scale = quire_first_scale(from->energy, w->d, bits);
     return usable(from->scale);
 }
 
@@ -114,9 +121,8 @@ static bool all_usable(const float s[QUIRE_N_STARTS])
  */
 static float search(const quire_row_work *w, const start *from)
 {
-    static const float starts[QUIRE_N_STARTS] = {0.75f, 0.875f, 1.0f, 1.125f, 1.25f};
     float s[QUIRE_N_STARTS], error[QUIRE_N_STARTS];
-    for (uint32_t k = 0; k < QUIRE_N_STARTS; k++) s[k] = starts[k] * from->scale;
+    for (uint32_t k = 0; k < QUIRE_N_STARTS; k++) s[k] = quire_row_starts[k] * from->scale;
     if (!all_usable(s)) return 0;
     from->kernels->refit(w, s, NULL);
     if (!all_usable(s)) return 0;
@@ -129,7 +135,7 @@ static float search(const quire_row_work *w, const start *from)
 
 /* Least squares shrinks coarse rows (2 bits: by an eighth), and the shrinking does not average out. So V, and K with few
  * bits, take the scale that keeps x.y = x.x. */
-static bool shrinks(const quire_coder *coder)
+bool quire_row_shrinks(const quire_coder *coder)
 {
     return coder->side == QUIRE_K && coder->codec->info.bits >= 4;
 }
@@ -159,7 +165,7 @@ static void finish_calibrated(const quire_coder *coder, const quire_row_work *w,
     row->scale[0] = usable(fit) ? quire_store_row_scale(coder->codec, fit, counts) : 0;
     float stored = quire_f16_to_f32(row->scale[0]);
     if (stored > 0)
-        from->kernels->assign(w, shrinks(coder) ? stored : s * (stored / fit), row->code);
+        from->kernels->assign(w, quire_row_shrinks(coder) ? stored : s * (stored / fit), row->code);
     else
         zero_row(coder, row);
 }
@@ -174,7 +180,7 @@ void quire_encode_r(const quire_coder *coder, const float *x, quire_coded_row *r
         return;
     }
     quire_row_dots dots = from.kernels->assign(&w, s, row->code);
-    float fit = shrinks(coder) ? least_squares(dots) : from.energy / dots.xc;
+    float fit = quire_row_shrinks(coder) ? least_squares(dots) : from.energy / dots.xc;
     if (quire_codec_is_calibrated(coder->codec))
         finish_calibrated(coder, &w, &from, s, fit, row, counts);
     else

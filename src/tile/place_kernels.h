@@ -39,12 +39,17 @@ typedef void quire_place_put_four_fn(const quire_coder *coder, uint8_t *tile, ui
 typedef void quire_place_get_values_fn(const quire_coder *coder, const uint8_t *tile, uint32_t t,
                                        float *value);
 
+/* 16 rows from row t on, a multiple of 16; d is a multiple of 64. */
+typedef void quire_place_put_rows_fn(const quire_coder *coder, uint8_t *tile, uint32_t t,
+                                     const quire_coded_rows *rows);
+
 typedef struct quire_place_kernels {
     quire_place_put_codes_fn *put_codes[2]; /* by side */
     quire_place_get_codes_fn *get_codes[2];
     quire_place_put_values_fn *put_values[2];
     quire_place_put_four_fn *put_four_values[2];
     quire_place_get_values_fn *get_values[2];
+    quire_place_put_rows_fn *put_rows[2]; /* NULL where no row kernel makes them */
 } quire_place_kernels;
 
 quire_place_put_codes_fn quire_put_codes_c;

@@ -180,6 +180,25 @@ static void encode_floats(const quire_coder *coder, uint8_t *tile, uint32_t row,
     }
 }
 
+/* 16 rows from row t on. */
+static void encode_sixteen(const quire_format *f, const quire_calibration *cal, uint8_t *tile, uint32_t t,
+                           const value_rows *rows, const uint8_t *data, quire_counts *counts)
+{
+    quire_coded_rows coded;
+    uint32_t left = quire_encode_rows(&f->coder, rows->form, data, rows->stride, &coded);
+    if (left != 0xffff) {
+        quire_place_kernels_for(f->coder.d)->put_rows[f->coder.side](&f->coder, tile, t, &coded);
+        for (uint32_t i = 0; i < QUIRE_ROWS_AT_ONCE; i++)
+            quire_store16(tile + f->code_bytes + (size_t)(t + i) * 2, coded.scale[i]);
+    }
+    for (; left; left &= left - 1) {
+        uint32_t i = (uint32_t)__builtin_ctz(left);
+        quire_coded_row row;
+        quire_encode_values(&f->coder, cal, rows->form, data + i * rows->stride, &row, counts);
+        quire_tile_put(f, tile, t + i, &row);
+    }
+}
+
 QUIRE_APART static void encode_values(const quire_format *f, uint32_t head, uint8_t *tile, uint32_t row,
                                       uint32_t n, const value_rows *rows, quire_counts *counts)
 {
@@ -189,8 +208,16 @@ QUIRE_APART static void encode_values(const quire_format *f, uint32_t head, uint
     }
     quire_calibration cal = quire_format_head(f, head);
     quire_coded_row coded;
-    for (uint32_t i = 0; i < n; i++) {
-        quire_encode_values(&f->coder, &cal, rows->form, rows->data + i * rows->stride, &coded, counts);
+    bool takes_rows = n >= QUIRE_ROWS_AT_ONCE && quire_takes_rows(&f->coder);
+    for (uint32_t i = 0, run; i < n; i += run) {
+        const uint8_t *data = rows->data + i * rows->stride;
+        run = 1;
+        if (takes_rows && (row + i) % QUIRE_ROWS_AT_ONCE == 0 && n - i >= QUIRE_ROWS_AT_ONCE) {
+            encode_sixteen(f, &cal, tile, row + i, rows, data, counts);
+            run = QUIRE_ROWS_AT_ONCE;
+            continue;
+        }
+        quire_encode_values(&f->coder, &cal, rows->form, data, &coded, counts);
         quire_tile_put(f, tile, row + i, &coded);
     }
 }

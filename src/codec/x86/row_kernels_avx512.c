@@ -13,6 +13,11 @@
 #include "codec/fit_rows_tmpl.h"
 #include "codec/x86/refit_avx512.h"
 
-const quire_row_kernels quire_row_kernels_avx512 = {ROW_KERNELS, .refit = refit_by_buckets};
+const quire_row_kernels quire_row_kernels_avx512 = {
+    ROW_KERNELS,
+    .refit = refit_by_buckets,
+    .takes_rows = quire_takes_rows_avx512,
+    .encode_rows = quire_encode_rows_avx512,
+};
 
 #endif
