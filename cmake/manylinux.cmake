@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Linux with glibc 2.28 or later, for wheels (scripts/linux-wheel): zig's compiler, and static libraries from QUIRE_LIBRARIES
-# (scripts/get-wheel-libraries). QUIRE_PROCESSOR: x86_64 or aarch64.
+# (scripts/get-store-libraries). QUIRE_PROCESSOR: x86_64 or aarch64.
 set(CMAKE_TRY_COMPILE_PLATFORM_VARIABLES QUIRE_PROCESSOR QUIRE_LIBRARIES)
 set(environment)
 if(NOT QUIRE_FETCH)
