@@ -10,10 +10,14 @@ if(CMAKE_HOST_SYSTEM_NAME STREQUAL "Darwin")
   return()
 endif()
 
-execute_process(COMMAND "${CMAKE_CURRENT_LIST_DIR}/../scripts/get-zig" OUTPUT_VARIABLE zig OUTPUT_STRIP_TRAILING_WHITESPACE
+set(environment)
+if(NOT QUIRE_FETCH)
+  set(environment "${CMAKE_COMMAND}" -E env QUIRE_OFFLINE=1)
+endif()
+execute_process(COMMAND ${environment} "${CMAKE_CURRENT_LIST_DIR}/../scripts/get-zig" OUTPUT_VARIABLE zig OUTPUT_STRIP_TRAILING_WHITESPACE
                 RESULT_VARIABLE failed)
 if(failed)
-  message(FATAL_ERROR "no compiler for macOS: scripts/get-zig fails")
+  message(FATAL_ERROR "no compiler for macOS: scripts/get-zig fails (-DQUIRE_FETCH=ON lets it fetch one)")
 endif()
 set(CMAKE_SYSTEM_NAME Darwin)
 set(CMAKE_SYSTEM_PROCESSOR ${quire_macos_processor})

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: MIT
 # Linux with glibc 2.28 or later, for wheels (scripts/linux-wheel): zig's compiler, and static libraries from QUIRE_LIBRARIES
-# (scripts/get-wheel-libraries). QUIRE_PROCESSOR: x86_64 or aarch64.
+# (scripts/get-store-libraries). QUIRE_PROCESSOR: x86_64 or aarch64.
 set(CMAKE_TRY_COMPILE_PLATFORM_VARIABLES QUIRE_PROCESSOR QUIRE_LIBRARIES)
-execute_process(COMMAND "${CMAKE_CURRENT_LIST_DIR}/../scripts/get-zig" OUTPUT_VARIABLE zig OUTPUT_STRIP_TRAILING_WHITESPACE
+set(environment)
+if(NOT QUIRE_FETCH)
+  set(environment "${CMAKE_COMMAND}" -E env QUIRE_OFFLINE=1)
+endif()
+execute_process(COMMAND ${environment} "${CMAKE_CURRENT_LIST_DIR}/../scripts/get-zig" OUTPUT_VARIABLE zig OUTPUT_STRIP_TRAILING_WHITESPACE
                 RESULT_VARIABLE failed)
 if(failed)
-  message(FATAL_ERROR "no compiler for glibc 2.28: scripts/get-zig fails")
+  message(FATAL_ERROR "no compiler for glibc 2.28: scripts/get-zig fails (-DQUIRE_FETCH=ON lets it fetch one)")
 endif()
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR "${QUIRE_PROCESSOR}")

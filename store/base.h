@@ -3,7 +3,7 @@
 #ifndef QUIRE_STORE_BASE_H
 #define QUIRE_STORE_BASE_H
 
-#include <quire/quire_store.h>
+#include <quire/store.h>
 
 #include "core/core.h" /* inline functions only: the library's others are hidden */
 

@@ -171,7 +171,7 @@ static bool take_room(fetch *f)
     }
     if (load->pool) {
         if (!f->is_resident) make_resident(f);
-        f->room = f->page ? quire_page_room(f->page) : NULL;
+        f->room = f->page ? quire_page_mutable_bytes(f->page) : NULL;
     } else {
         f->raw = quire_mem_take(quire_namespace_allocator(load->ns), load->ns->raw_bytes);
         f->room = f->raw;
@@ -254,7 +254,7 @@ static bool hand_over(const fetch *f, quire_slot *slot)
         slot->page = f->page;
     } else if (load->pool) {
         if (quire_pool_take_page(&slot->page, load->pool, ns->plan, f->group, f->page_index)) return false;
-        memcpy(quire_page_room(slot->page), f->room, bytes);
+        memcpy(quire_page_mutable_bytes(slot->page), f->room, bytes);
     } else if (load->rooms) {
         void *room = enter_room(f->loader, load, f->page_index);
         if (!room) return false;

@@ -3,7 +3,7 @@
  * bytes to the hash. */
 #include "store/identity.h"
 
-#include <quire/quire_page.h>
+#include <quire/page.h>
 
 #include <openssl/evp.h>
 #include <openssl/kdf.h>

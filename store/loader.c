@@ -196,7 +196,7 @@ quire_status quire_load_begin(quire_load **out, quire_namespace *ns, const quire
     quire_status status = quire_namespace_check_seq(ns, seq);
     if (status) return status;
     quire_seq_options ring = {.size = sizeof ring};
-    (void)quire_seq_ring(seq, &ring);
+    (void)quire_seq_options_get(seq, &ring);
     quire_load *load;
     status = create_of_prompt(&load, ns, prompt, &ring, length / QUIRE_PAGE_TOKENS, timeout_ms);
     if (status) return status;

@@ -147,7 +147,7 @@ quire_object_id quire_namespace_object(quire_namespace *ns, const quire_key *key
 quire_status quire_namespace_check_seq(const quire_namespace *ns, const quire_seq *seq)
 {
     quire_seq_options ring = {.size = sizeof ring};
-    (void)quire_seq_ring(seq, &ring);
+    (void)quire_seq_options_get(seq, &ring);
     if (!ns->plan) return QUIRE_EINVAL;
     if (quire_plan_fingerprint(quire_seq_plan(seq)) != quire_plan_fingerprint(ns->plan))
         return QUIRE_EMISMATCH;

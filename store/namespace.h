@@ -6,7 +6,7 @@
 #include "store/chain.h"
 #include "store/object.h"
 
-#include <quire/quire_page.h>
+#include <quire/page.h>
 
 /* Objects handed in a short while ago, by the first bytes of their keys: a save after every step offers the same pages again. */
 #define QUIRE_RECENT 8192u

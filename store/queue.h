@@ -5,7 +5,7 @@
 
 #include "store/object.h"
 
-#include <quire/quire_page.h>
+#include <quire/page.h>
 
 /* The bytes of a page, shared by the queues of both tiers: a page that is held, or a copy. */
 typedef struct quire_blob {

@@ -33,9 +33,14 @@
 extern "C" {
 #endif
 
+/* The version of these headers; quire_version() is that of the library that the program runs with. CMakeLists.txt has the same. */
 #define QUIRE_VERSION_MAJOR 0
 #define QUIRE_VERSION_MINOR 2
 #define QUIRE_VERSION_PATCH 0
+
+/* Bytes. Tiles, paged memory, and what an allocator's alloc and reserve return begin at a multiple of it. Rows in the caller's
+ * memory need only the alignment of their values. */
+#define QUIRE_ALIGNMENT 64u
 
 /* Tokens in a tile and in a page. The number is part of every stored format and never changes. */
 #define QUIRE_PAGE_TOKENS 64u
@@ -70,8 +75,8 @@ QUIRE_API const char *quire_version(void);                    /* "0.2.0" */
 /* --------------------------------------------------------- instruction sets */
 /* Interface: stable. */
 
-/* The inner loops exist in variants: "c", "neon", "neon-dotprod", "neon-i8mm", "avx2", "avxvnni", "avx512vnni", "avx512", "amx". The
- * library uses the best one that the machine supports. Encoded bytes are identical with all variants; attention outputs differ by
+/* The inner loops exist in variants: "c", "neon", "neon-dotprod", "neon-i8mm", "avx2", "avxvnni", "avx512vnni", "avx512vbmi", "amx".
+ * "avx512vbmi", the earlier name of "avx512vbmi", is accepted too. The library uses the best one that the machine supports. Encoded bytes are identical with all variants; attention outputs differ by
  * rounding. */
 QUIRE_API const char *quire_isa_in_use(void);
 QUIRE_API const char *quire_isa_at(uint32_t index); /* supported variants, "c" first; NULL past the end */

@@ -87,8 +87,8 @@ enum { QUIRE_CONVERT_NEW = 1 }; /* re-encode only the unfinished page; finished 
  */
 QUIRE_API quire_status quire_seq_convert(quire_seq *seq, const quire_plan *plan, uint32_t flags);
 QUIRE_API const quire_plan *quire_seq_plan(const quire_seq *seq);
-/* The ring, as created or loaded. Fills *out, whose size must be set. */
-QUIRE_API quire_status quire_seq_ring(const quire_seq *seq, quire_seq_options *out);
+/* The options of the sequence (its ring), as created or loaded. Fills *out, whose size must be set. */
+QUIRE_API quire_status quire_seq_options_get(const quire_seq *seq, quire_seq_options *out);
 
 /* Writes rows [first, first + n) of one layer. NATIVE and MLX need every page to have that codec. ERANGE: evicted rows. */
 QUIRE_API quire_status quire_seq_export(const quire_seq *seq, uint32_t layer, quire_side side, uint32_t first,

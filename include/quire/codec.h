@@ -62,7 +62,8 @@ typedef struct quire_counts {
 /* Interface: stable. */
 
 /*
- * A block of rows in the caller's memory: n tokens x heads.
+ * A block of rows in the caller's memory: n tokens x heads. Its form says how the values lie there; how they lie in a tile is
+ * a quire_tile_format (tile.h).
  *   F32 F16 BF16  values
  *   NATIVE        the codec's own bytes (docs/formats/rows.md); for ggml's codecs these are ggml's blocks
  *   MLX           packed words in data; scales and biases in separate arrays of type scale_form. For tv codecs these are

@@ -14,9 +14,9 @@ extern "C" {
 /* Interface: stable. */
 
 /* A codec for one side and one head size. It defines where each code lies in a tile. */
-typedef struct quire_format quire_format;
+typedef struct quire_tile_format quire_tile_format;
 
-typedef struct quire_format_options {
+typedef struct quire_tile_format_options {
     size_t size;
     quire_side side;
     uint32_t d;                       /* head size */
@@ -24,13 +24,13 @@ typedef struct quire_format_options {
     uint32_t layer;                   /* the layer of the profile to use */
     const quire_profile *profile;     /* for "c:" codecs; the format shares it, so you may destroy yours */
     const quire_allocator *allocator; /* copied */
-} quire_format_options;
+} quire_tile_format_options;
 
-QUIRE_API quire_status quire_format_create(quire_format **out, const char *codec,
-                                           const quire_format_options *options);
-QUIRE_API void quire_format_destroy(quire_format *format);
-QUIRE_API size_t quire_tile_bytes(const quire_format *format); /* a multiple of 64 */
-QUIRE_API uint64_t quire_format_fingerprint(const quire_format *format);
+QUIRE_API quire_status quire_tile_format_create(quire_tile_format **out, const char *codec,
+                                                const quire_tile_format_options *options);
+QUIRE_API void quire_tile_format_destroy(quire_tile_format *format);
+QUIRE_API size_t quire_tile_bytes(const quire_tile_format *format); /* a multiple of 64 */
+QUIRE_API uint64_t quire_tile_format_fingerprint(const quire_tile_format *format);
 
 /* -------------------------------------------------------------------- tile */
 /* Interface: stable. */
@@ -40,14 +40,15 @@ QUIRE_API uint64_t quire_format_fingerprint(const quire_format *format);
  * tile must be zeroed and aligned to 64 bytes. Rows are independent of each other, but two threads must not write to one
  * tile at once. counts may be NULL.
  */
-QUIRE_API quire_status quire_tile_encode(const quire_format *format, uint32_t head, void *tile, uint32_t row,
-                                         uint32_t n, const quire_rows *rows, quire_counts *counts);
-QUIRE_API quire_status quire_tile_decode(const quire_format *format, uint32_t head, const void *tile,
+QUIRE_API quire_status quire_tile_encode(const quire_tile_format *format, uint32_t head, void *tile,
+                                         uint32_t row, uint32_t n, const quire_rows *rows,
+                                         quire_counts *counts);
+QUIRE_API quire_status quire_tile_decode(const quire_tile_format *format, uint32_t head, const void *tile,
                                          uint32_t row, uint32_t n, const quire_rows_out *rows);
-QUIRE_API void quire_tile_clear(const quire_format *format, void *tile, uint32_t row, uint32_t n);
+QUIRE_API void quire_tile_clear(const quire_tile_format *format, void *tile, uint32_t row, uint32_t n);
 /* Copies rows between the tiles of one head, code by code: row i of the n goes from row rows[i] of tiles[i] to row `row` + i. */
-QUIRE_API quire_status quire_tile_gather(const quire_format *format, void *tile, uint32_t row, uint32_t n,
-                                         const void *const *tiles, const uint8_t *rows);
+QUIRE_API quire_status quire_tile_gather(const quire_tile_format *format, void *tile, uint32_t row,
+                                         uint32_t n, const void *const *tiles, const uint8_t *rows);
 
 /*
  * The K and V tiles of 64 or fewer tokens, for all KV heads, aligned to 64 bytes. The tile of head h starts h *
@@ -58,7 +59,7 @@ QUIRE_API quire_status quire_tile_gather(const quire_format *format, void *tile,
 typedef struct quire_tile_ref {
     const void *k, *v; /* v NULL: V is part of K, whose format has d_v */
     size_t k_head_stride, v_head_stride;
-    const quire_format *k_format, *v_format;
+    const quire_tile_format *k_format, *v_format;
     uint32_t first; /* position of row 0, and its column in the mask */
     uint32_t n_rows;
 } quire_tile_ref;
@@ -78,7 +79,7 @@ typedef struct quire_paged_memory {
     void *k, *v; /* v NULL: V is part of K, whose format has d_v */
     size_t k_block_stride, k_tile_stride, k_head_stride, k_layer_stride;
     size_t v_block_stride, v_tile_stride, v_head_stride, v_layer_stride;
-    const quire_format *k_format, *v_format;
+    const quire_tile_format *k_format, *v_format;
     uint32_t n_blocks;
     uint32_t block_tokens; /* a multiple of 64 */
     uint32_t n_kv_heads;
@@ -122,24 +123,6 @@ QUIRE_API quire_status quire_tile_list_add_tiles(quire_tile_list *list, const qu
                                                  uint32_t n_tiles, size_t tile_stride, uint32_t n_kv_heads);
 /* n_seqs sequences of the memory's layers. Blocks behind the last one that a length needs are not read. */
 QUIRE_API quire_status quire_tile_list_add_blocks(quire_tile_list *list, const quire_block_table *table);
-
-/* --------------------------------------------------------------- selection */
-/* Interface: experimental. */
-
-/* Which rows or pages each query reads. No version of the library has this yet: quire_tile_list_select() checks its arguments
- * and returns EUNSUPPORTED. It is declared so that hosts can be written for it. */
-enum { QUIRE_SELECT_PAGES = 1, QUIRE_SELECT_ROWS = 2 };
-typedef struct quire_selection {
-    size_t size;
-    uint32_t seq;  /* of the list */
-    uint32_t unit; /* QUIRE_SELECT_PAGES or QUIRE_SELECT_ROWS */
-    const int32_t *
-        selected; /* [n_queries][n_selected] page or row numbers in ascending order; -1 ends a query's list */
-    size_t query_stride;
-    uint32_t n_queries, n_selected;
-} quire_selection;
-
-QUIRE_API quire_status quire_tile_list_select(quire_tile_list *list, const quire_selection *selection);
 
 #ifdef __cplusplus
 }

@@ -8,7 +8,7 @@ build=$WORK/quire
 libraries=$(dirname "$(${CC} -print-file-name=libsqlite3.a)")
 
 # CFLAGS come from the environment, sanitizers among them.
-cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_FLAGS_RELEASE= -DQUIRE_WERROR=OFF -DQUIRE_FUZZ=ON -DQUIRE_STORE=ON \
+cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_FLAGS_RELEASE= -DQUIRE_FUZZ=ON -DQUIRE_STORE=ON \
     "-DQUIRE_FUZZ_ENGINE=$LIB_FUZZING_ENGINE" -DOPENSSL_USE_STATIC_LIBS=ON "-DSQLITE3_LIBRARY=$libraries/libsqlite3.a" \
     "-DXXHASH_LIBRARY=$libraries/libxxhash.a"
 

@@ -81,16 +81,16 @@ static int open_operand(struct operand *o, const struct host_tensor *t, quire_si
     }
     *fits &= !kv_is_cache(t);
     if (!*fits) return HOST_SUCCESS;
-    quire_format_options options = {
-        .size = sizeof(quire_format_options), .side = side, .d = (uint32_t)t->ne[0]};
-    if (quire_format_create(&o->format, host_codec(t->type), &options)) return HOST_ALLOC_FAILED;
+    quire_tile_format_options options = {
+        .size = sizeof(quire_tile_format_options), .side = side, .d = (uint32_t)t->ne[0]};
+    if (quire_tile_format_create(&o->format, host_codec(t->type), &options)) return HOST_ALLOC_FAILED;
     o->tile_bytes = quire_tile_bytes(o->format);
     return HOST_SUCCESS;
 }
 
 static void close_operand(struct operand *o)
 {
-    if (!o->kv) quire_format_destroy(o->format);
+    if (!o->kv) quire_tile_format_destroy(o->format);
 }
 
 static size_t scratch_bytes(const struct operand *o)

@@ -8,7 +8,7 @@
 struct operand { /* K or V of one attention op */
     const struct host_tensor *t;
     struct kv *kv; /* NULL: not of the cache, or kept as declared */
-    quire_format *format;
+    quire_tile_format *format;
     char *tiles; /* not of the cache: [stream][tile][head] */
     size_t tile_bytes;
     uint32_t n_tiles;

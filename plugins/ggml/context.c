@@ -173,7 +173,7 @@ static void release(struct kv *kv)
 {
     struct kv_buffer *b = kv->owner;
     state_make_plain(kv);
-    quire_format_destroy(kv->format);
+    quire_tile_format_destroy(kv->format);
     kv->format = NULL;
     kv->plain = true;
     kv->host->buft = &buft_host;

@@ -80,11 +80,12 @@ static bool read_part(struct part *p, bool is_written)
 /* A row of quantized values whose codec is another one. */
 static void recode_row(struct kv *kv, uint64_t row, const char *bytes)
 {
-    quire_format_options options = {.size = sizeof(quire_format_options), .side = kv->side, .d = kv->d};
-    quire_format *declared = NULL;
+    quire_tile_format_options options = {
+        .size = sizeof(quire_tile_format_options), .side = kv->side, .d = kv->d};
+    quire_tile_format *declared = NULL;
     float *values = malloc(kv->row * sizeof *values);
     void *tile = NULL;
-    if (values && !quire_format_create(&declared, host_codec(kv->type), &options))
+    if (values && !quire_tile_format_create(&declared, host_codec(kv->type), &options))
         tile = tile_create(declared);
     for (uint32_t h = 0; tile && h < kv->n_heads; h++) {
         float *head = values + (size_t)h * kv->d;
@@ -96,7 +97,7 @@ static void recode_row(struct kv *kv, uint64_t row, const char *bytes)
     if (tile) kv_write(kv, row, 1, values);
     free(tile);
     free(values);
-    quire_format_destroy(declared);
+    quire_tile_format_destroy(declared);
 }
 
 static void write_part(const struct part *p)

@@ -34,7 +34,7 @@ static void destroy_kv(struct kv *kv)
 {
     for (uint32_t s = 0; s < kv->streams; s++) kv_set_high(kv, s, 0);
     stat_detach(kv);
-    quire_format_destroy(kv->format);
+    quire_tile_format_destroy(kv->format);
     if (kv->host) host.ggml_backend_buffer_free(kv->host);
     free(kv->streams_of);
     free(kv->refused);
@@ -192,7 +192,7 @@ void kv_write(struct kv *kv, uint64_t row, uint32_t n, const float *values)
     kv_wrote(kv, row, n);
 }
 
-void *tile_create(const quire_format *format)
+void *tile_create(const quire_tile_format *format)
 {
     size_t bytes = quire_tile_bytes(format);
     void *tile = aligned_alloc(64, bytes);
@@ -200,7 +200,7 @@ void *tile_create(const quire_format *format)
     return tile;
 }
 
-bool tile_recode(const quire_format *format, void *tile, uint32_t head, uint32_t n, quire_form from_form,
+bool tile_recode(const quire_tile_format *format, void *tile, uint32_t head, uint32_t n, quire_form from_form,
                  const void *from, size_t from_stride, quire_form to_form, void *to, size_t to_stride)
 {
     quire_rows in = {

@@ -49,7 +49,7 @@ struct kv { /* a K or V tensor of the host */
 
     /* Settled. format NULL: plain. */
     const char *codec;
-    quire_format *format;
+    quire_tile_format *format;
     size_t tile_bytes, head_bytes; /* of one head: a tile, a row in the codec's own bytes */
     size_t page_offset;
     bool marked; /* rows travel as code bytes behind a mark (marks.h) */
@@ -166,9 +166,9 @@ void kv_read(const struct kv *, uint64_t row, uint32_t n, float *values);
 void kv_write(struct kv *, uint64_t row, uint32_t n, const float *values);
 
 /* A tile of zeros beside the cache, for free(); NULL: no memory. */
-void *tile_create(const quire_format *);
+void *tile_create(const quire_tile_format *);
 /* n rows through it, from one form to another. false: a scale is not finite. */
-bool tile_recode(const quire_format *, void *tile, uint32_t head, uint32_t n, quire_form from_form,
+bool tile_recode(const quire_tile_format *, void *tile, uint32_t head, uint32_t n, quire_form from_form,
                  const void *from, size_t from_stride, quire_form to_form, void *to, size_t to_stride);
 
 /* ----------------------------------------------------------------------- state */

@@ -21,9 +21,9 @@ bool all_zero(const char *bytes, size_t n)
 
 /* ----------------------------------------------------------------------- marks */
 
-uint32_t mark_of(const quire_format *format)
+uint32_t mark_of(const quire_tile_format *format)
 {
-    uint64_t fingerprint = quire_format_fingerprint(format);
+    uint64_t fingerprint = quire_tile_format_fingerprint(format);
     return (uint32_t)(fingerprint ^ fingerprint >> 32);
 }
 
@@ -96,16 +96,16 @@ static struct table *tables;
 static struct met *all_met;
 static atomic_bool any_untold;
 
-static quire_format *make_format(const struct row_shape *s, const char *codec, uint32_t d, uint32_t d_v)
+static quire_tile_format *make_format(const struct row_shape *s, const char *codec, uint32_t d, uint32_t d_v)
 {
-    quire_format *format = NULL;
-    quire_format_options options = {.size = sizeof(quire_format_options),
-                                    .side = s->side,
-                                    .d = d,
-                                    .d_v = d_v,
-                                    .profile = config.loaded_profile,
-                                    .layer = s->layer};
-    return quire_format_create(&format, codec, &options) ? NULL : format;
+    quire_tile_format *format = NULL;
+    quire_tile_format_options options = {.size = sizeof(quire_tile_format_options),
+                                         .side = s->side,
+                                         .d = d,
+                                         .d_v = d_v,
+                                         .profile = config.loaded_profile,
+                                         .layer = s->layer};
+    return quire_tile_format_create(&format, codec, &options) ? NULL : format;
 }
 
 static int by_mark(const void *a, const void *b)
@@ -119,10 +119,10 @@ static int by_mark(const void *a, const void *b)
 static void add_candidates(struct table *t, const struct row_shape *s, const char *codec, uint32_t d)
 {
     for (uint32_t d_v = 0; d_v < d && (s->side == QUIRE_K || !d_v); d_v = d_v ? 2 * d_v : 1) {
-        quire_format *format = make_format(s, codec, d, d_v);
+        quire_tile_format *format = make_format(s, codec, d, d_v);
         if (!format) return;
         uint32_t mark = mark_of(format);
-        quire_format_destroy(format);
+        quire_tile_format_destroy(format);
         if (t->n && d_v && t->list[t->n - 1].mark == mark) continue;
         t->list[t->n++] = (struct candidate){mark, codec, (uint16_t)d, (uint16_t)d_v};
     }
@@ -191,11 +191,11 @@ void marks_tell(void)
 }
 
 static const struct coding *keep(const struct row_shape *s, const char *codec, uint32_t d,
-                                 quire_format *format)
+                                 quire_tile_format *format)
 {
     struct met *m = calloc(1, sizeof *m);
     if (!m) {
-        quire_format_destroy(format);
+        quire_tile_format_destroy(format);
         return NULL;
     }
     *m = (struct met){.next = all_met,
@@ -221,7 +221,7 @@ static const struct coding *find_locked(const struct row_shape *s, uint32_t mark
         const struct table *t = table_for(s, calibrated);
         struct candidate key = {.mark = mark};
         const struct candidate *found = t ? bsearch(&key, t->list, t->n, sizeof key, by_mark) : NULL;
-        quire_format *format = found ? make_format(s, found->codec, found->d, found->d_v) : NULL;
+        quire_tile_format *format = found ? make_format(s, found->codec, found->d, found->d_v) : NULL;
         if (format) return keep(s, found->codec, found->d, format);
     }
     return NULL;
@@ -281,16 +281,17 @@ static bool recode_bare(const struct row_shape *s, uint32_t n, const char *rows,
     for (uint32_t at = 0, d; ok && at < s->row; at += d) {
         d = s->row - at < MOST_D ? s->row - at : MOST_D;
         size_t offset = host.ggml_row_size(s->type, at);
-        quire_format_options options = {.size = sizeof(quire_format_options), .side = QUIRE_K, .d = d};
-        quire_format *format = NULL;
-        if (quire_format_create(&format, host_codec(s->type), &options)) return false;
+        quire_tile_format_options options = {
+            .size = sizeof(quire_tile_format_options), .side = QUIRE_K, .d = d};
+        quire_tile_format *format = NULL;
+        if (quire_tile_format_create(&format, host_codec(s->type), &options)) return false;
         void *tile = tile_create(format);
         ok = tile && (to ? tile_recode(format, tile, 0, n, QUIRE_F32, values + at, s->row * sizeof(float),
                                        QUIRE_NATIVE, to + offset, s->row_bytes)
                          : tile_recode(format, tile, 0, n, QUIRE_NATIVE, rows + offset, s->row_bytes,
                                        QUIRE_F32, values + at, s->row * sizeof(float)));
         free(tile);
-        quire_format_destroy(format);
+        quire_tile_format_destroy(format);
     }
     return ok;
 }

@@ -35,7 +35,7 @@ struct row_shape { /* of a K or V tensor of the host */
 /* Whether a tensor, or what it is a view of, is one of the cache by its name and shape, wherever it lies. */
 bool marks_shape(const struct host_tensor *, struct row_shape *);
 
-uint32_t mark_of(const quire_format *);
+uint32_t mark_of(const quire_tile_format *);
 void mark_put(char *row, uint32_t mark);
 bool mark_is(const char *row, uint32_t mark);
 /* What is saved of a row that cannot be read: it stays so wherever it is taken. */
@@ -49,7 +49,7 @@ struct coding {
     uint32_t d, n_heads;
     size_t head_bytes;
     const char *codec;
-    quire_format *format;
+    quire_tile_format *format;
 };
 
 /*

@@ -170,13 +170,13 @@ static quire_plan *plan_by_policy(struct kv_context *c, const struct shapes *s)
 
 static bool give_format(struct kv *kv, const char *codec)
 {
-    quire_format_options options = {.size = sizeof(quire_format_options),
-                                    .side = kv->side,
-                                    .d = kv->d,
-                                    .d_v = kv->d_v,
-                                    .profile = config.loaded_profile,
-                                    .layer = kv->layer};
-    if (!codec || quire_format_create(&kv->format, codec, &options)) return false;
+    quire_tile_format_options options = {.size = sizeof(quire_tile_format_options),
+                                         .side = kv->side,
+                                         .d = kv->d,
+                                         .d_v = kv->d_v,
+                                         .profile = config.loaded_profile,
+                                         .layer = kv->layer};
+    if (!codec || quire_tile_format_create(&kv->format, codec, &options)) return false;
     kv->codec = codec;
     kv->tile_bytes = quire_tile_bytes(kv->format);
     kv->head_bytes = quire_codec_row_bytes(codec, kv->d);

@@ -136,17 +136,18 @@ static int store_rows(struct worker *w, struct kv *kv, struct host_tensor *op)
 enum { MOST = 1024 }; /* values that a format takes at once; blocks of quantized types are far shorter */
 
 struct coder {
-    quire_format *format;
+    quire_tile_format *format;
     uint32_t d;
     size_t bytes;
 };
 
 static bool make_coder(struct coder *c, int type, int64_t d)
 {
-    quire_format_options options = {.size = sizeof(quire_format_options), .side = QUIRE_K, .d = (uint32_t)d};
+    quire_tile_format_options options = {
+        .size = sizeof(quire_tile_format_options), .side = QUIRE_K, .d = (uint32_t)d};
     c->d = (uint32_t)d;
     c->bytes = host.ggml_row_size(type, d);
-    return !d || !quire_format_create(&c->format, host_codec(type), &options);
+    return !d || !quire_tile_format_create(&c->format, host_codec(type), &options);
 }
 
 /* Through a tile of one row: the bytes that come out are the declared type's own. */
@@ -190,8 +191,8 @@ static int store_plain(struct worker *w, struct host_tensor *op)
         else
             code_row(coder, tile, rows, from, to);
     }
-    quire_format_destroy(coder[0].format);
-    quire_format_destroy(coder[1].format);
+    quire_tile_format_destroy(coder[0].format);
+    quire_tile_format_destroy(coder[1].format);
     return status;
 }
 

@@ -277,8 +277,8 @@ void state_fill(struct kv *kv, size_t offset, size_t size, uint8_t value)
 /* --------------------------------------------------------------------- values */
 
 /* n rows of one tile as values of the declared type, whatever the codec. */
-static bool get_values(const struct kv *kv, uint64_t row, uint32_t n, char *bytes, quire_format *declared,
-                       void *tile)
+static bool get_values(const struct kv *kv, uint64_t row, uint32_t n, char *bytes,
+                       quire_tile_format *declared, void *tile)
 {
     size_t head_bytes = kv->row_bytes / kv->n_heads;
     if (host_is_float(kv->type)) {
@@ -303,8 +303,9 @@ static bool get_values(const struct kv *kv, uint64_t row, uint32_t n, char *byte
 void state_get_values(struct kv *kv, size_t offset, size_t size, char *bytes)
 {
     uint64_t first = offset / kv->row_bytes, end = (offset + size + kv->row_bytes - 1) / kv->row_bytes;
-    quire_format_options options = {.size = sizeof(quire_format_options), .side = kv->side, .d = kv->d};
-    quire_format *declared = NULL;
+    quire_tile_format_options options = {
+        .size = sizeof(quire_tile_format_options), .side = kv->side, .d = kv->d};
+    quire_tile_format *declared = NULL;
     memset(bytes, 0, size);
     if (!in_bounds(kv, offset, size) || kv->owner->state != KV_SETTLED) return;
     if (!kv->marked) {
@@ -312,7 +313,7 @@ void state_get_values(struct kv *kv, size_t offset, size_t size, char *bytes)
         return;
     }
     char *rows = malloc(kv->row_bytes * CELLS);
-    if (rows && !quire_format_create(&declared, host_codec(kv->type), &options)) {
+    if (rows && !quire_tile_format_create(&declared, host_codec(kv->type), &options)) {
         void *tile = tile_create(declared);
         for (uint32_t n; tile && first < end; first += n) {
             n = kv_run(kv, first, end - first);
@@ -323,7 +324,7 @@ void state_get_values(struct kv *kv, size_t offset, size_t size, char *bytes)
         }
         free(tile);
     }
-    quire_format_destroy(declared);
+    quire_tile_format_destroy(declared);
     free(rows);
 }
 

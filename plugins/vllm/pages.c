@@ -18,7 +18,7 @@ static size_t row_bytes(const quire_vllm_pages *p, uint32_t d)
 
 /* K or V: its rows, and the format of its tiles. */
 typedef struct side {
-    const quire_format *format;
+    const quire_tile_format *format;
     void *rows;
     uint32_t d;
 } side;

@@ -11,7 +11,7 @@
  */
 typedef struct quire_vllm_pages {
     size_t size;
-    const quire_format *k_format, *v_format;
+    const quire_tile_format *k_format, *v_format;
     void *tiles; /* aligned to 64 bytes, as page_stride is a multiple of 64 */
     size_t page_stride;
     void *k, *v;

@@ -190,7 +190,7 @@ class Sequence(Handle):
         Handle.__init__(self, n.lib.quire_seq_destroy)
         self._open(create, *arguments, on=(pool,), family=pool._sequences)
         ring = n.SeqOptions()
-        n.check(n.lib.quire_seq_ring(self._pointer, ring))
+        n.check(n.lib.quire_seq_options_get(self._pointer, ring))
         self.ring = Ring(ring.max_tokens, ring.sinks, ring.spare_tokens)
 
     def _get(self) -> int:

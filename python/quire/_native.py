@@ -116,7 +116,7 @@ class AttendOptions(Sized):
                 ("mask_slopes", c_void_p), ("sink_logits", c_void_p), ("cancelled", c_void_p), ("cancelled_ctx", c_void_p)]
 
 
-class FormatOptions(Sized):
+class TileFormatOptions(Sized):
     _fields_ = [("side", c_int), ("d", c_uint32), ("d_v", c_uint32), ("layer", c_uint32), ("profile", c_void_p),
                 ("allocator", c_void_p)]
 
@@ -214,7 +214,7 @@ _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_seq_trim_floor": (_U32, [_P]),
     "quire_seq_convert": (_S, [_P, _P, _U32]),
     "quire_seq_plan": (_P, [_P]),
-    "quire_seq_ring": (_S, [_P, POINTER(SeqOptions)]),
+    "quire_seq_options_get": (_S, [_P, POINTER(SeqOptions)]),
     "quire_seq_export": (_S, [_P, _U32, _S, _U32, _U32, POINTER(Rows)]),
     "quire_seq_save": (_S, [_P, WRITE, _P]),
     "quire_seq_load": (_S, [_OUT, _P, READ, _P]),
@@ -226,8 +226,8 @@ _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_step_attend_with": (_S, [_P, _U32, _P]),
     "quire_step_commit": (_S, [_P]),
     "quire_step_abort": (None, [_P]),
-    "quire_format_create": (_S, [_OUT, c_char_p, POINTER(FormatOptions)]),
-    "quire_format_destroy": (None, [_P]),
+    "quire_tile_format_create": (_S, [_OUT, c_char_p, POINTER(TileFormatOptions)]),
+    "quire_tile_format_destroy": (None, [_P]),
     "quire_tile_bytes": (c_size_t, [_P]),
     "quire_tile_encode": (_S, [_P, _U32, _P, _U32, _U32, POINTER(Rows), POINTER(Counts)]),
     "quire_tile_decode": (_S, [_P, _U32, _P, _U32, _U32, POINTER(Rows)]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The C interface of the store, as include/quire/quire_store.h declares it."""
+"""The C interface of the store, as include/quire/store.h declares it."""
 
 from __future__ import annotations
 

@@ -56,17 +56,17 @@ class Format(Handle):
                  head: int = 0) -> None:
         codec_info(codec)  # raises if it is unknown
         name, self.d = n.c_text(codec, "codec"), n.u32(d, "d")
-        options = n.FormatOptions(side=side_of(side), d=self.d, layer=n.u32(layer, "layer"))
+        options = n.TileFormatOptions(side=side_of(side), d=self.d, layer=n.u32(layer, "layer"))
         self.codec, self.side, self.head = codec, side, n.u32(head, "head")
         self.row_bytes = int(n.lib.quire_codec_row_bytes(name, self.d))
         invalid = f"codec {codec} needs a profile" if profile is None else "layer: the profile has no such layer, or it is not finished"
-        super().__init__(n.lib.quire_format_destroy)
+        super().__init__(n.lib.quire_tile_format_destroy)
         if profile is None:
-            self._open(n.lib.quire_format_create, name, options, invalid=invalid)
+            self._open(n.lib.quire_tile_format_create, name, options, invalid=invalid)
             return
         with profile._lock:
             options.profile = profile._get()
-            self._open(n.lib.quire_format_create, name, options, invalid=invalid)
+            self._open(n.lib.quire_tile_format_create, name, options, invalid=invalid)
 
     def _through(self, source: AnyRows, target: AnyRows, count: int, dtype: Optional[str], out_dtype: Optional[str]) -> None:
         """Converts rows from one form to another through a tile, 64 rows at a time."""

@@ -23,7 +23,7 @@ from .sequence import Ring, Sequence
 
 @dataclass(frozen=True)
 class Remote:
-    """A Valkey or Redis server, or any node of a cluster. 0 means the library's default (quire_store.h)."""
+    """A Valkey or Redis server, or any node of a cluster. 0 means the library's default (store.h)."""
 
     host: str
     port: int = 0

@@ -232,7 +232,7 @@ class Threads(unittest.TestCase):
 
 
 HEADERS = sorted((SOURCE / "include" / "quire").glob("*.h"))
-STORE_HEADER = SOURCE / "include" / "quire" / "quire_store.h"
+STORE_HEADER = SOURCE / "include" / "quire" / "store.h"
 
 
 def declared(header: pathlib.Path) -> str:

@@ -13,7 +13,7 @@
 typedef struct quire_job_layout {
     uintptr_t k, v; /* of the layer */
     size_t k_head_stride, v_head_stride;
-    const quire_format *k_format, *v_format; /* v_format is k_format if V is part of K */
+    const quire_tile_format *k_format, *v_format; /* v_format is k_format if V is part of K */
     quire_score_fn *score;
     quire_mix_fn *mix;
     quire_expand_tile_fn *expand_k, *expand_v;
@@ -41,8 +41,8 @@ typedef struct quire_job {
     uint64_t first_block;     /* number of blocks of all jobs before it */
     uint64_t first_partial;   /* number of splits of all blocks before it */
     uint32_t n_k, n_v;
-    const quire_format *k[QUIRE_MAX_FORMATS]; /* distinct formats, in order of their fingerprints */
-    const quire_format *v[QUIRE_MAX_FORMATS];
+    const quire_tile_format *k[QUIRE_MAX_FORMATS]; /* distinct formats, in order of their fingerprints */
+    const quire_tile_format *v[QUIRE_MAX_FORMATS];
     uint32_t v_stride; /* floats of one accumulator: the most that any of v[] needs, then QUIRE_MEAN_SLOTS */
     float scale;
     const quire_kernels *kernels;

@@ -20,8 +20,8 @@ void quire_block_prepare(const quire_block *b, quire_scratch *s)
     const quire_job *job = b->job;
     uint32_t d = job->spec.d_k;
     for (uint32_t f = 0; f < job->n_k; f++) {
-        const quire_format *format = job->k[f];
-        quire_calibration cal = quire_format_head(format, b->head);
+        const quire_tile_format *format = job->k[f];
+        quire_calibration cal = quire_tile_format_head(format, b->head);
         quire_queries *q = &s->queries[f];
         q->n = b->n_rows;
         q->d = d;

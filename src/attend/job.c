@@ -8,7 +8,7 @@
  * The list stays in order of fingerprints. So results do not depend on which tile comes first, nor on which of several equal
  * format objects a tile refers to.
  */
-static bool add_format(const quire_format **list, uint32_t *n, const quire_format *format)
+static bool add_format(const quire_tile_format **list, uint32_t *n, const quire_tile_format *format)
 {
     uint32_t at = 0;
     while (at < *n && list[at]->fingerprint < format->fingerprint) at++;
@@ -20,7 +20,7 @@ static bool add_format(const quire_format **list, uint32_t *n, const quire_forma
     return true;
 }
 
-static uint32_t index_of(const quire_format *const *list, const quire_format *format)
+static uint32_t index_of(const quire_tile_format *const *list, const quire_tile_format *format)
 {
     uint32_t i = 0;
     while (list[i]->fingerprint != format->fingerprint) i++;
@@ -53,7 +53,7 @@ static quire_status read_tiles(quire_job *job)
     job->n_layouts = seq->n_used;
     for (uint32_t i = 0; i < seq->n_used; i++) {
         const quire_list_layer *l = quire_list_layer_at(job->list, seq, i, s->list_layer);
-        const quire_format *value = quire_list_value_format(l);
+        const quire_tile_format *value = quire_list_value_format(l);
         if (l->n_heads != s->n_kv_heads || l->k_format->coder.d != s->d_k || quire_list_d_v(l) != s->d_v)
             return QUIRE_EINVAL;
         if (!add_format(job->k, &job->n_k, l->k_format) || !add_format(job->v, &job->n_v, value))
@@ -124,7 +124,8 @@ quire_status quire_job_read(quire_job *job, const quire_attend_job *spec, const 
 }
 
 /* Query rows of a block from which tiles of a format are expanded. */
-static uint32_t expand_from(const quire_kernels *kernels, quire_family family, const quire_format *format)
+static uint32_t expand_from(const quire_kernels *kernels, quire_family family,
+                            const quire_tile_format *format)
 {
     if (!kernels->expand[family]) return UINT32_MAX;
     return quire_must_expand(kernels, format, 0) ? 0 : kernels->expand_from[family];
@@ -135,7 +136,7 @@ void quire_job_fill_layouts(quire_job *job)
     const quire_kernels *kernels = job->kernels;
     for (uint32_t i = 0; i < job->n_layouts; i++) {
         const quire_list_layer *l = quire_list_layer_at(job->list, job->seq, i, job->spec.list_layer);
-        const quire_format *value = quire_list_value_format(l);
+        const quire_tile_format *value = quire_list_value_format(l);
         quire_family k = quire_family_of(l->k_format->coder.codec), v = quire_family_of(value->coder.codec);
         job->layout[i] = (quire_job_layout){
             .k = l->k,

@@ -93,13 +93,13 @@ static void store_out(quire_form form, const float *row, uint8_t *out, uint32_t 
 /* Values of one format: the accumulators times a factor, rotations and calibration undone. row has room for all channels of it. */
 static void finish_format(const quire_block *b, uint32_t f, const float *acc, float factor, float *row)
 {
-    const quire_format *format = b->job->v[f];
+    const quire_tile_format *format = b->job->v[f];
     const quire_coder *coder = &format->coder;
     float mean_sum[QUIRE_MEAN_SLOTS];
     for (uint32_t c = 0; c < coder->d; c++) row[c] = acc[c] * factor;
     for (uint32_t m = 0; format->profile && m < QUIRE_MEAN_SLOTS; m++)
         mean_sum[m] = acc[b->job->v_stride - QUIRE_MEAN_SLOTS + m] * factor;
-    quire_calibration cal = quire_format_head(format, b->head);
+    quire_calibration cal = quire_tile_format_head(format, b->head);
     quire_finish_value(coder, &cal, row, mean_sum);
 }
 

@@ -31,7 +31,7 @@ static uint8_t *tile_at(const quire_paged_memory *m, quire_side side, uint32_t l
            layer * m->v_layer_stride;
 }
 
-static const quire_format *format_of(const scatter *s, quire_side side)
+static const quire_tile_format *format_of(const scatter *s, quire_side side)
 {
     return side == QUIRE_K ? s->memory.k_format : s->memory.v_format;
 }
@@ -72,7 +72,7 @@ static void scatter_task(void *arg, uint32_t task)
     scatter *s = (scatter *)arg;
     uint32_t head;
     quire_side side = side_of(s, task, &head);
-    const quire_format *format = format_of(s, side);
+    const quire_tile_format *format = format_of(s, side);
     quire_counts counts = {0};
     for (uint32_t i = 0, run; i < s->n_tokens; i += run) {
         run = 1;
@@ -95,7 +95,7 @@ static void scatter_task(void *arg, uint32_t task)
 static quire_status read_side(scatter *s, quire_side side, const quire_rows *theirs)
 {
     const quire_paged_memory *m = &s->memory;
-    const quire_format *format = format_of(s, side);
+    const quire_tile_format *format = format_of(s, side);
     if (format->coder.side != side || m->n_kv_heads > format->n_heads) return QUIRE_EINVAL;
     quire_status status = quire_rows_read(&s->rows[side], theirs);
     return status ? status : quire_rows_check(format, m->n_kv_heads, s->n_tokens, &s->rows[side]);

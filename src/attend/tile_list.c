@@ -88,7 +88,7 @@ quire_status quire_tile_list_begin(quire_tile_list *list, uint32_t n_layers, uin
 }
 
 /* Whether the tiles of all heads lie apart and aligned. */
-static bool heads_are_apart(uintptr_t first, size_t stride, const quire_format *f, uint32_t n_heads)
+static bool heads_are_apart(uintptr_t first, size_t stride, const quire_tile_format *f, uint32_t n_heads)
 {
     size_t bytes = f->tile_bytes;
     if (first % 64) return false;
@@ -352,16 +352,4 @@ quire_status quire_tile_list_add_blocks(quire_tile_list *list, const quire_block
     }
     if (status) set_counts(list, before);
     return status;
-}
-
-quire_status quire_tile_list_select(quire_tile_list *list, const quire_selection *selection)
-{
-    quire_selection s;
-    if (!list) return QUIRE_EINVAL;
-    quire_status status = quire_read_sized(&s, sizeof s, selection);
-    if (status) return status;
-    if (s.seq >= list->n_seqs || (s.unit != QUIRE_SELECT_PAGES && s.unit != QUIRE_SELECT_ROWS) ||
-        (s.n_queries && s.n_selected && !s.selected))
-        return QUIRE_EINVAL;
-    return QUIRE_EUNSUPPORTED;
 }

@@ -43,12 +43,12 @@ typedef struct quire_list_tile {
 typedef struct quire_list_layer {
     uintptr_t k, v;
     size_t k_head_stride, v_head_stride;
-    const quire_format *k_format;
-    const quire_format *v_format; /* NULL: V is part of K */
+    const quire_tile_format *k_format;
+    const quire_tile_format *v_format; /* NULL: V is part of K */
     uint32_t n_heads;
 } quire_list_layer;
 
-static inline const quire_format *quire_list_value_format(const quire_list_layer *layer)
+static inline const quire_tile_format *quire_list_value_format(const quire_list_layer *layer)
 {
     return layer->v_format ? layer->v_format : layer->k_format;
 }

@@ -145,7 +145,7 @@ quire_seq *const *quire_batch_seqs(const quire_batch *batch, uint32_t *n)
 /* ------------------------------------------------------------- left padding */
 
 /* The block of one sequence, its padding skipped. */
-static quire_rows seq_rows(const quire_format *f, uint32_t n_heads, const quire_rows *all, uint32_t seq,
+static quire_rows seq_rows(const quire_tile_format *f, uint32_t n_heads, const quire_rows *all, uint32_t seq,
                            uint32_t n_columns, uint32_t padding)
 {
     quire_rows dense = *all;

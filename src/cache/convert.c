@@ -20,10 +20,11 @@ static uint32_t rows_in(const quire_seq *seq, uint32_t page_index)
     return left < QUIRE_PAGE_TOKENS ? left : QUIRE_PAGE_TOKENS;
 }
 
-static void convert_tile(const quire_format *from, const uint8_t *old, const quire_format *to, uint8_t *fresh,
-                         uint32_t head, uint32_t n, quire_counts *counts)
+static void convert_tile(const quire_tile_format *from, const uint8_t *old, const quire_tile_format *to,
+                         uint8_t *fresh, uint32_t head, uint32_t n, quire_counts *counts)
 {
-    quire_calibration from_cal = quire_format_head(from, head), to_cal = quire_format_head(to, head);
+    quire_calibration from_cal = quire_tile_format_head(from, head),
+                      to_cal = quire_tile_format_head(to, head);
     quire_coded_row row;
     float x[QUIRE_MAX_D];
     for (uint32_t t = 0; t < n; t++) {
@@ -44,7 +45,7 @@ QUIRE_APART static void convert_page(const quire_page *old, const quire_page_lay
     for (uint32_t i = 0; i < to->n_layers; i++)
         for (uint32_t s = 0; s < 2; s++) {
             quire_side side = s ? QUIRE_V : QUIRE_K;
-            const quire_format *from = quire_page_format(old, i, side);
+            const quire_tile_format *from = quire_page_format(old, i, side);
             for (uint32_t h = 0; from && h < to->layer[i].n_heads; h++)
                 convert_tile(from, quire_page_tile(old, i, side, h), quire_page_format(&target, i, side),
                              quire_page_tile(&target, i, side, h), h, n, counts);

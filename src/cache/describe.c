@@ -99,7 +99,7 @@ static bool same_layer(const quire_planned_layer *a, const quire_planned_layer *
            same_reason(a->reason, b->reason);
 }
 
-static void put_pair(printer *p, const quire_format *k, const quire_format *v)
+static void put_pair(printer *p, const quire_tile_format *k, const quire_tile_format *v)
 {
     put(p, "K %s", k->coder.codec->info.name);
     if (v->coder.codec) put(p, " V %s", v->coder.codec->info.name);

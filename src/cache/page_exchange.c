@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* cache: finished pages handed out to a store and taken back (quire_page.h). */
+/* cache: finished pages handed out to a store and taken back (page.h). */
 #include "cache/cache.h"
 
 /* ------------------------------------------------------------------- plans */
@@ -58,7 +58,7 @@ void quire_page_share(quire_page *page)
     quire_page_hold(page);
 }
 
-void *quire_page_room(quire_page *page)
+void *quire_page_mutable_bytes(quire_page *page)
 {
     return page->data;
 }

@@ -4,7 +4,7 @@
 #define QUIRE_CACHE_PLAN_H
 
 #include "page/page.h"
-#include "quire/quire_page.h"
+#include "quire/page.h"
 
 #define QUIRE_REASON_MAX 320 /* every remark a layer can get, joined */
 
@@ -20,9 +20,9 @@ typedef struct quire_group {
 
 typedef struct quire_planned_layer {
     quire_layer shape;
-    uint32_t group, index;             /* index within the group */
-    quire_format k, v, sink_k, sink_v; /* v unused if shape.v_in_k; sink_* unused without sink pages */
-    const char *reason;                /* text, or NULL if there is nothing to say */
+    uint32_t group, index;                  /* index within the group */
+    quire_tile_format k, v, sink_k, sink_v; /* v unused if shape.v_in_k; sink_* unused without sink pages */
+    const char *reason;                     /* text, or NULL if there is nothing to say */
     char text[QUIRE_REASON_MAX];
 } quire_planned_layer;
 

@@ -38,7 +38,7 @@ quire_status quire_plan_take_profile(const quire_plan_draft *d, quire_plan *plan
 /* ----------------------------------------------------------------- formats */
 
 static quire_status init_format(const quire_plan_draft *d, const quire_plan *plan, uint32_t i,
-                                quire_side side, const quire_codec *codec, quire_format *out)
+                                quire_side side, const quire_codec *codec, quire_tile_format *out)
 {
     const quire_layer *shape = &plan->layer[i].shape;
     const quire_profile *profile = is_calibrated(codec) ? plan->profile : NULL;
@@ -47,7 +47,7 @@ static quire_status init_format(const quire_plan_draft *d, const quire_plan *pla
     if (profile && !quire_profile_fits(profile, i, shape->n_kv_heads, size))
         return quire_plan_complain(d, QUIRE_EMISMATCH, "the profile was made for another model (layer %u)",
                                    (unsigned)i);
-    quire_status status = quire_format_init(out, codec, side, size, d_v, profile, i);
+    quire_status status = quire_tile_format_init(out, codec, side, size, d_v, profile, i);
     if (status == QUIRE_EUNSUPPORTED && codec->sized)
         return quire_plan_complain(
             d, status, "codec %s cannot keep the %c rows of layer %u, whose head size is %u%s",

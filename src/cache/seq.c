@@ -90,7 +90,7 @@ uint32_t quire_seq_length(const quire_seq *seq)
     return seq->length;
 }
 
-quire_status quire_seq_ring(const quire_seq *seq, quire_seq_options *out)
+quire_status quire_seq_options_get(const quire_seq *seq, quire_seq_options *out)
 {
     return seq ? quire_write_sized(out, &seq->ring, sizeof seq->ring) : QUIRE_EINVAL;
 }
@@ -226,8 +226,8 @@ quire_status quire_tile_list_add_seq(quire_tile_list *list, const quire_seq *seq
 /* ------------------------------------------------------------------ export */
 
 /* V rows of a layer that keeps K only: the first d_v values of its decoded K rows. */
-QUIRE_APART static void decode_prefix(const quire_format *k, uint32_t head, const uint8_t *tile, uint32_t row,
-                                      uint32_t n, const quire_rows_out *rows)
+QUIRE_APART static void decode_prefix(const quire_tile_format *k, uint32_t head, const uint8_t *tile,
+                                      uint32_t row, uint32_t n, const quire_rows_out *rows)
 {
     float x[QUIRE_MAX_D];
     quire_rows_out one = {.form = QUIRE_F32, .data = x};
@@ -245,12 +245,12 @@ quire_status quire_seq_check_export(const quire_seq *seq, uint32_t layer, quire_
     if (first > seq->length || n > seq->length - first) return QUIRE_EINVAL;
     const quire_planned_layer *l = &seq->plan->layer[layer];
     const quire_table *t = &seq->table[l->group];
-    const quire_format *planned = side == QUIRE_K ? &l->k : &l->v;
-    quire_format prefix; /* V that is part of K: only floats, of its own size */
+    const quire_tile_format *planned = side == QUIRE_K ? &l->k : &l->v;
+    quire_tile_format prefix; /* V that is part of K: only floats, of its own size */
     if (side == QUIRE_V && l->shape.v_in_k) {
         if (!quire_form_is_float(rows->form)) return QUIRE_EUNSUPPORTED;
         quire_status status =
-            quire_format_init(&prefix, quire_codec_get("f32"), QUIRE_V, l->shape.d_v, 0, NULL, 0);
+            quire_tile_format_init(&prefix, quire_codec_get("f32"), QUIRE_V, l->shape.d_v, 0, NULL, 0);
         if (status) return status;
         planned = &prefix;
     }
@@ -283,7 +283,7 @@ quire_status quire_seq_export(const quire_seq *seq, uint32_t layer, quire_side s
         uint32_t row = p % QUIRE_PAGE_TOKENS, left = first + n - p;
         run = QUIRE_PAGE_TOKENS - row < left ? QUIRE_PAGE_TOKENS - row : left;
         const quire_page *page = t->page[quire_table_entry(t, p / QUIRE_PAGE_TOKENS)];
-        const quire_format *held = quire_page_format(page, l->index, kept);
+        const quire_tile_format *held = quire_page_format(page, l->index, kept);
         for (uint32_t h = 0; h < l->shape.n_kv_heads && !status; h++) {
             quire_rows_out one = quire_rows_out_at(rows, &dense, 0, p - first, h);
             const uint8_t *tile = quire_page_tile(page, l->index, kept, h);

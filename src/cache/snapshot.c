@@ -191,7 +191,7 @@ static bool page_is_finite(const quire_page *page)
     for (uint32_t i = 0; i < page->layout->n_layers; i++)
         for (uint32_t s = 0; s < 2; s++) {
             quire_side side = s ? QUIRE_V : QUIRE_K;
-            const quire_format *f = quire_page_format(page, i, side);
+            const quire_tile_format *f = quire_page_format(page, i, side);
             for (uint32_t h = 0; f && h < page->layout->layer[i].n_heads; h++)
                 if (!quire_tile_finite(f, quire_page_tile(page, i, side, h))) return false;
         }

@@ -254,13 +254,13 @@ static void append_head(void *arg, uint32_t head)
 static quire_status check_rows(const quire_seq *seq, const quire_planned_layer *l, quire_side side,
                                uint32_t n_tokens, quire_rows *rows)
 {
-    const quire_format *f = side == QUIRE_K ? &l->k : &l->v;
+    const quire_tile_format *f = side == QUIRE_K ? &l->k : &l->v;
     quire_status status = quire_rows_check(f, l->shape.n_kv_heads, n_tokens, rows);
     if (status) return status;
     if (quire_form_is_float(rows->form)) return QUIRE_OK;
     const quire_table *t = &seq->table[l->group];
     for (uint32_t i = seq->length / QUIRE_PAGE_TOKENS; i < quire_pages_for(seq->length + n_tokens); i++) {
-        const quire_format *held = quire_page_format(t->page[quire_table_entry(t, i)], l->index, side);
+        const quire_tile_format *held = quire_page_format(t->page[quire_table_entry(t, i)], l->index, side);
         if (held->fingerprint != f->fingerprint) return QUIRE_EUNSUPPORTED;
     }
     return QUIRE_OK;

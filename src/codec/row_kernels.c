@@ -31,7 +31,7 @@ static const quire_row_kernels *const by_isa[QUIRE_N_ISAS] = {
     [QUIRE_ISA_AVX2] = &quire_row_kernels_avx2,
     [QUIRE_ISA_AVXVNNI] = &quire_row_kernels_avx2,
     [QUIRE_ISA_AVX512VNNI] = &quire_row_kernels_avx512,
-    [QUIRE_ISA_AVX512] = &quire_row_kernels_avx512,
+    [QUIRE_ISA_AVX512VBMI] = &quire_row_kernels_avx512,
     [QUIRE_ISA_AMX] = &quire_row_kernels_avx512,
 #elif defined(QUIRE_ARM)
     [QUIRE_ISA_NEON] = &quire_row_kernels_neon,

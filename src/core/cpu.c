@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 static const char *const names[QUIRE_N_ISAS] = {"c",       "neon",       "neon-dotprod", "neon-i8mm", "avx2",
-                                                "avxvnni", "avx512vnni", "avx512",       "amx"};
+                                                "avxvnni", "avx512vnni", "avx512vbmi",   "amx"};
 
 #if defined(QUIRE_X86)
 
@@ -60,7 +60,7 @@ static uint32_t find_isas(void)
     if (!has(saved, SAVES_AVX) || !has(b7, bit_AVX2 | bit_BMI2)) return found;
     found |= 1u << QUIRE_ISA_AVX2;
 #if defined(QUIRE_EMULATE) /* a library for tests (tests/emulate): what the machine lacks is made of AVX2 */
-    return found | 1u << QUIRE_ISA_AVXVNNI | 1u << QUIRE_ISA_AVX512VNNI | 1u << QUIRE_ISA_AVX512 |
+    return found | 1u << QUIRE_ISA_AVXVNNI | 1u << QUIRE_ISA_AVX512VNNI | 1u << QUIRE_ISA_AVX512VBMI |
            1u << QUIRE_ISA_AMX;
 #endif
     if (has(a71, AVX_VNNI)) found |= 1u << QUIRE_ISA_AVXVNNI;
@@ -69,7 +69,7 @@ static uint32_t find_isas(void)
         return found;
     found |= 1u << QUIRE_ISA_AVX512VNNI;
     if (!has(c7, bit_AVX512VBMI)) return found;
-    found |= 1u << QUIRE_ISA_AVX512;
+    found |= 1u << QUIRE_ISA_AVX512VBMI;
     if (has(saved, SAVES_TILES) && has(d7, AMX_TILE | AMX_INT8 | AMX_BF16) && may_use_tiles())
         found |= 1u << QUIRE_ISA_AMX;
     return found;
@@ -151,6 +151,7 @@ static quire_isa best_up_to(uint32_t most)
 
 static bool isa_of(const char *name, uint32_t *out)
 {
+    if (strcmp(name, "avx512") == 0) name = names[QUIRE_ISA_AVX512VBMI]; /* its name before 0.2.0 */
     for (uint32_t i = 0; i < QUIRE_N_ISAS; i++) {
         if (strcmp(names[i], name) == 0) {
             *out = i;

@@ -37,7 +37,7 @@ typedef enum quire_isa {
     QUIRE_ISA_AVX2,       /* with FMA and F16C */
     QUIRE_ISA_AVXVNNI,    /* AVX2 with the 8-bit dot product in 256 bits */
     QUIRE_ISA_AVX512VNNI, /* F, BW, DQ, VL, VNNI */
-    QUIRE_ISA_AVX512,     /* the same with VBMI */
+    QUIRE_ISA_AVX512VBMI, /* the same with VBMI */
     QUIRE_ISA_AMX,        /* AVX512 with 8-bit and bf16 tiles */
     QUIRE_N_ISAS
 } quire_isa;

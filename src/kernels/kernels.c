@@ -34,7 +34,7 @@ const quire_kernels *quire_kernels_get(void)
     case QUIRE_ISA_AVX2: return &quire_kernels_avx2;
     case QUIRE_ISA_AVXVNNI: return &quire_kernels_avxvnni;
     case QUIRE_ISA_AVX512VNNI: return &quire_kernels_avx512vnni;
-    case QUIRE_ISA_AVX512: return &quire_kernels_avx512;
+    case QUIRE_ISA_AVX512VBMI: return &quire_kernels_avx512;
     case QUIRE_ISA_AMX: return &quire_kernels_amx;
 #elif defined(QUIRE_ARM)
     case QUIRE_ISA_NEON: return &quire_kernels_neon;

@@ -93,7 +93,7 @@ typedef struct quire_queries {
 
 /* A tile to read. */
 typedef struct quire_source {
-    const quire_format *format;
+    const quire_tile_format *format;
     const uint8_t *tile;
     const void *expanded; /* what expand() or transpose_k_to_v() made of it; NULL: not expanded */
     const uint8_t *next;  /* will be read after this one, same size: brought into the cache; NULL: nothing */
@@ -109,7 +109,7 @@ typedef struct quire_softmax {
 } quire_softmax;
 
 /* load_queries: fills z, r, sums, units and skip_r_below from the rows. mean_score comes in as scores and leaves in units. */
-typedef void quire_load_queries_fn(const quire_format *format, quire_queries *q);
+typedef void quire_load_queries_fn(const quire_tile_format *format, quire_queries *q);
 
 /*
  * score: rows [first, first + n) of q, n <= 16, with all 64 rows of a tile: scores[i * 64 + t]. The value of one (i, t)
@@ -135,7 +135,7 @@ typedef void quire_softmax_update_fn(float *scores, const uint64_t *visible, con
  */
 typedef void quire_mix_fn(const quire_source *v, uint32_t d_out, const float *p, const uint64_t *visible,
                           const float *factor, uint32_t n, float *acc, size_t stride, void *scratch);
-typedef void quire_add_bias_sums_fn(const quire_format *format, float *acc);
+typedef void quire_add_bias_sums_fn(const quire_tile_format *format, float *acc);
 
 /* expand: a form of the tile that many strips read faster. */
 typedef void quire_expand_tile_fn(const quire_source *source, void *expanded);
@@ -179,14 +179,15 @@ static inline size_t quire_kernel_scratch(uint32_t d_pad)
 }
 
 /* Floats of an accumulator of this format: values, then lanes for the biases of each group. */
-static inline size_t quire_acc_floats(const quire_format *format)
+static inline size_t quire_acc_floats(const quire_tile_format *format)
 {
     const quire_coder *coder = &format->coder;
     return coder->d_pad + (coder->codec->has_bias ? (size_t)coder->n_groups * QUIRE_BIAS_LANES : 0);
 }
 
 /* Whether a tile is expanded for a block of n query rows. */
-static inline bool quire_must_expand(const quire_kernels *kernels, const quire_format *format, uint32_t n)
+static inline bool quire_must_expand(const quire_kernels *kernels, const quire_tile_format *format,
+                                     uint32_t n)
 {
     quire_family family = quire_family_of(format->coder.codec);
     if (!kernels->expand[family]) return false;

@@ -4,7 +4,7 @@
 
 #include "simd/lane_dot.h"
 
-static void load_c(const quire_format *f, quire_queries *q)
+static void load_c(const quire_tile_format *f, quire_queries *q)
 {
     (void)f;
     for (uint32_t i = 0; i < q->n; i++) q->unit[i] = 1, q->skip_r_below[i] = 0;
@@ -68,7 +68,7 @@ static void mix_c(const quire_source *v, uint32_t d_out, const float *p, const u
     }
 }
 
-static void add_bias_sums_c(const quire_format *f, float *acc)
+static void add_bias_sums_c(const quire_tile_format *f, float *acc)
 {
     (void)f;
     (void)acc;

@@ -109,7 +109,7 @@ SIMD_FN void mix_codes(const quire_source *v, uint32_t d_out, const float *p, co
     }
 }
 
-OPERAND_CALL void OPERAND_NAME(add_bias_sums)(const quire_format *f, float *acc)
+OPERAND_CALL void OPERAND_NAME(add_bias_sums)(const quire_tile_format *f, float *acc)
 {
     if (!f->coder.codec->has_bias) return;
     for (uint32_t g = 0; g < f->coder.n_groups; g++) {

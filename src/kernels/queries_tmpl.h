@@ -83,7 +83,7 @@ SIMD_FN float load_row(const float *x, uint32_t n, float step, row_bytes to, uin
     return size;
 }
 
-OPERAND_CALL void OPERAND_NAME(load_queries)(const quire_format *format, quire_queries *q)
+OPERAND_CALL void OPERAND_NAME(load_queries)(const quire_tile_format *format, quire_queries *q)
 {
     uint32_t part = quire_part_size(&format->coder), n = q->z_stride;
     const quire_codec *codec = format->coder.codec;

@@ -24,7 +24,7 @@ typedef struct key_scales {
 
 SIMD_FN void load_key_scales(const quire_source *k, uint32_t part, key_scales *to, const bool has_bias)
 {
-    const quire_format *f = k->format;
+    const quire_tile_format *f = k->format;
     bool calibrated = !has_bias && f->coder.codec->info.flags & QUIRE_CODEC_CALIBRATED;
     size_t group = part * quire_part_size(&f->coder) / f->coder.group * QUIRE_TILE_ROWS * 2;
     for (uint32_t j = 0; j < 4; j++) {
@@ -39,7 +39,7 @@ SIMD_FN void load_key_scales(const quire_source *k, uint32_t part, key_scales *t
  */
 SIMD_FN float largest_value(const quire_source *k)
 {
-    const quire_format *f = k->format;
+    const quire_tile_format *f = k->format;
     const quire_codec *codec = f->coder.codec;
     bool calibrated = codec->info.flags & QUIRE_CODEC_CALIBRATED;
     float top = (float)((1u << codec->info.bits) - 1);
@@ -65,7 +65,7 @@ typedef struct group_scales {
 SIMD_FN void load_scales(const quire_source *v, uint32_t group, uint64_t visible, group_scales *s,
                          const bool has_bias)
 {
-    const quire_format *f = v->format;
+    const quire_tile_format *f = v->format;
     const quire_codec *codec = f->coder.codec;
     bool calibrated = !has_bias && codec->info.flags & QUIRE_CODEC_CALIBRATED;
     int32_t zero = codec->values == QUIRE_VALUES_TABLE ? 128 : codec->zero;

@@ -19,8 +19,8 @@ typedef struct quire_page_layer {
     size_t offset;
     size_t head_stride;
     uint32_t n_heads;
-    const quire_format *k;
-    const quire_format *v; /* NULL: V is part of K */
+    const quire_tile_format *k;
+    const quire_tile_format *v; /* NULL: V is part of K */
 } quire_page_layer;
 
 /* What a page holds. Owned by a plan. */
@@ -148,7 +148,8 @@ quire_page *quire_page_take_promised(quire_pages *pages, const quire_page_layout
 void quire_page_drop_promised(quire_pages *pages, quire_page *page, size_t *promise);
 
 /* Format of one side of a layer (number within the group); NULL: V is part of K. */
-static inline const quire_format *quire_page_format(const quire_page *page, uint32_t layer, quire_side side)
+static inline const quire_tile_format *quire_page_format(const quire_page *page, uint32_t layer,
+                                                         quire_side side)
 {
     const quire_page_layer *l = &page->layout->layer[layer];
     return side == QUIRE_K ? l->k : l->v;

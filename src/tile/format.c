@@ -2,7 +2,7 @@
 /* tile: a codec bound to a shape, and the sizes that follow from it. */
 #include "tile/tile.h"
 
-static uint64_t fingerprint(const quire_format *f)
+static uint64_t fingerprint(const quire_tile_format *f)
 {
     quire_hash h;
     quire_hash_begin(&h);
@@ -12,10 +12,10 @@ static uint64_t fingerprint(const quire_format *f)
     return quire_hash_end(&h);
 }
 
-quire_status quire_format_init(quire_format *format, const quire_codec *codec, quire_side side, uint32_t d,
-                               uint32_t d_v, const quire_profile *profile, uint32_t layer)
+quire_status quire_tile_format_init(quire_tile_format *format, const quire_codec *codec, quire_side side,
+                                    uint32_t d, uint32_t d_v, const quire_profile *profile, uint32_t layer)
 {
-    quire_format f = {.layer = layer, .n_heads = UINT32_MAX};
+    quire_tile_format f = {.layer = layer, .n_heads = UINT32_MAX};
     quire_status status = quire_coder_init(&f.coder, codec, side, d, d_v);
     if (status) return status;
     if (codec->info.flags & QUIRE_CODEC_CALIBRATED) {
@@ -39,19 +39,20 @@ quire_status quire_format_init(quire_format *format, const quire_codec *codec, q
     return QUIRE_OK;
 }
 
-quire_status quire_format_create(quire_format **out, const char *codec, const quire_format_options *options)
+quire_status quire_tile_format_create(quire_tile_format **out, const char *codec,
+                                      const quire_tile_format_options *options)
 {
-    quire_format_options o;
+    quire_tile_format_options o;
     if (!out || !codec) return QUIRE_EINVAL;
     quire_status status = quire_read_sized(&o, sizeof o, options);
     if (status) return status;
     const quire_codec *found = quire_codec_get(codec);
     if (!found) return QUIRE_EINVAL;
-    quire_format f;
-    status = quire_format_init(&f, found, o.side, o.d, o.d_v, o.profile, o.layer);
+    quire_tile_format f;
+    status = quire_tile_format_init(&f, found, o.side, o.d, o.d_v, o.profile, o.layer);
     if (!status) status = quire_allocator_read(&f.allocator, o.allocator);
     if (status) return status;
-    quire_format *format = (quire_format *)quire_alloc(&f.allocator, sizeof *format);
+    quire_tile_format *format = (quire_tile_format *)quire_alloc(&f.allocator, sizeof *format);
     if (!format) return QUIRE_ENOMEM;
     if (f.profile) f.owned_profile = quire_profile_hold(f.profile);
     *format = f;
@@ -59,7 +60,7 @@ quire_status quire_format_create(quire_format **out, const char *codec, const qu
     return QUIRE_OK;
 }
 
-void quire_format_destroy(quire_format *format)
+void quire_tile_format_destroy(quire_tile_format *format)
 {
     if (!format) return;
     quire_allocator a = format->allocator;
@@ -67,12 +68,12 @@ void quire_format_destroy(quire_format *format)
     quire_free(&a, format, sizeof *format);
 }
 
-size_t quire_tile_bytes(const quire_format *format)
+size_t quire_tile_bytes(const quire_tile_format *format)
 {
     return format->tile_bytes;
 }
 
-uint64_t quire_format_fingerprint(const quire_format *format)
+uint64_t quire_tile_format_fingerprint(const quire_tile_format *format)
 {
     return format->fingerprint;
 }

@@ -5,13 +5,13 @@
 #include "core/float_mode.h"
 
 /* A float codec's own bytes are its values. */
-static quire_form effective_form(const quire_format *f, quire_form form)
+static quire_form effective_form(const quire_tile_format *f, quire_form form)
 {
     const quire_codec *codec = f->coder.codec;
     return form == QUIRE_NATIVE && codec->values == QUIRE_VALUES_FLOAT ? codec->float_form : form;
 }
 
-quire_row_address quire_rows_one(const quire_format *f, quire_form form, quire_form scale_form)
+quire_row_address quire_rows_one(const quire_tile_format *f, quire_form form, quire_form scale_form)
 {
     const quire_coder *coder = &f->coder;
     form = effective_form(f, form);
@@ -20,7 +20,7 @@ quire_row_address quire_rows_one(const quire_format *f, quire_form form, quire_f
     return (quire_row_address){quire_row_code_bytes(coder), coder->n_groups * quire_value_bytes(scale_form)};
 }
 
-static bool form_fits(const quire_format *f, const quire_rows *rows)
+static bool form_fits(const quire_tile_format *f, const quire_rows *rows)
 {
     if (quire_form_is_float(rows->form)) return true;
     return !rows->codec || strcmp(rows->codec, f->coder.codec->info.name) == 0;
@@ -40,7 +40,8 @@ static size_t seq_bytes(size_t token_stride, uint32_t n_tokens, size_t head_stri
     return by_token > by_head ? by_token : by_head;
 }
 
-quire_status quire_rows_check(const quire_format *f, uint32_t n_heads, uint32_t n_tokens, quire_rows *rows)
+quire_status quire_rows_check(const quire_tile_format *f, uint32_t n_heads, uint32_t n_tokens,
+                              quire_rows *rows)
 {
     if (!rows->data) return QUIRE_EINVAL;
     if (!quire_form_is_float(rows->form) && rows->form != QUIRE_NATIVE) {
@@ -127,7 +128,7 @@ quire_rows_out quire_rows_out_at(const quire_rows_out *out, const quire_rows *de
     };
 }
 
-static quire_status read_row(const quire_format *f, const quire_calibration *cal, const quire_rows *rows,
+static quire_status read_row(const quire_tile_format *f, const quire_calibration *cal, const quire_rows *rows,
                              quire_row_address at, quire_coded_row *row, quire_counts *counts)
 {
     const uint8_t *data = (const uint8_t *)rows->data + at.data;
@@ -148,7 +149,8 @@ static quire_status read_row(const quire_format *f, const quire_calibration *cal
     return QUIRE_OK;
 }
 
-static bool range_is_valid(const quire_format *f, uint32_t head, const void *tile, uint32_t row, uint32_t n)
+static bool range_is_valid(const quire_tile_format *f, uint32_t head, const void *tile, uint32_t row,
+                           uint32_t n)
 {
     return tile && quire_tile_is_aligned(tile) && head < f->n_heads && row <= QUIRE_TILE_ROWS &&
            n <= QUIRE_TILE_ROWS - row;
@@ -181,8 +183,8 @@ static void encode_floats(const quire_coder *coder, uint8_t *tile, uint32_t row,
 }
 
 /* 16 rows from row t on. */
-static void encode_sixteen(const quire_format *f, const quire_calibration *cal, uint8_t *tile, uint32_t t,
-                           const value_rows *rows, const uint8_t *data, quire_counts *counts)
+static void encode_sixteen(const quire_tile_format *f, const quire_calibration *cal, uint8_t *tile,
+                           uint32_t t, const value_rows *rows, const uint8_t *data, quire_counts *counts)
 {
     quire_coded_rows coded;
     uint32_t left = quire_encode_rows(&f->coder, rows->form, data, rows->stride, &coded);
@@ -199,14 +201,14 @@ static void encode_sixteen(const quire_format *f, const quire_calibration *cal, 
     }
 }
 
-QUIRE_APART static void encode_values(const quire_format *f, uint32_t head, uint8_t *tile, uint32_t row,
+QUIRE_APART static void encode_values(const quire_tile_format *f, uint32_t head, uint8_t *tile, uint32_t row,
                                       uint32_t n, const value_rows *rows, quire_counts *counts)
 {
     if (f->coder.codec->values == QUIRE_VALUES_FLOAT) {
         encode_floats(&f->coder, tile, row, n, rows, counts);
         return;
     }
-    quire_calibration cal = quire_format_head(f, head);
+    quire_calibration cal = quire_tile_format_head(f, head);
     quire_coded_row coded;
     bool takes_rows = n >= QUIRE_ROWS_AT_ONCE && quire_takes_rows(&f->coder);
     for (uint32_t i = 0, run; i < n; i += run) {
@@ -222,10 +224,11 @@ QUIRE_APART static void encode_values(const quire_format *f, uint32_t head, uint
     }
 }
 
-QUIRE_APART static quire_status encode_codes(const quire_format *f, uint32_t head, void *tile, uint32_t row,
-                                             uint32_t n, const quire_rows *dense, quire_counts *counts)
+QUIRE_APART static quire_status encode_codes(const quire_tile_format *f, uint32_t head, void *tile,
+                                             uint32_t row, uint32_t n, const quire_rows *dense,
+                                             quire_counts *counts)
 {
-    quire_calibration cal = quire_format_head(f, head);
+    quire_calibration cal = quire_tile_format_head(f, head);
     quire_coded_row coded;
     for (uint32_t i = 0; i < n; i++) {
         quire_status status = read_row(f, &cal, dense, row_address(dense, 0, i, 0), &coded, counts);
@@ -235,7 +238,7 @@ QUIRE_APART static quire_status encode_codes(const quire_format *f, uint32_t hea
     return QUIRE_OK;
 }
 
-quire_status quire_tile_write(const quire_format *f, uint32_t head, void *tile, uint32_t row, uint32_t n,
+quire_status quire_tile_write(const quire_tile_format *f, uint32_t head, void *tile, uint32_t row, uint32_t n,
                               const quire_rows *rows, quire_counts *counts)
 {
     if (!range_is_valid(f, head, tile, row, n)) return QUIRE_EINVAL;
@@ -258,8 +261,8 @@ quire_status quire_tile_write(const quire_format *f, uint32_t head, void *tile, 
     return status;
 }
 
-quire_status quire_tile_encode(const quire_format *f, uint32_t head, void *tile, uint32_t row, uint32_t n,
-                               const quire_rows *rows, quire_counts *counts)
+quire_status quire_tile_encode(const quire_tile_format *f, uint32_t head, void *tile, uint32_t row,
+                               uint32_t n, const quire_rows *rows, quire_counts *counts)
 {
     quire_rows own;
     quire_counts own_counts, *to = NULL;
@@ -279,8 +282,8 @@ quire_status quire_tile_encode(const quire_format *f, uint32_t head, void *tile,
     return status;
 }
 
-static quire_status write_row(const quire_format *f, const quire_calibration *cal, const quire_coded_row *row,
-                              const quire_rows_out *rows, quire_row_address at)
+static quire_status write_row(const quire_tile_format *f, const quire_calibration *cal,
+                              const quire_coded_row *row, const quire_rows_out *rows, quire_row_address at)
 {
     uint8_t *data = (uint8_t *)rows->data + at.data;
     quire_form form = effective_form(f, rows->form);
@@ -299,11 +302,11 @@ static quire_status write_row(const quire_format *f, const quire_calibration *ca
                             rows->scale_form);
 }
 
-QUIRE_APART static quire_status decode_rows(const quire_format *f, uint32_t head, const void *tile,
+QUIRE_APART static quire_status decode_rows(const quire_tile_format *f, uint32_t head, const void *tile,
                                             uint32_t row, uint32_t n, const quire_rows *dense,
                                             const quire_rows_out *rows)
 {
-    quire_calibration cal = quire_format_head(f, head);
+    quire_calibration cal = quire_tile_format_head(f, head);
     quire_coded_row coded;
     for (uint32_t i = 0; i < n; i++) {
         quire_tile_get(f, tile, row + i, &coded);
@@ -313,8 +316,8 @@ QUIRE_APART static quire_status decode_rows(const quire_format *f, uint32_t head
     return QUIRE_OK;
 }
 
-quire_status quire_tile_read(const quire_format *f, uint32_t head, const void *tile, uint32_t row, uint32_t n,
-                             const quire_rows_out *rows)
+quire_status quire_tile_read(const quire_tile_format *f, uint32_t head, const void *tile, uint32_t row,
+                             uint32_t n, const quire_rows_out *rows)
 {
     if (!range_is_valid(f, head, tile, row, n)) return QUIRE_EINVAL;
     quire_rows dense = quire_rows_of(rows);
@@ -326,7 +329,7 @@ quire_status quire_tile_read(const quire_format *f, uint32_t head, const void *t
     return status;
 }
 
-quire_status quire_tile_decode(const quire_format *f, uint32_t head, const void *tile, uint32_t row,
+quire_status quire_tile_decode(const quire_tile_format *f, uint32_t head, const void *tile, uint32_t row,
                                uint32_t n, const quire_rows_out *rows)
 {
     quire_rows_out own;
@@ -335,7 +338,7 @@ quire_status quire_tile_decode(const quire_format *f, uint32_t head, const void 
     return status ? status : quire_tile_read(f, head, tile, row, n, &own);
 }
 
-QUIRE_APART static void gather_rows(const quire_format *f, void *tile, uint32_t row, uint32_t n,
+QUIRE_APART static void gather_rows(const quire_tile_format *f, void *tile, uint32_t row, uint32_t n,
                                     const void *const *tiles, const uint8_t *rows)
 {
     quire_coded_row coded;
@@ -345,7 +348,7 @@ QUIRE_APART static void gather_rows(const quire_format *f, void *tile, uint32_t 
     }
 }
 
-quire_status quire_tile_gather(const quire_format *f, void *tile, uint32_t row, uint32_t n,
+quire_status quire_tile_gather(const quire_tile_format *f, void *tile, uint32_t row, uint32_t n,
                                const void *const *tiles, const uint8_t *rows)
 {
     if (!f || !range_is_valid(f, 0, tile, row, n) || (n && (!tiles || !rows))) return QUIRE_EINVAL;

@@ -99,7 +99,7 @@ void quire_get_values_c(const quire_coder *coder, const uint8_t *tile, uint32_t 
         value[c] = quire_load_value(coder->codec->float_form, tile, float_index(coder, t, c));
 }
 
-void quire_tile_put(const quire_format *f, void *tile, uint32_t t, const quire_coded_row *row)
+void quire_tile_put(const quire_tile_format *f, void *tile, uint32_t t, const quire_coded_row *row)
 {
     assert(t < QUIRE_TILE_ROWS);
     const quire_coder *coder = &f->coder;
@@ -117,7 +117,7 @@ void quire_tile_put(const quire_format *f, void *tile, uint32_t t, const quire_c
     }
 }
 
-void quire_tile_get(const quire_format *f, const void *tile, uint32_t t, quire_coded_row *row)
+void quire_tile_get(const quire_tile_format *f, const void *tile, uint32_t t, quire_coded_row *row)
 {
     assert(t < QUIRE_TILE_ROWS);
     const quire_coder *coder = &f->coder;
@@ -135,7 +135,7 @@ void quire_tile_get(const quire_format *f, const void *tile, uint32_t t, quire_c
     }
 }
 
-uint32_t quire_tile_expand(const quire_format *f, const void *tile, uint32_t t, float *y)
+uint32_t quire_tile_expand(const quire_tile_format *f, const void *tile, uint32_t t, float *y)
 {
     quire_coded_row row;
     quire_tile_get(f, tile, t, &row);
@@ -143,14 +143,14 @@ uint32_t quire_tile_expand(const quire_format *f, const void *tile, uint32_t t, 
     return quire_row_mean(&f->coder, &row);
 }
 
-void quire_tile_clear(const quire_format *f, void *tile, uint32_t row, uint32_t n)
+void quire_tile_clear(const quire_tile_format *f, void *tile, uint32_t row, uint32_t n)
 {
     quire_coded_row zero;
     memset(&zero, 0, sizeof zero);
     for (uint32_t t = row; t < QUIRE_TILE_ROWS && t - row < n; t++) quire_tile_put(f, tile, t, &zero);
 }
 
-bool quire_tile_finite(const quire_format *f, const void *tile)
+bool quire_tile_finite(const quire_tile_format *f, const void *tile)
 {
     const quire_codec *codec = f->coder.codec;
     const uint8_t *bytes = (const uint8_t *)tile;

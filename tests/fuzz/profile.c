@@ -60,10 +60,10 @@ static size_t hash_at(const uint8_t *data, size_t size)
 /* A row through a codec calibrated by layer 0. */
 static void code_a_row(const quire_profile *profile, uint32_t d)
 {
-    quire_format_options options = {sizeof(quire_format_options), .side = QUIRE_K, .d = d,
-                                    .profile = profile};
-    quire_format *format = NULL;
-    KIT_REQUIRE(!quire_format_create(&format, "c:r4", &options));
+    quire_tile_format_options options = {sizeof(quire_tile_format_options), .side = QUIRE_K, .d = d,
+                                         .profile = profile};
+    quire_tile_format *format = NULL;
+    KIT_REQUIRE(!quire_tile_format_create(&format, "c:r4", &options));
     void *tile = aligned_alloc(64, quire_tile_bytes(format));
     float x[1024], y[1024];
     quire_rows in = {.size = sizeof(quire_rows), .form = QUIRE_F32, .data = x};
@@ -75,7 +75,7 @@ static void code_a_row(const quire_profile *profile, uint32_t d)
     KIT_REQUIRE(!quire_tile_decode(format, 0, tile, 5, 1, &out));
     for (uint32_t i = 0; i < d; i++) KIT_REQUIRE(isfinite(y[i]));
     free(tile);
-    quire_format_destroy(format);
+    quire_tile_format_destroy(format);
 }
 
 static void try_bytes(const uint8_t *data, size_t size)

@@ -183,7 +183,7 @@ static void run_steps(loaded_case *l)
 
 /* The tiles of one sequence, each of at most `rows` rows. */
 typedef struct tile_list {
-    quire_format *k, *v;
+    quire_tile_format *k, *v;
     quire_tile_ref *tile;
     uint32_t n;
     uint8_t *memory;
@@ -193,11 +193,11 @@ static tile_list make_tiles(const loaded_case *l, uint32_t b, uint32_t rows)
 {
     const golden_case *c = &l->c;
     tile_list t = {.n = ((uint32_t)l->lens[b] + rows - 1) / rows};
-    quire_format_options k_options = {sizeof(quire_format_options), .side = QUIRE_K, .d = c->d_k,
-                                      .d_v = c->v_in_k ? c->d_v : 0};
-    quire_format_options v_options = {sizeof(quire_format_options), .side = QUIRE_V, .d = c->d_v};
-    REF_OK(quire_format_create(&t.k, "f32", &k_options));
-    REF_OK(quire_format_create(&t.v, "f32", &v_options));
+    quire_tile_format_options k_options = {sizeof(quire_tile_format_options), .side = QUIRE_K, .d = c->d_k,
+                                           .d_v = c->v_in_k ? c->d_v : 0};
+    quire_tile_format_options v_options = {sizeof(quire_tile_format_options), .side = QUIRE_V, .d = c->d_v};
+    REF_OK(quire_tile_format_create(&t.k, "f32", &k_options));
+    REF_OK(quire_tile_format_create(&t.v, "f32", &v_options));
     size_t k_bytes = quire_tile_bytes(t.k), v_bytes = quire_tile_bytes(t.v), used = 0;
     t.tile = ref_alloc(t.n, sizeof *t.tile);
     t.memory = aligned_alloc(64, t.n * c->n_kv * (k_bytes + v_bytes));
@@ -233,8 +233,8 @@ static tile_list make_tiles(const loaded_case *l, uint32_t b, uint32_t rows)
 
 static void free_tiles(tile_list *t)
 {
-    quire_format_destroy(t->k);
-    quire_format_destroy(t->v);
+    quire_tile_format_destroy(t->k);
+    quire_tile_format_destroy(t->v);
     free(t->tile);
     free(t->memory);
 }

@@ -47,12 +47,12 @@ static void serial_part_is_small(void **state)
 {
     (void)state;
     counted inside = {0};
-    quire_format *f;
+    quire_tile_format *f;
     quire_workspace *w;
     quire_tile_list *list;
     quire_executor executor = {.size = sizeof executor, .ctx = &inside, .run = run, .n_threads = N_THREADS};
-    quire_format_options options = {.size = sizeof options, .side = QUIRE_K, .d = D_K, .d_v = D_V};
-    assert_int_equal(quire_format_create(&f, "r4", &options), QUIRE_OK);
+    quire_tile_format_options options = {.size = sizeof options, .side = QUIRE_K, .d = D_K, .d_v = D_V};
+    assert_int_equal(quire_tile_format_create(&f, "r4", &options), QUIRE_OK);
     assert_int_equal(quire_workspace_create(&w, &executor, NULL), QUIRE_OK);
     assert_int_equal(quire_tile_list_create(&list, NULL), QUIRE_OK);
 
@@ -100,7 +100,7 @@ static void serial_part_is_small(void **state)
     free(tile);
     quire_tile_list_destroy(list);
     quire_workspace_destroy(w);
-    quire_format_destroy(f);
+    quire_tile_format_destroy(f);
 }
 
 int main(void)

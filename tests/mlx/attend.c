@@ -31,11 +31,11 @@ static uint8_t *read_file(const char *path, size_t *n)
 }
 
 /* [tile][head], dense */
-static char *make_tiles(const mlx_layer *l, quire_side side, quire_format **format, uint32_t n_tiles)
+static char *make_tiles(const mlx_layer *l, quire_side side, quire_tile_format **format, uint32_t n_tiles)
 {
     const mlx_side *s = &l->sides[side];
-    quire_format_options o = {.size = sizeof(quire_format_options), .side = side, .d = s->d};
-    MUST(!quire_format_create(format, s->codec, &o));
+    quire_tile_format_options o = {.size = sizeof(quire_tile_format_options), .side = side, .d = s->d};
+    MUST(!quire_tile_format_create(format, s->codec, &o));
     size_t bytes = quire_tile_bytes(*format);
     char *tiles = (char *)aligned_alloc(64, bytes * n_tiles * l->n_heads);
     void *buffer = malloc(mlx_rows_buffer_bytes(s, 64));
@@ -54,7 +54,7 @@ static char *make_tiles(const mlx_layer *l, quire_side side, quire_format **form
 static void attend(const mlx_layer *l, const float *q, float *out)
 {
     uint32_t n_tiles = (uint32_t)((l->n_rows + 63) / 64);
-    quire_format *k_format = NULL, *v_format = NULL;
+    quire_tile_format *k_format = NULL, *v_format = NULL;
     char *k = make_tiles(l, QUIRE_K, &k_format, n_tiles), *v = make_tiles(l, QUIRE_V, &v_format, n_tiles);
     quire_tile_ref *refs = (quire_tile_ref *)calloc(n_tiles, sizeof *refs);
     quire_workspace *w = NULL;
@@ -79,8 +79,8 @@ static void attend(const mlx_layer *l, const float *q, float *out)
     quire_attend_options o = {.size = sizeof(quire_attend_options), .flags = QUIRE_ATTEND_BIDIRECTIONAL};
     MUST(!quire_attend(w, &o, &job, 1, sizeof(quire_attend_job)));
     quire_workspace_destroy(w);
-    quire_format_destroy(k_format);
-    quire_format_destroy(v_format);
+    quire_tile_format_destroy(k_format);
+    quire_tile_format_destroy(v_format);
     free(refs);
     free(k);
     free(v);

@@ -37,7 +37,7 @@ static double largest_of_group(const quire_codec *codec, double scale, double bi
     return fabs(scale) * (top + 1) / 2;
 }
 
-double bound_range(const quire_format *format, const quire_coded_row *row)
+double bound_range(const quire_tile_format *format, const quire_coded_row *row)
 {
     const quire_coder *coder = &format->coder;
     bool calibrated = coder->codec->info.flags & QUIRE_CODEC_CALIBRATED;
@@ -66,7 +66,7 @@ static double prepared_norm(const bound_job *job, double *mean_size)
 {
     float row[QUIRE_MAX_D], mean_score[QUIRE_MEAN_SLOTS];
     uint32_t d = job->k_format->coder.d;
-    quire_calibration cal = quire_format_head(job->k_format, 0);
+    quire_calibration cal = quire_tile_format_head(job->k_format, 0);
     quire_prepare_query(&job->k_format->coder, &cal, job->q, row, mean_score);
     for (uint32_t i = 0; i < QUIRE_MEAN_SLOTS; i++) {
         const float *mean = quire_mean_at(&cal, d, i);

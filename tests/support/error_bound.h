@@ -9,11 +9,11 @@
 #include "tile/tile.h"
 
 /* The norm of a row if each of its values were as large as its scales and biases allow; of a float row: its norm. */
-double bound_range(const quire_format *format, const quire_coded_row *row);
+double bound_range(const quire_tile_format *format, const quire_coded_row *row);
 
 /* One query and n tokens. Rows are decoded, [n][d], with their ranges. */
 typedef struct bound_job {
-    const quire_format *k_format, *v_format;
+    const quire_tile_format *k_format, *v_format;
     uint32_t n, n_splits, d_v;
     uint32_t tiles_of_split; /* at most */
     const float *k, *v;

@@ -37,10 +37,10 @@ static bool all_planned(const row_world *w, const model_seq *s, uint32_t layer, 
                         uint32_t first, uint32_t n)
 {
     uint32_t g = w->group[layer], plain = s->plan * 2 * w->n_groups + g;
-    uint64_t planned = quire_format_fingerprint(w->layout[plain].format[layer][side]);
+    uint64_t planned = quire_tile_format_fingerprint(w->layout[plain].format[layer][side]);
     for (uint32_t p = first; p < first + n; p++) {
         uint32_t layout = s->page[g][p / QUIRE_PAGE_TOKENS]->layout;
-        if (quire_format_fingerprint(w->layout[layout].format[layer][side]) != planned) return false;
+        if (quire_tile_format_fingerprint(w->layout[layout].format[layer][side]) != planned) return false;
     }
     return true;
 }

@@ -177,9 +177,9 @@ static bool fits_native(const game *g, const plan_of_step *p, uint32_t i, uint32
     for (uint32_t page = s->length / QUIRE_PAGE_TOKENS; page < model_pages(s->length + p->n_tokens[i]);
          page++)
         for (uint32_t side = 0; side < 2; side++) {
-            const quire_format *have = w->layout[s->page[group][page]->layout].format[layer][side];
-            const quire_format *want = w->layout[plain].format[layer][side];
-            if (quire_format_fingerprint(have) != quire_format_fingerprint(want)) return false;
+            const quire_tile_format *have = w->layout[s->page[group][page]->layout].format[layer][side];
+            const quire_tile_format *want = w->layout[plain].format[layer][side];
+            if (quire_tile_format_fingerprint(have) != quire_tile_format_fingerprint(want)) return false;
         }
     return true;
 }

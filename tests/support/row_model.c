@@ -89,12 +89,12 @@ static void group_layers(row_world *w, const quire_geometry *geometry)
 static void add_format(row_world *w, row_layout *l, uint32_t i, quire_side side, const char *codec)
 {
     const quire_layer *shape = &w->layer[i];
-    quire_format_options options = {.size = sizeof(quire_format_options),
-                                    .side = side,
-                                    .d = side == QUIRE_K ? shape->d_k : shape->d_v,
-                                    .profile = w->profile,
-                                    .layer = i};
-    KIT_REQUIRE(!quire_format_create(&l->format[i][side], codec, &options));
+    quire_tile_format_options options = {.size = sizeof(quire_tile_format_options),
+                                         .side = side,
+                                         .d = side == QUIRE_K ? shape->d_k : shape->d_v,
+                                         .profile = w->profile,
+                                         .layer = i};
+    KIT_REQUIRE(!quire_tile_format_create(&l->format[i][side], codec, &options));
     size_t tile_bytes = quire_tile_bytes(l->format[i][side]);
     KIT_REQUIRE(tile_bytes <= TILE_BYTES);
     l->page_bytes += tile_bytes * shape->n_kv_heads;
@@ -149,7 +149,7 @@ void row_world_destroy(row_world *w)
 {
     for (uint32_t i = 0; i < ROW_MAX_LAYOUTS; i++)
         for (uint32_t layer = 0; layer < ROW_MAX_LAYERS; layer++)
-            for (uint32_t s = 0; s < 2; s++) quire_format_destroy(w->layout[i].format[layer][s]);
+            for (uint32_t s = 0; s < 2; s++) quire_tile_format_destroy(w->layout[i].format[layer][s]);
     for (uint32_t p = 0; p < w->n_plans; p++) quire_plan_destroy(w->plan[p]);
     quire_profile_destroy(w->profile);
     for (uint32_t i = 0; i < w->n_nodes; i++) {
@@ -178,9 +178,9 @@ bool row_layouts_equal(const row_world *w, uint32_t a, uint32_t b)
 {
     for (uint32_t i = 0; i < w->n_layers; i++)
         for (uint32_t s = 0; s < 2; s++) {
-            const quire_format *x = w->layout[a].format[i][s], *y = w->layout[b].format[i][s];
+            const quire_tile_format *x = w->layout[a].format[i][s], *y = w->layout[b].format[i][s];
             if (!x != !y) return false;
-            if (x && quire_format_fingerprint(x) != quire_format_fingerprint(y)) return false;
+            if (x && quire_tile_format_fingerprint(x) != quire_tile_format_fingerprint(y)) return false;
         }
     return true;
 }
@@ -188,7 +188,7 @@ bool row_layouts_equal(const row_world *w, uint32_t a, uint32_t b)
 /* -------------------------------------------------------------------- nodes */
 
 /* One row through its codec, alone in a tile. */
-static void code_row(row_world *w, const quire_format *f, uint32_t head, const float *x, uint32_t t,
+static void code_row(row_world *w, const quire_tile_format *f, uint32_t head, const float *x, uint32_t t,
                      uint8_t *native, float *values)
 {
     quire_rows in = {.size = sizeof(quire_rows), .form = QUIRE_F32, .data = x};
@@ -273,7 +273,8 @@ uint32_t row_converted(row_world *w, uint32_t from, uint32_t layout)
         for (uint32_t s = 0; s < 2 && l->format[i][s]; s++) {
             quire_side side = s ? QUIRE_V : QUIRE_K;
             const float *x = row_values(w, from, i, side);
-            if (quire_format_fingerprint(old->format[i][s]) == quire_format_fingerprint(l->format[i][s])) {
+            if (quire_tile_format_fingerprint(old->format[i][s]) ==
+                quire_tile_format_fingerprint(l->format[i][s])) {
                 /* The codec stays: so do the codes. */
                 memcpy(node.native + l->native_at[i][s], row_native(w, from, i, side),
                        l->row_bytes[i][s] * w->layer[i].n_kv_heads);

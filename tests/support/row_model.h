@@ -27,7 +27,7 @@
 typedef struct row_layout {
     uint32_t group;
     bool exists;
-    quire_format *format[ROW_MAX_LAYERS][2]; /* NULL: layer of another group */
+    quire_tile_format *format[ROW_MAX_LAYERS][2]; /* NULL: layer of another group */
     size_t row_bytes[ROW_MAX_LAYERS][2], native_at[ROW_MAX_LAYERS][2], native_bytes;
     size_t page_bytes;
 } row_layout;

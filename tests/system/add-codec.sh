@@ -73,4 +73,4 @@ for file in src/codec/registry.c src/codec/nf4.c check.c; do
     "${CC:-cc}" -std=c11 -O2 -Wall -Wextra -Werror -ffp-contract=off -Iinclude -Isrc -c "$file" -o "$(basename "$file" .c).o"
 done
 "${CC:-cc}" check.o registry.o nf4.o "$build/lib/libquire.a" -lm -lpthread -o check
-for isa in c avx2 avx512 amx; do QUIRE_ISA=$isa ./check; done
+for isa in c avx2 avx512vbmi amx; do QUIRE_ISA=$isa ./check; done

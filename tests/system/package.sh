@@ -79,7 +79,7 @@ cc -std=c11 "$source/examples/first_attention.c" $(pkg-config --cflags quire) "$
 
 if [ -f "$build/quire_store.pc" ]; then
     step "the store by pkg-config"
-    printf '#include <quire/quire_store.h>\n#include <stdio.h>\nint main(void) { puts(quire_version()); return !quire_store_open; }\n' >"$work/store.c"
+    printf '#include <quire/store.h>\n#include <stdio.h>\nint main(void) { puts(quire_version()); return !quire_store_open; }\n' >"$work/store.c"
     # shellcheck disable=SC2046
     cc -std=c11 "$work/store.c" $(pkg-config --cflags --libs quire_store) "-Wl,-rpath-link,$libdir" -o "$work/store"
     LD_LIBRARY_PATH=$libdir "$work/store"

@@ -176,7 +176,7 @@ for name in "$@"; do
             )
             ;;
         again)
-            step "source archives and wheels, made again without compiler caches; the libraries inside the wheels are those of scripts/get-wheel-libraries"
+            step "source archives and wheels, made again without compiler caches; the libraries inside the wheels are those of scripts/get-store-libraries"
             ZIG_GLOBAL_CACHE_DIR=$work/zig QUIRE_CACHE_RELEASE=$work/cache CCACHE_DISABLE=1 scripts/release --out "$work/again" --part source --part sdist --part wheel >/dev/null
             for file in "$work"/again/*; do
                 cmp "$file" "$folder/$(basename "$file")"

@@ -20,7 +20,7 @@ GLIBC = (2, 28)
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 EXPORTS = {"libquire.so.0.2": "src/quire.symbols", "libquire_store.so.0.2": "store/quire_store.symbols"}
 # Places of the machine that built it.
-NEVER = [os.fsencode(ROOT), os.fsencode(Path.home()) + b"/", b"linux-wheel.", b"wheel-libraries", b"ziglang", b"/zig-"]
+NEVER = [os.fsencode(ROOT), os.fsencode(Path.home()) + b"/", b"linux-wheel.", b"store-libraries", b"ziglang", b"/zig-"]
 
 
 def faults(path, machine):

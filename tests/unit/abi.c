@@ -8,49 +8,48 @@
 
 #include <cmocka.h>
 
-#include "quire/quire_page.h"
-#include "quire/quire_store.h"
+#include "quire/page.h"
+#include "quire/store.h"
 
-#define SIZES(X)                  \
-    X(quire_allocator, 56)        \
-    X(quire_executor, 32)         \
-    X(quire_log, 24)              \
-    X(quire_codec_info, 40)       \
-    X(quire_counts, 32)           \
-    X(quire_rows, 96)             \
-    X(quire_rows_out, 96)         \
-    X(quire_layer, 24)            \
-    X(quire_geometry, 56)         \
-    X(quire_rope, 24)             \
-    X(quire_preset, 40)           \
-    X(quire_plan_options, 40)     \
-    X(quire_plan_layer, 96)       \
-    X(quire_format_options, 40)   \
-    X(quire_tile_ref, 56)         \
-    X(quire_paged_memory, 120)    \
-    X(quire_block_table, 48)      \
-    X(quire_selection, 40)        \
-    X(quire_mask, 48)             \
-    X(quire_attend_options, 64)   \
-    X(quire_workspace_stats, 24)  \
-    X(quire_attend_job, 152)      \
-    X(quire_scatter_rows, 56)     \
-    X(quire_pool_options, 32)     \
-    X(quire_pool_stats, 80)       \
-    X(quire_seq_options, 24)      \
-    X(quire_snapshot_info, 544)   \
-    X(quire_step_queries, 104)    \
-    X(quire_page_info, 24)        \
-    X(quire_store_remote, 104)    \
-    X(quire_store_options, 112)   \
-    X(quire_store_stats, 768)     \
-    X(quire_identity, 72)         \
-    X(quire_media, 36)            \
-    X(quire_prompt, 40)           \
-    X(quire_object_info, 184)     \
-    X(quire_store_times, 544)     \
-    X(quire_namespace_stats, 656) \
-    X(quire_namespace_usage, 224) \
+#define SIZES(X)                     \
+    X(quire_allocator, 56)           \
+    X(quire_executor, 32)            \
+    X(quire_log, 24)                 \
+    X(quire_codec_info, 40)          \
+    X(quire_counts, 32)              \
+    X(quire_rows, 96)                \
+    X(quire_rows_out, 96)            \
+    X(quire_layer, 24)               \
+    X(quire_geometry, 56)            \
+    X(quire_rope, 24)                \
+    X(quire_preset, 40)              \
+    X(quire_plan_options, 40)        \
+    X(quire_plan_layer, 96)          \
+    X(quire_tile_format_options, 40) \
+    X(quire_tile_ref, 56)            \
+    X(quire_paged_memory, 120)       \
+    X(quire_block_table, 48)         \
+    X(quire_mask, 48)                \
+    X(quire_attend_options, 64)      \
+    X(quire_workspace_stats, 24)     \
+    X(quire_attend_job, 152)         \
+    X(quire_scatter_rows, 56)        \
+    X(quire_pool_options, 32)        \
+    X(quire_pool_stats, 80)          \
+    X(quire_seq_options, 24)         \
+    X(quire_snapshot_info, 544)      \
+    X(quire_step_queries, 104)       \
+    X(quire_page_info, 24)           \
+    X(quire_store_remote, 104)       \
+    X(quire_store_options, 112)      \
+    X(quire_store_stats, 768)        \
+    X(quire_identity, 72)            \
+    X(quire_media, 36)               \
+    X(quire_prompt, 40)              \
+    X(quire_object_info, 184)        \
+    X(quire_store_times, 544)        \
+    X(quire_namespace_stats, 656)    \
+    X(quire_namespace_usage, 224)    \
     X(quire_store_selection, 40)
 
 static void test_sizes(void **state)

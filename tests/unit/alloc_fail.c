@@ -339,11 +339,11 @@ static quire_status profile_load(scene *s)
 
 static quire_status format_create(scene *s)
 {
-    quire_format *format = NULL;
-    quire_format_options options = {sizeof(quire_format_options), .side = QUIRE_K, .d = 32,
-                                    .profile = s->profile, .allocator = &s->allocator};
-    quire_status status = quire_format_create(&format, "c:r4", &options);
-    quire_format_destroy(format);
+    quire_tile_format *format = NULL;
+    quire_tile_format_options options = {sizeof(quire_tile_format_options), .side = QUIRE_K, .d = 32,
+                                         .profile = s->profile, .allocator = &s->allocator};
+    quire_status status = quire_tile_format_create(&format, "c:r4", &options);
+    quire_tile_format_destroy(format);
     return status;
 }
 

@@ -87,12 +87,12 @@ static void refused_jobs(void **unused)
     quire_geometry one = {sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 1,
                           .n_kv_heads = 1,        .d_k = D,      .d_v = D_V};
     quire_profile *profile = ref_profile(&one);
-    quire_format_options options = {sizeof(quire_format_options), .side = QUIRE_K, .d = D,
-                                    .profile = profile};
-    quire_format *format = NULL;
-    REF_OK(quire_format_create(&format, "c:r4", &options));
+    quire_tile_format_options options = {sizeof(quire_tile_format_options), .side = QUIRE_K, .d = D,
+                                         .profile = profile};
+    quire_tile_format *format = NULL;
+    REF_OK(quire_tile_format_create(&format, "c:r4", &options));
     REFUSED(tile = t->tile[2], tile.k_format = format);
-    quire_format_destroy(format);
+    quire_tile_format_destroy(format);
     quire_profile_destroy(profile);
 
     quire_attend_job job = host_job(t);

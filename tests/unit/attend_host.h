@@ -27,7 +27,7 @@ enum {
 /* Tiles with a format of their own each, TILE_ROWS rows after each other, and what they decode to. */
 typedef struct host {
     uint32_t n_tiles, n_rows;
-    quire_format *k[MOST_TILES], *v[MOST_TILES];
+    quire_tile_format *k[MOST_TILES], *v[MOST_TILES];
     uint8_t *memory[MOST_TILES];
     quire_tile_ref tile[MOST_TILES];
     float k_rows[MOST_TILES * TILE_ROWS * N_KV * D], v_rows[MOST_TILES * TILE_ROWS * N_KV * D_V];
@@ -38,10 +38,10 @@ typedef struct host {
 static inline void add_tile(host *t, const char *k_codec, const char *v_codec, uint64_t *state)
 {
     uint32_t i = t->n_tiles++, d[2] = {D, D_V};
-    quire_format_options options = {sizeof(quire_format_options), .side = QUIRE_K, .d = D};
-    REF_OK(quire_format_create(&t->k[i], k_codec, &options));
-    options = (quire_format_options){sizeof(quire_format_options), .side = QUIRE_V, .d = D_V};
-    REF_OK(quire_format_create(&t->v[i], v_codec, &options));
+    quire_tile_format_options options = {sizeof(quire_tile_format_options), .side = QUIRE_K, .d = D};
+    REF_OK(quire_tile_format_create(&t->k[i], k_codec, &options));
+    options = (quire_tile_format_options){sizeof(quire_tile_format_options), .side = QUIRE_V, .d = D_V};
+    REF_OK(quire_tile_format_create(&t->v[i], v_codec, &options));
     size_t k_bytes = quire_tile_bytes(t->k[i]), v_bytes = quire_tile_bytes(t->v[i]);
     t->memory[i] = aligned_alloc(64, N_KV * (k_bytes + v_bytes));
     memset(t->memory[i], 0, N_KV * (k_bytes + v_bytes));
@@ -49,7 +49,7 @@ static inline void add_tile(host *t, const char *k_codec, const char *v_codec, u
     float *decoded[2] = {t->k_rows + t->n_rows * N_KV * D, t->v_rows + t->n_rows * N_KV * D_V};
     for (int s = 0; s < 2; s++)
         for (uint32_t h = 0; h < N_KV; h++) {
-            const quire_format *f = s ? t->v[i] : t->k[i];
+            const quire_tile_format *f = s ? t->v[i] : t->k[i];
             float rows[TILE_ROWS * D];
             ref_k_rows(state, rows, TILE_ROWS, 1, d[s]);
             quire_rows in = {.size = sizeof(quire_rows), .form = QUIRE_F32, .data = rows};
@@ -88,8 +88,8 @@ static inline host *host_open(void)
 static inline void host_close(host *t)
 {
     for (uint32_t i = 0; i < t->n_tiles; i++) {
-        quire_format_destroy(t->k[i]);
-        quire_format_destroy(t->v[i]);
+        quire_tile_format_destroy(t->k[i]);
+        quire_tile_format_destroy(t->v[i]);
         free(t->memory[i]);
     }
     quire_workspace_destroy(t->workspace);

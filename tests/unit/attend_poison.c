@@ -145,7 +145,7 @@ static void sequences_of_one_step(void **unused)
 
 /* Tiles of N_ROWS tokens. K and V of a head lie side by side, all in one block. */
 typedef struct tile_list {
-    quire_format *k, *v;
+    quire_tile_format *k, *v;
     size_t stride; /* of a head */
     uint8_t *memory;
     quire_tile_ref tile[N_TILES];
@@ -163,11 +163,11 @@ static const char *const filling_name[] = {"zeros", "bytes of ff", "random bytes
 static tile_list make_tiles(const char *codec, bool v_in_k, filling fill)
 {
     tile_list t = {.d_v = v_in_k ? D_LATENT : D};
-    quire_format_options options = {sizeof(quire_format_options), .side = QUIRE_K, .d = D,
-                                    .d_v = v_in_k ? D_LATENT : 0, .profile = profile};
-    REF_OK(quire_format_create(&t.k, codec, &options));
-    options = (quire_format_options){sizeof(quire_format_options), .side = QUIRE_V, .d = t.d_v};
-    REF_OK(quire_format_create(&t.v, v_codec(codec), &options));
+    quire_tile_format_options options = {sizeof(quire_tile_format_options), .side = QUIRE_K, .d = D,
+                                         .d_v = v_in_k ? D_LATENT : 0, .profile = profile};
+    REF_OK(quire_tile_format_create(&t.k, codec, &options));
+    options = (quire_tile_format_options){sizeof(quire_tile_format_options), .side = QUIRE_V, .d = t.d_v};
+    REF_OK(quire_tile_format_create(&t.v, v_codec(codec), &options));
     t.stride = t.k->tile_bytes + t.v->tile_bytes;
     t.memory = aligned_alloc(64, N_TILES * N_KV * t.stride);
     uint64_t noise = 98, state = 99;
@@ -196,8 +196,8 @@ static tile_list make_tiles(const char *codec, bool v_in_k, filling fill)
 
 static void free_tiles(tile_list *t)
 {
-    quire_format_destroy(t->k);
-    quire_format_destroy(t->v);
+    quire_tile_format_destroy(t->k);
+    quire_tile_format_destroy(t->v);
     free(t->memory);
 }
 

@@ -20,7 +20,7 @@
 enum { D = 64, N_TILES = 6, N_SPLITS = 150, MOST_KV = 3, MOST_ROWS = MOST_KV * 96, N_JOBS = 3 };
 
 typedef struct scene {
-    quire_format *k, *v;
+    quire_tile_format *k, *v;
     uint8_t *memory;
     quire_tile_list *list; /* sequences of N_SPLITS splits, of 70 and of none */
     float q[MOST_ROWS * D];
@@ -35,10 +35,10 @@ static void open_scene(scene *s, const char *codec, uint32_t n_kv)
     rng r = {3};
     float rows[64 * D];
     quire_rows in = {.size = sizeof in, .form = QUIRE_F32, .data = rows};
-    quire_format_options options = {.size = sizeof options, .side = QUIRE_K, .d = D};
-    assert_int_equal(quire_format_create(&s->k, codec, &options), QUIRE_OK);
+    quire_tile_format_options options = {.size = sizeof options, .side = QUIRE_K, .d = D};
+    assert_int_equal(quire_tile_format_create(&s->k, codec, &options), QUIRE_OK);
     options.side = QUIRE_V;
-    assert_int_equal(quire_format_create(&s->v, codec, &options), QUIRE_OK);
+    assert_int_equal(quire_tile_format_create(&s->v, codec, &options), QUIRE_OK);
     size_t k = quire_tile_bytes(s->k), v = quire_tile_bytes(s->v), each = MOST_KV * (k + v);
     s->memory = aligned_alloc(64, N_TILES * each);
     assert_non_null(s->memory);
@@ -71,8 +71,8 @@ static void open_scene(scene *s, const char *codec, uint32_t n_kv)
 static void close_scene(scene *s)
 {
     quire_tile_list_destroy(s->list);
-    quire_format_destroy(s->k);
-    quire_format_destroy(s->v);
+    quire_tile_format_destroy(s->k);
+    quire_tile_format_destroy(s->v);
     free(s->memory);
 }
 

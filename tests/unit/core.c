@@ -189,9 +189,9 @@ static void host_float_mode(void **unused)
     static const char *const codecs[] = {"a4g64", "h:a3g32", "q8_0", "iq4_nl", "r4",
                                          "r8",    "tq3",     "f16",  "bf16"};
     for (size_t k = 0; k < sizeof codecs / sizeof *codecs; k++) {
-        quire_format *f;
-        quire_format_options o = {sizeof(quire_format_options), .side = QUIRE_K, .d = 128};
-        assert_int_equal(quire_format_create(&f, codecs[k], &o), QUIRE_OK);
+        quire_tile_format *f;
+        quire_tile_format_options o = {sizeof(quire_tile_format_options), .side = QUIRE_K, .d = 128};
+        assert_int_equal(quire_tile_format_create(&f, codecs[k], &o), QUIRE_OK);
         static float x[64 * 128], y[2][64 * 128];
         for (int i = 0; i < 64 * 128; i++) x[i] = ((float)(next() % 2001) - 1000) * (i % 5 ? 1e-3f : 1e-41f);
         quire_rows rows = {.size = sizeof(quire_rows), .form = QUIRE_F32, .data = x};
@@ -220,7 +220,7 @@ static void host_float_mode(void **unused)
             fail_msg("%s: decoded rows depend on the host's mode", codecs[k]);
         free(tile[0]);
         free(tile[1]);
-        quire_format_destroy(f);
+        quire_tile_format_destroy(f);
     }
 }
 

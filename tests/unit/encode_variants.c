@@ -142,7 +142,7 @@ static void make_rows(rng *r, quire_form form, uint8_t *data, uint32_t d)
 
 typedef struct test_case {
     const char *codec;
-    quire_format *format;
+    quire_tile_format *format;
     quire_form form;
     uint32_t d;
     guarded rows, tile, out;
@@ -225,13 +225,14 @@ static void run_case(uint32_t codec, quire_side side, uint32_t at, quire_form fo
     if (side == QUIRE_V && (s.d_v || (info->flags & QUIRE_CODEC_CALIBRATED))) return;
     if (!codec_takes(info, s.d, s.d_v)) return;
     if (has_search(info) && s.d >= 512 && form != forms[seed / 6 % 3]) return; /* one of the forms */
-    quire_format_options options = {sizeof(quire_format_options), .side = side, .d = s.d, .d_v = s.d_v};
+    quire_tile_format_options options = {sizeof(quire_tile_format_options), .side = side, .d = s.d,
+                                         .d_v = s.d_v};
     if (info->flags & QUIRE_CODEC_CALIBRATED) {
         options.profile = profiles[at];
         options.layer = 1;
     }
     test_case c = {.codec = info->name, .form = form, .d = s.d, .seed = seed};
-    assert_int_equal(quire_format_create(&c.format, info->name, &options), QUIRE_OK);
+    assert_int_equal(quire_tile_format_create(&c.format, info->name, &options), QUIRE_OK);
     size_t bytes = quire_tile_bytes(c.format), row_bytes = s.d * quire_value_bytes(form);
     c.rows = guarded_create(ROWS * row_bytes + (seed % 5 == 4)); /* then at an odd address */
     c.out = guarded_create(ROWS * row_bytes);
@@ -254,7 +255,7 @@ static void run_case(uint32_t codec, quire_side side, uint32_t at, quire_form fo
     guarded_destroy(&c.tile);
     guarded_destroy(&c.out);
     guarded_destroy(&c.rows);
-    quire_format_destroy(c.format);
+    quire_tile_format_destroy(c.format);
 }
 
 /* -------------------------------------------------------------------- tests */

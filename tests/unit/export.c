@@ -149,9 +149,9 @@ static void halves_saturate(void **unused)
     for (uint32_t i = 0; i < quire_codec_count(); i++) {
         const quire_codec_info *c = quire_codec_at(i);
         if (c->flags & QUIRE_CODEC_CALIBRATED) continue;
-        quire_format *f;
-        quire_format_options o = {sizeof(quire_format_options), .side = QUIRE_V, .d = 64};
-        assert_string_equal(name(quire_format_create(&f, c->name, &o)), "OK");
+        quire_tile_format *f;
+        quire_tile_format_options o = {sizeof(quire_tile_format_options), .side = QUIRE_V, .d = 64};
+        assert_string_equal(name(quire_tile_format_create(&f, c->name, &o)), "OK");
         uint8_t *tile = (uint8_t *)aligned_alloc(64, quire_tile_bytes(f));
         memset(tile, 0, quire_tile_bytes(f));
         static float x[64 * 64];
@@ -164,7 +164,7 @@ static void halves_saturate(void **unused)
         for (int e = 0; e < 64 * 64; e++)
             if ((h[e] & 0x7c00) == 0x7c00) fail_msg("%s: value %d is %04x", c->name, e, h[e]);
         free(tile);
-        quire_format_destroy(f);
+        quire_tile_format_destroy(f);
     }
 }
 

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "quire/quire_page.h"
+#include "quire/page.h"
 #include "support/cache_kit.h"
 
 #include <string.h>
@@ -149,7 +149,7 @@ static quire_page *find(void *ctx, uint32_t group, uint32_t page_index)
     world *w = (world *)ctx;
     quire_page *page = NULL;
     assert_int_equal(quire_pool_take_page(&page, w->pool, w->plan, group, page_index), QUIRE_OK);
-    memset(quire_page_room(page), 0, quire_plan_page_bytes(w->plan, group));
+    memset(quire_page_mutable_bytes(page), 0, quire_plan_page_bytes(w->plan, group));
     return page;
 }
 

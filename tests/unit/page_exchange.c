@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Finished pages handed out and taken back (quire_page.h). */
+/* Finished pages handed out and taken back (page.h). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "quire/quire_page.h"
+#include "quire/page.h"
 #include "support/cache_kit.h"
 #include "support/fail_alloc.h"
 
@@ -33,7 +33,7 @@ static quire_page *find(void *ctx, uint32_t group, uint32_t page_index)
     assert_int_equal(quire_pool_take_page(&page, s->pool, quire_seq_plan(s->seq), group, page_index),
                      QUIRE_OK);
     assert_int_equal(quire_plan_page_info(quire_seq_plan(s->seq), group, page_index, &info), QUIRE_OK);
-    memcpy(quire_page_room(page), quire_page_bytes(held), info.bytes);
+    memcpy(quire_page_mutable_bytes(page), quire_page_bytes(held), info.bytes);
     quire_pool_drop_page(s->pool, held);
     s->n_given++;
     return page;
@@ -64,7 +64,7 @@ static void copies(void **state)
         quire_seq *copy = kit_seq(pool, cases[i].max_tokens, cases[i].sinks, 0);
         source s = {.seq = seq, .pool = pool, .wrong_group = UINT32_MAX};
         quire_seq_options ring = {.size = sizeof ring};
-        assert_int_equal(quire_seq_ring(seq, &ring), QUIRE_OK);
+        assert_int_equal(quire_seq_options_get(seq, &ring), QUIRE_OK);
         assert_int_equal(quire_seq_adopt(copy, 7, find, &s), QUIRE_OK);
         assert_int_equal(quire_seq_length(copy), 448);
         assert_true(kit_rows_hash(&g, seq) == kit_rows_hash(&g, copy));
@@ -250,7 +250,7 @@ static void populated(void **state)
     quire_pool_populate(pool, some, 20);
     quire_pool_populate(pool, page, 40);
     quire_pool_populate(pool, page, 0);
-    for (uint32_t i = 0; i < 40; i++) memset(quire_page_room(page[i]), (int)i, bytes);
+    for (uint32_t i = 0; i < 40; i++) memset(quire_page_mutable_bytes(page[i]), (int)i, bytes);
     for (uint32_t i = 0; i < 40; i++) {
         const uint8_t *b = quire_page_bytes(page[i]);
         assert_true(b[0] == i && b[bytes / 2] == i && b[bytes - 1] == i);

@@ -12,7 +12,7 @@
 
 typedef struct paged {
     quire_paged_memory m;
-    quire_format *k, *v;
+    quire_tile_format *k, *v;
     uint8_t *memory;
     size_t bytes;
 } paged;
@@ -24,11 +24,11 @@ static inline void paged_open(paged *p, const char *k, const char *v, uint32_t d
                               uint32_t n_layers)
 {
     *p = (paged){0};
-    quire_format_options options = {sizeof(quire_format_options), .side = QUIRE_K, .d = d_k,
-                                    .d_v = v ? 0 : d_v};
-    REF_OK(quire_format_create(&p->k, k, &options));
-    options = (quire_format_options){sizeof(quire_format_options), .side = QUIRE_V, .d = d_v};
-    if (v) REF_OK(quire_format_create(&p->v, v, &options));
+    quire_tile_format_options options = {sizeof(quire_tile_format_options), .side = QUIRE_K, .d = d_k,
+                                         .d_v = v ? 0 : d_v};
+    REF_OK(quire_tile_format_create(&p->k, k, &options));
+    options = (quire_tile_format_options){sizeof(quire_tile_format_options), .side = QUIRE_V, .d = d_v};
+    if (v) REF_OK(quire_tile_format_create(&p->v, v, &options));
     size_t k_bytes = quire_tile_bytes(p->k), head = k_bytes + (v ? quire_tile_bytes(p->v) : 0) + 64;
     size_t tile = head * n_kv_heads, layer = tile * (block_tokens / 64), block = layer * n_layers + 128;
     p->bytes = block * n_blocks;
@@ -59,8 +59,8 @@ static inline void paged_open(paged *p, const char *k, const char *v, uint32_t d
 
 static inline void paged_close(paged *p)
 {
-    quire_format_destroy(p->k);
-    quire_format_destroy(p->v);
+    quire_tile_format_destroy(p->k);
+    quire_tile_format_destroy(p->v);
     free(p->memory);
 }
 

@@ -341,7 +341,7 @@ static void profiles(void **state)
     quire_plan_destroy(b);
     quire_profile_destroy(p);
     quire_profile_destroy(q);
-    assert_non_null(quire_format_head(&a->layer[2].k, 1).mean); /* the plan has its own copy */
+    assert_non_null(quire_tile_format_head(&a->layer[2].k, 1).mean); /* the plan has its own copy */
     quire_plan_destroy(a);
 }
 

@@ -51,7 +51,7 @@ static size_t row_bytes(const char *codec, quire_form form, uint32_t d)
 }
 
 /* New rows of one side; the codec's own form is made by encoding and decoding them. */
-static void make_rows(scene *s, uint8_t *to, const quire_format *f, const char *codec, quire_form form,
+static void make_rows(scene *s, uint8_t *to, const quire_tile_format *f, const char *codec, quire_form form,
                       uint32_t d)
 {
     _Alignas(64) static uint8_t tile[64 * 1024];

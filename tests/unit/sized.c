@@ -104,8 +104,8 @@ INPUT(plan_bytes, quire_seq_options, {0}, size_t bytes; status = quire_plan_byte
 static const float frequencies[4] = {1, 0.5f, 0.25f, 0.125f};
 INPUT(rope, quire_rope, LIST({.n_pairs = 4, .frequencies = frequencies}),
       status = quire_profile_set_rope(s->profile, 0, it);)
-INPUT(format_options, quire_format_options, LIST({.d = D}), quire_format *format = NULL;
-      status = quire_format_create(&format, "r4", it); quire_format_destroy(format);)
+INPUT(format_options, quire_tile_format_options, LIST({.d = D}), quire_tile_format *format = NULL;
+      status = quire_tile_format_create(&format, "r4", it); quire_tile_format_destroy(format);)
 INPUT(rows, quire_rows, LIST({.data = s->x}),
       status = quire_tile_encode(s->p.k, 0, s->p.m.k, 0, 1, it, NULL);)
 INPUT(step_rows, quire_rows, LIST({.data = s->x}), status = quire_step_append_rows(s->step, 0, 0, it, it);)
@@ -124,8 +124,6 @@ INPUT(paged_memory, quire_paged_memory, s->p.m, quire_block_table t = LIST({.siz
 INPUT(block_table, quire_block_table,
       LIST({.memory = &s->p.m, .blocks = &s->block, .lengths = &s->length, .n_seqs = 1}),
       status = quire_tile_list_add_blocks(s->list, it);)
-INPUT(selection, quire_selection, LIST({.unit = QUIRE_SELECT_ROWS}),
-      status = quire_tile_list_select(s->list, it);)
 static const quire_rows *one_row(scene *s)
 {
     static quire_rows rows;
@@ -156,7 +154,7 @@ static const struct input {
     I(seq_options, quire_seq_options, 8),
     I(plan_bytes, quire_seq_options, 8),
     I(rope, quire_rope, sizeof(quire_rope)),
-    I(format_options, quire_format_options, offsetof(quire_format_options, d_v)),
+    I(format_options, quire_tile_format_options, offsetof(quire_tile_format_options, d_v)),
     I(rows, quire_rows, offsetof(quire_rows, scales)),
     I(step_rows, quire_rows, offsetof(quire_rows, scales)),
     I(rows_out, quire_rows_out, offsetof(quire_rows_out, scales)),
@@ -166,7 +164,6 @@ static const struct input {
     I(mask, quire_mask, 8),
     I(paged_memory, quire_paged_memory, sizeof(quire_paged_memory)),
     I(block_table, quire_block_table, offsetof(quire_block_table, reserved)),
-    I(selection, quire_selection, offsetof(quire_selection, selected)),
     I(scatter_rows, quire_scatter_rows, offsetof(quire_scatter_rows, layer)),
 };
 
@@ -179,8 +176,6 @@ static void expect(scene *s, const struct input *in, size_t size, size_t at, qui
     memcpy(memory, &size, sizeof size);
     if (at) memory[at] = 1;
     quire_status status = in->use(s, memory);
-    /* No version has selections; EUNSUPPORTED is what a good call gets. */
-    if (expected == QUIRE_OK && in->use == selection_use) expected = QUIRE_EUNSUPPORTED;
     if (status != expected)
         fail_msg("%s of size %zu of %zu, byte %zu set: %s, not %s", in->name, size, in->size, at,
                  quire_status_name(status), quire_status_name(expected));
@@ -228,7 +223,7 @@ static quire_status plan_layer(scene *s, void *out)
 
 static quire_status ring(scene *s, void *out)
 {
-    return quire_seq_ring(s->seq, (quire_seq_options *)out);
+    return quire_seq_options_get(s->seq, (quire_seq_options *)out);
 }
 
 static quire_status snapshot(scene *s, void *out)

@@ -39,7 +39,7 @@ typedef struct subject {
     const char *codec;
     quire_side side;
     uint32_t d;
-    quire_format *format;
+    quire_tile_format *format;
     quire_coder coder;
     quire_calibration cal;
     size_t bytes;
@@ -128,9 +128,9 @@ static bool subject_create(subject *s, uint32_t codec, quire_side side, uint32_t
     if (profile && side == QUIRE_V) return false;
     if (!codec_takes(info, sizes[size], 0)) return false;
     *s = (subject){.codec = info->name, .side = side, .d = sizes[size]};
-    quire_format_options options = {sizeof(quire_format_options), .side = side, .d = s->d, .profile = profile,
-                                    .layer = profile ? 1 : 0};
-    assert_int_equal(quire_format_create(&s->format, s->codec, &options), QUIRE_OK);
+    quire_tile_format_options options = {sizeof(quire_tile_format_options), .side = side, .d = s->d,
+                                         .profile = profile, .layer = profile ? 1 : 0};
+    assert_int_equal(quire_tile_format_create(&s->format, s->codec, &options), QUIRE_OK);
     assert_int_equal(quire_coder_init(&s->coder, quire_codec_get(s->codec), side, s->d, 0), QUIRE_OK);
     if (profile) s->cal = quire_profile_head(profile, 1, 1);
     s->x = (float *)calloc((size_t)ROWS * s->d, sizeof(float));
@@ -151,7 +151,7 @@ static bool subject_create(subject *s, uint32_t codec, quire_side side, uint32_t
 
 static void subject_destroy(subject *s)
 {
-    quire_format_destroy(s->format);
+    quire_tile_format_destroy(s->format);
     free(s->x);
     free(s->expected);
     free(s->guarded);

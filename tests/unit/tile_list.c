@@ -173,24 +173,6 @@ static void refused_jobs(void **unused)
     REFUSED_JOB(0, job.q_token_stride = (size_t)1 << 62);
     REFUSED_JOB(0, job.q_head_stride = SIZE_MAX / 4 * 4);
     check_list(s, list, 0, "after refused jobs");
-
-    quire_selection selection = {.size = sizeof selection, .seq = 0, .unit = QUIRE_SELECT_PAGES};
-    int32_t selected[] = {0, 1};
-    selection.selected = selected;
-    selection.n_queries = 1;
-    selection.n_selected = 2;
-    selection.query_stride = sizeof selected;
-    assert_int_equal(quire_tile_list_select(list, &selection), QUIRE_EUNSUPPORTED);
-    selection.unit = QUIRE_SELECT_ROWS;
-    assert_int_equal(quire_tile_list_select(list, &selection), QUIRE_EUNSUPPORTED);
-    selection.unit = 3;
-    assert_int_equal(quire_tile_list_select(list, &selection), QUIRE_EINVAL);
-    selection.unit = QUIRE_SELECT_ROWS;
-    selection.seq = s->n_seqs;
-    assert_int_equal(quire_tile_list_select(list, &selection), QUIRE_EINVAL);
-    assert_int_equal(quire_tile_list_select(list, NULL), QUIRE_EINVAL);
-    assert_int_equal(quire_tile_list_select(NULL, &selection), QUIRE_EINVAL);
-    check_list(s, list, 0, "after selections");
     quire_tile_list_destroy(list);
     quire_tile_list_destroy(empty);
     quire_tile_list_destroy(NULL);
@@ -206,7 +188,7 @@ static void attend_layers(scene *s, const quire_seq *seq, quire_tile_list *const
                           float (*out)[N_Q * D_V])
 {
     quire_seq_options ring = {.size = sizeof ring};
-    REF_OK(quire_seq_ring(seq, &ring));
+    REF_OK(quire_seq_options_get(seq, &ring));
     for (uint32_t l = 0; l < s->g.n_layers; l++) {
         quire_plan_layer info = {.size = sizeof info};
         REF_OK(quire_plan_layer_info(quire_seq_plan(seq), l, &info));
@@ -357,14 +339,14 @@ static void refused_tiles(void **unused)
     REFUSED_TILES(EINVAL, bad[5].k_format = s->p.v);
     REFUSED_TILES(EINVAL, bad[5].v = NULL);
     /* Formats that two objects describe are one. A list may refer to either while both live. */
-    quire_format *twin = NULL;
-    quire_format_options options = {sizeof options, .side = QUIRE_K, .d = D};
-    REF_OK(quire_format_create(&twin, "r4", &options));
+    quire_tile_format *twin = NULL;
+    quire_tile_format_options options = {sizeof options, .side = QUIRE_K, .d = D};
+    REF_OK(quire_tile_format_create(&twin, "r4", &options));
     for (uint32_t i = 0; i < n; i += 2) tiles[i].k_format = twin;
     REF_OK(quire_tile_list_add_tiles(list, tiles, n, sizeof *tiles, N_KV));
     check_layer_0(s, list, 2, 4, "two objects of one format");
     quire_tile_list_destroy(list);
-    quire_format_destroy(twin);
+    quire_tile_format_destroy(twin);
     scene_close(s);
 }
 

@@ -10,7 +10,7 @@
 
 /* One side: its rows, [head][64][d], and its tiles, [head]. */
 typedef struct append_side {
-    quire_format *format;
+    quire_tile_format *format;
     uint32_t d;
     float *rows;
     uint8_t *tiles, *expected; /* as the C code encodes them */
@@ -81,7 +81,7 @@ static void destroy(bench_case *c)
 {
     append_case *x = (append_case *)c->self;
     for (int i = 0; i < 2; i++) {
-        quire_format_destroy(x->side[i].format);
+        quire_tile_format_destroy(x->side[i].format);
         free(x->side[i].rows);
         free(x->side[i].tiles);
         free(x->side[i].expected);

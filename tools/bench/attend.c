@@ -50,7 +50,8 @@ static bool run(bench_case *c, uint32_t layer, bench_times *times)
                         sizeof(quire_attend_job)) == QUIRE_OK;
 }
 
-static bool decode(const quire_format *format, uint32_t head, const void *tiles, size_t stride, float *to)
+static bool decode(const quire_tile_format *format, uint32_t head, const void *tiles, size_t stride,
+                   float *to)
 {
     quire_rows_out rows = {.size = sizeof rows, .form = QUIRE_F32, .data = to};
     return quire_tile_decode(format, head, (const uint8_t *)tiles + head * stride, 0, QUIRE_PAGE_TOKENS,

@@ -140,7 +140,8 @@ bool bench_is_calibrated(const bench_shape *s);
 /* A profile with plausible statistics, for calibrated codecs; NULL: no memory. */
 quire_profile *bench_profile(const bench_shape *s);
 /* K and V formats; v is NULL if V is in K. False: *message says why. */
-bool bench_formats(const bench_shape *s, quire_format **k, quire_format **v, char *message, size_t size);
+bool bench_formats(const bench_shape *s, quire_tile_format **k, quire_tile_format **v, char *message,
+                   size_t size);
 /* n rows of one head in one side, [n][d] */
 void bench_fill_rows(const bench_shape *s, quire_side side, uint32_t head, uint64_t salt, float *rows,
                      uint32_t n);

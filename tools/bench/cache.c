@@ -2,7 +2,7 @@
 /* bench: KV caches in a pool, as an engine has them. Pages come from the pool, get encoded tiles and are adopted by sequences. */
 #include "bench/cache.h"
 
-#include <quire/quire_page.h>
+#include <quire/page.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ struct bench_cache {
     bench_shape shape;
     uint32_t n_caches, n_pages; /* pages per cache */
     size_t page_bytes;
-    quire_format *k_format, *v_format; /* v_format NULL: V is in K */
+    quire_tile_format *k_format, *v_format; /* v_format NULL: V is in K */
     stock k, v;
     quire_plan *plan;
     quire_pool *pool;
@@ -91,7 +91,7 @@ bool bench_cache_size(const bench_shape *s, size_t *cache_bytes, char *message, 
 
 /* ---------------------------------------------------------------- contents */
 
-static bool fill_stock(stock *x, const bench_shape *s, quire_side side, const quire_format *format)
+static bool fill_stock(stock *x, const bench_shape *s, quire_side side, const quire_tile_format *format)
 {
     uint32_t d = side == QUIRE_K ? s->d : s->d_v;
     float *rows = (float *)malloc(sizeof(float) * QUIRE_PAGE_TOKENS * d);
@@ -121,7 +121,7 @@ static uint8_t *copy_tile(const stock *x, uint32_t head, uint64_t *state, uint8_
 
 static void fill_page(const bench_cache *c, uint64_t *state, quire_page *page)
 {
-    uint8_t *at = (uint8_t *)quire_page_room(page);
+    uint8_t *at = (uint8_t *)quire_page_mutable_bytes(page);
     for (uint32_t h = 0; h < c->shape.n_kv_heads; h++) {
         at = copy_tile(&c->k, h, state, at);
         if (c->v_format) at = copy_tile(&c->v, h, state, at);
@@ -200,8 +200,8 @@ void bench_cache_destroy(bench_cache *c)
         quire_seq_destroy(c->seqs[i]);
     quire_pool_destroy(c->pool);
     quire_plan_destroy(c->plan);
-    quire_format_destroy(c->k_format);
-    quire_format_destroy(c->v_format);
+    quire_tile_format_destroy(c->k_format);
+    quire_tile_format_destroy(c->v_format);
     free(c->k.tiles);
     free(c->v.tiles);
     free(c->seqs);

@@ -23,7 +23,7 @@ typedef struct ggml_case {
     ggml_cgraph **graphs;  /* one per layer */
     ggml_tensor **k, **v;  /* of layer 0, by sequence */
     ggml_tensor **outputs; /* of layer 0, by sequence */
-    quire_format *k_format, *v_format;
+    quire_tile_format *k_format, *v_format;
     uint8_t *tile; /* to decode rows with */
 } ggml_case;
 
@@ -212,7 +212,7 @@ static void after(bench_case *c)
 }
 
 /* Quire's codecs of the same names hold ggml's blocks as they are, so its tiles decode them. */
-static bool decode_rows(ggml_case *x, const quire_format *format, size_t token, const uint8_t *rows,
+static bool decode_rows(ggml_case *x, const quire_tile_format *format, size_t token, const uint8_t *rows,
                         uint32_t n, float *to)
 {
     memset(x->tile, 0, quire_tile_bytes(format));
@@ -256,8 +256,8 @@ static void destroy(bench_case *c)
     if (x->ctx) x->g->ggml_free(x->ctx);
     if (x->buffer) x->g->ggml_backend_buffer_free(x->buffer);
     bench_unmap(x->memory, x->memory_bytes);
-    quire_format_destroy(x->k_format);
-    quire_format_destroy(x->v_format);
+    quire_tile_format_destroy(x->k_format);
+    quire_tile_format_destroy(x->v_format);
     free(x->layers);
     free(x->graphs);
     free(x->k);

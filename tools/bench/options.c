@@ -175,7 +175,7 @@ static const tool_option options[] = {
      TOOL_FLAG(bench_options, cold)},
     {"--threads", "N", "number of threads (default: 2)", TOOL_NUMBER(bench_options, n_threads, 1, 512)},
     {"--isa", "LIST",
-     "instruction sets: c, neon, neon-dotprod, neon-i8mm, avx2, avxvnni,\navx512vnni, avx512, amx; all means every one that this machine supports (default: the best)",
+     "instruction sets: c, neon, neon-dotprod, neon-i8mm, avx2, avxvnni,\navx512vnni, avx512vbmi, amx; all means every one that this machine supports (default: the best)",
      .set = set_isa},
     {"--rounds", "N", "number of rounds; each measures every configuration once (default: 20)",
      TOOL_NUMBER(bench_options, rounds, 1, 100000)},

@@ -101,22 +101,24 @@ done:
     return profile;
 }
 
-bool bench_formats(const bench_shape *s, quire_format **k, quire_format **v, char *message, size_t size)
+bool bench_formats(const bench_shape *s, quire_tile_format **k, quire_tile_format **v, char *message,
+                   size_t size)
 {
     quire_profile *profile = NULL;
     const char *name = s->codecs.k;
     quire_status status = QUIRE_ENOMEM;
     *k = *v = NULL;
     if (bench_is_calibrated(s) && !(profile = bench_profile(s))) goto fail;
-    status =
-        quire_format_create(k, s->codecs.k,
-                            &(quire_format_options){sizeof(quire_format_options), .side = QUIRE_K, .d = s->d,
-                                                    .d_v = s->v_in_k ? s->d_v : 0, .profile = profile});
+    status = quire_tile_format_create(
+        k, s->codecs.k,
+        &(quire_tile_format_options){sizeof(quire_tile_format_options), .side = QUIRE_K, .d = s->d,
+                                     .d_v = s->v_in_k ? s->d_v : 0, .profile = profile});
     if (status) goto fail;
     if (!s->v_in_k) {
         name = s->codecs.v;
-        status = quire_format_create(
-            v, name, &(quire_format_options){sizeof(quire_format_options), .side = QUIRE_V, .d = s->d_v});
+        status = quire_tile_format_create(
+            v, name,
+            &(quire_tile_format_options){sizeof(quire_tile_format_options), .side = QUIRE_V, .d = s->d_v});
         if (status) goto fail;
     }
     quire_profile_destroy(profile);
@@ -124,7 +126,7 @@ bool bench_formats(const bench_shape *s, quire_format **k, quire_format **v, cha
 fail:
     snprintf(message, size, "%s with head size %u: %s", name, name == s->codecs.k ? s->d : s->d_v,
              quire_status_text(status));
-    quire_format_destroy(*k);
+    quire_tile_format_destroy(*k);
     quire_profile_destroy(profile);
     *k = NULL;
     return false;

@@ -86,7 +86,7 @@ typedef struct passage {
     const char *codec; /* to be */
     bool same;         /* codes or floats stay as they are */
     st_type scale_type;
-    quire_format *from, *to;
+    quire_tile_format *from, *to;
     st_tensor out[3]; /* data, scales, biases */
     uint32_t n_out;
     void *rows, *tile;
@@ -129,12 +129,12 @@ static bool make_output(writer *w, passage *p)
 static bool open_passage(writer *w, passage *p)
 {
     const mlx_side *s = &p->l->sides[p->side];
-    quire_format_options o = {.size = sizeof(quire_format_options), .side = p->side, .d = s->d};
+    quire_tile_format_options o = {.size = sizeof(quire_tile_format_options), .side = p->side, .d = s->d};
     size_t tile = 64;
     p->same = !strcmp(p->codec, s->codec);
     p->scale_type = s->bits ? s->scales->type : s->data->type;
     if (!make_output(w, p)) return false;
-    if (quire_format_create(&p->from, s->codec, &o) || quire_format_create(&p->to, p->codec, &o))
+    if (quire_tile_format_create(&p->from, s->codec, &o) || quire_tile_format_create(&p->to, p->codec, &o))
         return fail(w, "out of memory");
     if (quire_tile_bytes(p->from) > tile) tile = quire_tile_bytes(p->from);
     if (quire_tile_bytes(p->to) > tile) tile = quire_tile_bytes(p->to);
@@ -148,8 +148,8 @@ static bool open_passage(writer *w, passage *p)
 
 static void close_passage(passage *p)
 {
-    quire_format_destroy(p->from);
-    quire_format_destroy(p->to);
+    quire_tile_format_destroy(p->from);
+    quire_tile_format_destroy(p->to);
     free(p->rows);
     free(p->tile);
     free(p->values);

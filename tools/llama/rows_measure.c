@@ -9,7 +9,7 @@
 
 /* One side of a layer in tiles, tile after tile of a head within a page, and its values as they come back. */
 typedef struct coded {
-    quire_format *format;
+    quire_tile_format *format;
     char *tiles;
     size_t tile_bytes;
     float *values;
@@ -17,7 +17,7 @@ typedef struct coded {
 
 static void coded_free(coded *c)
 {
-    quire_format_destroy(c->format);
+    quire_tile_format_destroy(c->format);
     free(c->tiles);
     free(c->values);
 }
@@ -57,9 +57,12 @@ static quire_status code(const rows_case *c, coded *to, quire_side side, const c
 {
     const rows_layer *l = &c->file->layers[c->layer];
     uint32_t d = side == QUIRE_K ? l->shape.d_k : l->shape.d_v;
-    quire_format_options options = {
-        .size = sizeof(quire_format_options), .side = side, .d = d, .profile = c->profile, .layer = c->layer};
-    quire_status status = quire_format_create(&to->format, codec, &options);
+    quire_tile_format_options options = {.size = sizeof(quire_tile_format_options),
+                                         .side = side,
+                                         .d = d,
+                                         .profile = c->profile,
+                                         .layer = c->layer};
+    quire_status status = quire_tile_format_create(&to->format, codec, &options);
     if (status) return status;
     to->tile_bytes = quire_tile_bytes(to->format);
     size_t bytes = (size_t)pages_of(c) * l->shape.n_kv_heads * to->tile_bytes;

@@ -5,7 +5,7 @@
 
 #include "common/growing.h"
 
-#include <quire/quire_store.h>
+#include <quire/store.h>
 
 #include <stdatomic.h>
 #include <stdbool.h>

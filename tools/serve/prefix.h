@@ -5,7 +5,7 @@
 
 #include "serve/upstream.h"
 
-#include <quire/quire_store.h>
+#include <quire/store.h>
 
 #include <stdbool.h>
 #include <stdint.h>

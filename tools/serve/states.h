@@ -6,7 +6,7 @@
 #ifndef QUIRE_TOOLS_SERVE_STATES_H
 #define QUIRE_TOOLS_SERVE_STATES_H
 
-#include <quire/quire_store.h>
+#include <quire/store.h>
 
 #include <stdbool.h>
 #include <stddef.h>

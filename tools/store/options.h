@@ -5,7 +5,7 @@
 
 #include "common/tool.h"
 
-#include <quire/quire_store.h>
+#include <quire/store.h>
 
 typedef struct store_options {
     const char *command; /* "store stat" */

@@ -3,7 +3,7 @@
 #ifndef QUIRE_TOOLS_STORE_SERVER_H
 #define QUIRE_TOOLS_STORE_SERVER_H
 
-#include <quire/quire_store.h>
+#include <quire/store.h>
 
 #include <stdbool.h>
 #include <valkey/valkey.h>

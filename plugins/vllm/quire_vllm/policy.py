@@ -74,7 +74,7 @@ def formats(policy: Policy, d_k: int, d_v: int) -> Formats:
     handles, sizes = [], []
     for side, codec, d in ((n.K, policy.k, d_k), (n.V, policy.v, d_v)):
         handle = ctypes.c_void_p()
-        status = n.lib.quire_format_create(ctypes.byref(handle), codec.encode(), n.FormatOptions(side, d))
+        status = n.lib.quire_tile_format_create(ctypes.byref(handle), codec.encode(), n.TileFormatOptions(side, d))
         if status:
             raise ValueError(f"Quire's codec {codec} cannot store heads of {d} values ({n.status_name(status)}).")
         assert handle.value is not None

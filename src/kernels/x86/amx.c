@@ -219,7 +219,7 @@ SIMD_FN void keep_engine_awake(void)
 }
 
 /* Behind the codes of an expanded tile, and of the K that a V was transposed from, lie its scales. */
-SIMD_FN void *behind_codes(const quire_format *format, const void *expanded)
+SIMD_FN void *behind_codes(const quire_tile_format *format, const void *expanded)
 {
     size_t at = 2 * (size_t)QUIRE_TILE_ROWS * format->coder.d_pad;
     return (uint8_t *)(uintptr_t)expanded + at;
@@ -335,7 +335,7 @@ CODE_PACKINGS(TILE_PACKING)
 
 /* Few rows are for products of vectors. Tiles are 64 channels wide. For groups of 32 each row of query bytes is there twice, once without the odd groups and once
  * without the even ones. */
-static void load_tiles(const quire_format *format, quire_queries *q)
+static void load_tiles(const quire_tile_format *format, quire_queries *q)
 {
     q->fours = q->n <= FEW_ROWS && !quire_must_expand(&quire_kernels_amx, format, q->n);
     if (q->fours) {

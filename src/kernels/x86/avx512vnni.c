@@ -18,7 +18,7 @@
 
 #include "kernels/float_tmpl.h"
 
-SIMD_GLOBAL void SHARED_NAME(load_in_fours)(const quire_format *format, quire_queries *q)
+SIMD_GLOBAL void SHARED_NAME(load_in_fours)(const quire_tile_format *format, quire_queries *q)
 {
     q->fours = true;
     SHARED_NAME(load_queries)(format, q);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * products: integer products of z rows with code vectors, packed or expanded, AVX-512 VNNI. What does not look up codes in a
- * table is compiled once, without VBMI (avx512vnni), and used by avx512 and amx too.
+ * table is compiled once, without VBMI (avx512vnni), and used by avx512vbmi and amx too.
  */
 #ifndef QUIRE_KERNELS_X86_PRODUCTS_AVX512_H
 #define QUIRE_KERNELS_X86_PRODUCTS_AVX512_H

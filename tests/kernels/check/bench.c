@@ -79,7 +79,7 @@ static void *zeroed(size_t bytes)
 
 /* --------------------------------------------------------------------- kits */
 
-static void open_queries(kit *x, const quire_format *f, rng *r)
+static void open_queries(kit *x, const quire_tile_format *f, rng *r)
 {
     const uint32_t d = f->coder.d, whole = (x->rows + ROWS - 1) / ROWS * ROWS, stride = quire_z_stride(d);
     x->q = (quire_queries){
@@ -102,7 +102,7 @@ static void open_queries(kit *x, const quire_format *f, rng *r)
 static void open_kit(kit *x, const quire_kernels *kernels, const check_case *c, const uint8_t *k,
                      const uint8_t *v, uint32_t rows)
 {
-    const quire_format *value = c->v ? c->v : c->k;
+    const quire_tile_format *value = c->v ? c->v : c->k;
     const uint32_t d_pad = c->k->coder.d_pad;
     rng r = check_rng(c->codec, c->d, 300);
     *x = (kit){.kernels = kernels, .rows = rows, .stride = quire_acc_floats(value) + QUIRE_BIAS_LANES};

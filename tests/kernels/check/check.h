@@ -145,9 +145,9 @@ extern const char *const check_fill_names[N_FILLS];
 
 rng check_rng(const char *codec, uint32_t d, uint32_t number);
 uint16_t check_finite_half(rng *r);
-void check_tile(const quire_format *format, check_fill fill, rng *r, uint8_t *tile);
+void check_tile(const quire_tile_format *format, check_fill fill, rng *r, uint8_t *tile);
 /* Rows `hidden` get any codes, and scales or values that are NaN, infinite or the largest. */
-void check_poison(const quire_format *format, uint64_t hidden, rng *r, uint8_t *tile);
+void check_poison(const quire_tile_format *format, uint64_t hidden, rng *r, uint8_t *tile);
 /* 16 query rows of d values, each of another kind. Rows 14 and 15 are not finite. */
 #define FINITE_ROWS 14u
 void check_queries(rng *r, uint32_t d, float *rows);
@@ -158,7 +158,7 @@ void check_masks(rng *r, uint64_t hidden, uint64_t *visible);
 
 /* What one codec and head size is tried with. */
 typedef struct check_case {
-    const quire_format *k, *v; /* v NULL: the codec is for K only */
+    const quire_tile_format *k, *v; /* v NULL: the codec is for K only */
     const char *codec;
     uint32_t d;
 } check_case;

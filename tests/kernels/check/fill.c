@@ -47,7 +47,7 @@ static uint16_t denormal_half(rng *r)
 
 /* ------------------------------------------------------------------- tiles */
 
-static void encoded_rows(const quire_format *f, rng *r, uint8_t *tile)
+static void encoded_rows(const quire_tile_format *f, rng *r, uint8_t *tile)
 {
     static float x[TOKENS * MOST_D];
     if (f->coder.side == QUIRE_K)
@@ -80,7 +80,7 @@ static float float_value(quire_form form, check_fill fill, uint32_t t, size_t i,
     }
 }
 
-static void float_tile(const quire_format *f, check_fill fill, rng *r, uint8_t *tile)
+static void float_tile(const quire_tile_format *f, check_fill fill, rng *r, uint8_t *tile)
 {
     const quire_coder *c = &f->coder;
     quire_form form = c->codec->float_form;
@@ -104,7 +104,7 @@ static uint16_t scale_value(check_fill fill, bool bias, uint32_t g, uint32_t t, 
     }
 }
 
-static void coded_tile(const quire_format *f, check_fill fill, rng *r, uint8_t *tile)
+static void coded_tile(const quire_tile_format *f, check_fill fill, rng *r, uint8_t *tile)
 {
     if (fill == FILL_SATURATED || fill == FILL_CANCEL)
         memset(tile, 0xff, f->code_bytes);
@@ -120,7 +120,7 @@ static void coded_tile(const quire_format *f, check_fill fill, rng *r, uint8_t *
     }
 }
 
-void check_tile(const quire_format *f, check_fill fill, rng *r, uint8_t *tile)
+void check_tile(const quire_tile_format *f, check_fill fill, rng *r, uint8_t *tile)
 {
     if (fill == FILL_MODEL)
         encoded_rows(f, r, tile);
@@ -132,7 +132,7 @@ void check_tile(const quire_format *f, check_fill fill, rng *r, uint8_t *tile)
         float_tile(f, fill, r, tile);
 }
 
-void check_poison(const quire_format *f, uint64_t hidden, rng *r, uint8_t *tile)
+void check_poison(const quire_tile_format *f, uint64_t hidden, rng *r, uint8_t *tile)
 {
     static const uint16_t bad[] = {0x7c00, 0xfc00, 0x7e00, 0xfe00, 0x7c01, LARGEST_HALF};
     static const float bad_value[] = {INFINITY, -INFINITY, NAN, -NAN, 1e38f};

@@ -87,7 +87,7 @@ void check_use(const check_isas *isas, uint32_t index)
 
 const char *check_same_bits(const char *isa)
 {
-    if (strcmp(isa, "avx512") == 0 || strcmp(isa, "amx") == 0) return "avx512vnni";
+    if (strcmp(isa, "avx512vbmi") == 0 || strcmp(isa, "amx") == 0) return "avx512vnni";
     return strncmp(isa, "neon-", 5) == 0 ? "neon" : NULL;
 }
 
@@ -129,13 +129,13 @@ static void try_size(const check_isas *isas, uint32_t d)
                                .n_kv_heads = 1,        .d_k = d,      .d_v = d};
     quire_profile *profile = ref_profile(&geometry);
     for (uint32_t i = 0; i < quire_codec_count(); i++) {
-        quire_format k, v;
+        quire_tile_format k, v;
         check_case c = {.codec = quire_codec_at(i)->name, .d = d};
         const quire_codec *codec = quire_codec_get(c.codec);
         if (check_given.codec && strcmp(check_given.codec, c.codec)) continue;
-        if (quire_format_init(&k, codec, QUIRE_K, d, 0, profile, 0) != QUIRE_OK) continue;
+        if (quire_tile_format_init(&k, codec, QUIRE_K, d, 0, profile, 0) != QUIRE_OK) continue;
         c.k = &k;
-        if (quire_format_init(&v, codec, QUIRE_V, d, 0, NULL, 0) == QUIRE_OK) c.v = &v;
+        if (quire_tile_format_init(&v, codec, QUIRE_V, d, 0, NULL, 0) == QUIRE_OK) c.v = &v;
         if (check_given.bench) {
             check_bench(isas, &c);
             continue;

@@ -8,7 +8,7 @@
 /* One tile and the weights it is tried with. */
 typedef struct work {
     const check_isas *isas;
-    const quire_format *format;
+    const quire_tile_format *format;
     bool in_k; /* V is the first d_out channels of a K tile */
     uint32_t d_out;
     size_t stride; /* floats of an accumulator */
@@ -78,7 +78,7 @@ typedef struct sizes {
     float apart[TOKENS][MOST_D]; /* |scale| (code + |shift|) + |rest|: the terms before they cancel */
 } sizes;
 
-static void measure(const quire_format *f, const uint8_t *tile, uint32_t t, sizes *s)
+static void measure(const quire_tile_format *f, const uint8_t *tile, uint32_t t, sizes *s)
 {
     const quire_coder *coder = &f->coder;
     const quire_codec *codec = coder->codec;
@@ -237,7 +237,7 @@ static void compare_values(const work *w, call *c, bool is_model)
 
 static bool open_tile(work *w, call *c, check_side side, const uint8_t *tile)
 {
-    const quire_format *f = w->format;
+    const quire_tile_format *f = w->format;
     c->source =
         (quire_source){.format = f, .tile = (uint8_t *)check_copy(MEMORY_TILE, side, tile, f->tile_bytes)};
     const uint8_t *next = (uint8_t *)check_copy(MEMORY_NEXT, side, w->other, f->tile_bytes);
@@ -361,7 +361,7 @@ static void try_fill(work *w, check_fill fill, bool poison)
 }
 
 /* add_bias_sums by itself: any accumulator, any lanes. */
-static void check_bias_sums(const check_isas *isas, const quire_format *f, rng *r)
+static void check_bias_sums(const check_isas *isas, const quire_tile_format *f, rng *r)
 {
     static float before[CHECK_ACC_FLOATS];
     size_t n = quire_acc_floats(f);
@@ -391,7 +391,8 @@ static void check_bias_sums(const check_isas *isas, const quire_format *f, rng *
     }
 }
 
-static void check_format(const check_isas *isas, const check_case *c, const quire_format *f, uint32_t d_out)
+static void check_format(const check_isas *isas, const check_case *c, const quire_tile_format *f,
+                         uint32_t d_out)
 {
     static work w;
     w.isas = isas;

@@ -8,7 +8,7 @@
 /* One tile and the rows it is tried with. */
 typedef struct work {
     const check_isas *isas;
-    const quire_format *format;
+    const quire_tile_format *format;
     rng random;
     _Alignas(64) uint8_t tile[CHECK_TILE_BYTES];
     _Alignas(64) uint8_t other[CHECK_TILE_BYTES];
@@ -217,7 +217,7 @@ static void try_forms(work *w, call *c, check_side side, basis *b, uint64_t seen
 
 static bool open_tile(work *w, call *c, check_side side, const uint8_t *tile)
 {
-    const quire_format *f = w->format;
+    const quire_tile_format *f = w->format;
     c->source =
         (quire_source){.format = f, .tile = (uint8_t *)check_copy(MEMORY_TILE, side, tile, f->tile_bytes)};
     const uint8_t *next = (uint8_t *)check_copy(MEMORY_NEXT, side, w->other, f->tile_bytes);

@@ -86,13 +86,13 @@ static uint32_t mode_now(void)
 
 typedef struct host {
     quire_workspace *workspace;
-    quire_format *k, *v;
+    quire_tile_format *k, *v;
     _Alignas(64) uint8_t memory[2 * N_TILES][D * TOKENS * sizeof(float)];
     quire_tile_ref tile[N_TILES];
     float q[N_Q * D], out[N_Q * D];
 } host;
 
-static void fill_tile(const quire_format *f, uint8_t *tile, uint64_t *state)
+static void fill_tile(const quire_tile_format *f, uint8_t *tile, uint64_t *state)
 {
     static float x[TOKENS * D];
     ref_normals(state, x, COUNT(x), 1);
@@ -103,11 +103,11 @@ static void fill_tile(const quire_format *f, uint8_t *tile, uint64_t *state)
 static void host_open(host *h, const char *k, const char *v)
 {
     uint64_t state = check_given.seed;
-    quire_format_options options = {.size = sizeof(quire_format_options), .side = QUIRE_K, .d = D};
+    quire_tile_format_options options = {.size = sizeof(quire_tile_format_options), .side = QUIRE_K, .d = D};
     memset(h, 0, sizeof *h);
-    REF_OK(quire_format_create(&h->k, k, &options));
+    REF_OK(quire_tile_format_create(&h->k, k, &options));
     options.side = QUIRE_V;
-    REF_OK(quire_format_create(&h->v, v, &options));
+    REF_OK(quire_tile_format_create(&h->v, v, &options));
     REF_OK(quire_workspace_create(&h->workspace, NULL, NULL));
     ref_normals(&state, h->q, COUNT(h->q), 1);
     for (uint32_t i = 0; i < N_TILES; i++) {
@@ -125,8 +125,8 @@ static void host_open(host *h, const char *k, const char *v)
 static void host_close(host *h)
 {
     quire_workspace_destroy(h->workspace);
-    quire_format_destroy(h->k);
-    quire_format_destroy(h->v);
+    quire_tile_format_destroy(h->k);
+    quire_tile_format_destroy(h->v);
 }
 
 static void host_attend(host *h)

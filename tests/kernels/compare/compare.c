@@ -47,7 +47,7 @@ typedef struct shape {
 typedef struct job {
     shape s;
     char name[160];
-    quire_format *k[2], *v[2]; /* tiles of two kinds take turns; [1] may be the same codec again */
+    quire_tile_format *k[2], *v[2]; /* tiles of two kinds take turns; [1] may be the same codec again */
     uint8_t *memory;
     size_t bytes;
     quire_tile_ref tile[MOST_TILES];
@@ -89,14 +89,14 @@ static quire_profile *make_profile(const shape *s)
 }
 
 /* False: the codec does not take this side or head size. */
-static bool make_format(quire_format **out, const char *codec, quire_side side, const shape *s)
+static bool make_format(quire_tile_format **out, const char *codec, quire_side side, const shape *s)
 {
-    quire_format_options options = {sizeof(quire_format_options), .side = side,
-                                    .d = side == QUIRE_K ? s->d_k : s->d_v,
-                                    .d_v = side == QUIRE_K && s->v_in_k ? s->d_v : 0};
+    quire_tile_format_options options = {sizeof(quire_tile_format_options), .side = side,
+                                         .d = side == QUIRE_K ? s->d_k : s->d_v,
+                                         .d_v = side == QUIRE_K && s->v_in_k ? s->d_v : 0};
     quire_profile *profile = strncmp(codec, "c:", 2) ? NULL : make_profile(s);
     options.profile = profile;
-    quire_status status = quire_format_create(out, codec, &options);
+    quire_status status = quire_tile_format_create(out, codec, &options);
     quire_profile_destroy(profile);
     return status == QUIRE_OK;
 }
@@ -158,7 +158,7 @@ static void open_formats(job *j, rng *r, uint32_t number)
              j->s.n_tiles, j->s.window, (double)j->s.query_size);
 }
 
-static void encode(const quire_format *f, uint32_t head, uint8_t *tile, uint32_t n, uint32_t d, rng *r)
+static void encode(const quire_tile_format *f, uint32_t head, uint8_t *tile, uint32_t n, uint32_t d, rng *r)
 {
     static float x[TOKENS * MOST_D];
     fill_rows(r, x, n, d);
@@ -182,7 +182,7 @@ static void open_job(job *j, uint64_t seed, uint32_t number)
     }
     j->memory = zeroed(j->bytes);
     for (uint32_t i = 0; i < s->n_tiles; i++) {
-        const quire_format *k = j->k[i % 2], *v = j->v[i % 2];
+        const quire_tile_format *k = j->k[i % 2], *v = j->v[i % 2];
         uint32_t n = i + 1 < s->n_tiles ? TOKENS : rng_between(&r, 1, TOKENS);
         quire_tile_ref *t = &j->tile[i];
         *t = (quire_tile_ref){.k = j->memory + at[i][0], .k_format = k, .first = i * TOKENS, .n_rows = n};
@@ -205,8 +205,8 @@ static void open_job(job *j, uint64_t seed, uint32_t number)
 static void close_job(job *j)
 {
     for (uint32_t i = 0; i < 2; i++) {
-        quire_format_destroy(j->k[i]);
-        quire_format_destroy(j->v[i]);
+        quire_tile_format_destroy(j->k[i]);
+        quire_tile_format_destroy(j->v[i]);
     }
     free(j->memory);
     free(j->q);

@@ -12,9 +12,9 @@
 static void open_side(worst_side *s, const char *codec, quire_side side, uint32_t d,
                       const quire_profile *profile)
 {
-    quire_format_options options = {.size = sizeof options, .side = side, .d = d, .profile = profile};
+    quire_tile_format_options options = {.size = sizeof options, .side = side, .d = d, .profile = profile};
     if (strncmp(codec, "c:", 2) != 0) options.profile = NULL;
-    REF_OK(quire_format_create(&s->format, codec, &options));
+    REF_OK(quire_tile_format_create(&s->format, codec, &options));
     size_t bytes = s->format->tile_bytes * (WORST_TOKENS / QUIRE_TILE_ROWS);
     s->tiles = (uint8_t *)aligned_alloc(64, bytes);
     assert_non_null(s->tiles);
@@ -41,7 +41,7 @@ void worst_close(worst_input *in)
 {
     for (uint32_t i = 0; i < 2; i++) {
         worst_side *s = &in->side[i];
-        quire_format_destroy(s->format);
+        quire_tile_format_destroy(s->format);
         free(s->tiles);
         free(s->row);
         free(s->value);

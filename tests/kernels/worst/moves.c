@@ -53,8 +53,8 @@ static void put_even_scales(const quire_coder *coder, quire_coded_row *row, floa
 static void put_normal(worst_input *in, uint32_t side, uint32_t t, float size)
 {
     float x[QUIRE_MAX_D];
-    const quire_format *format = in->side[side].format;
-    quire_calibration cal = quire_format_head(format, 0);
+    const quire_tile_format *format = in->side[side].format;
+    quire_calibration cal = quire_tile_format_head(format, 0);
     for (uint32_t c = 0; c < format->coder.d; c++) x[c] = size * rng_normal(&in->random);
     quire_encode_row(&format->coder, &cal, x, worst_change(in, side, t), NULL);
 }
@@ -70,8 +70,8 @@ static float any_size(rng *r)
 /* The query from what kernels see of it. */
 static void set_prepared(worst_input *in, float *row)
 {
-    const quire_format *format = in->side[QUIRE_K].format;
-    quire_calibration cal = quire_format_head(format, 0);
+    const quire_tile_format *format = in->side[QUIRE_K].format;
+    quire_calibration cal = quire_tile_format_head(format, 0);
     quire_unrotate(&format->coder, row);
     for (uint32_t c = 0; c < format->coder.d; c++)
         in->terms.q[c] = cal.weight ? row[c] * cal.weight[c] : row[c];
@@ -80,8 +80,8 @@ static void set_prepared(worst_input *in, float *row)
 static void get_prepared(const worst_input *in, float *row)
 {
     float mean_score[QUIRE_MEAN_SLOTS];
-    const quire_format *format = in->side[QUIRE_K].format;
-    quire_calibration cal = quire_format_head(format, 0);
+    const quire_tile_format *format = in->side[QUIRE_K].format;
+    quire_calibration cal = quire_tile_format_head(format, 0);
     quire_prepare_query(&format->coder, &cal, in->terms.q, row, mean_score);
 }
 

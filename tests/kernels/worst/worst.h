@@ -13,7 +13,7 @@ enum { WORST_TOKENS = 20 * QUIRE_TILE_ROWS };
 
 /* The rows of one side, as codes and scales, so that the search reaches what no encoder makes. */
 typedef struct worst_side {
-    quire_format *format;
+    quire_tile_format *format;
     uint8_t *tiles;
     quire_coded_row *row; /* [WORST_TOKENS] */
     float *value;         /* decoded */

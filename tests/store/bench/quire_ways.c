@@ -34,7 +34,7 @@ static quire_page *next_page(void *ctx, uint32_t group, uint32_t i)
     mine *m = (mine *)ctx;
     quire_page *page = NULL;
     KIT_REQUIRE(!quire_pool_take_page(&page, m->pool, m->plan, group, i));
-    memcpy(quire_page_room(page), m->b->source + i * m->b->page_bytes, m->b->page_bytes);
+    memcpy(quire_page_mutable_bytes(page), m->b->source + i * m->b->page_bytes, m->b->page_bytes);
     return page;
 }
 

@@ -5,8 +5,8 @@
 
 #include "support/cache_kit.h"
 
-#include <quire/quire_page.h>
-#include <quire/quire_store.h>
+#include <quire/page.h>
+#include <quire/store.h>
 
 /* A new empty directory below TMPDIR; removed with all that is in it. */
 char *kit_directory(const char *parent /* NULL: TMPDIR or /tmp */);

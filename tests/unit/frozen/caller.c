@@ -154,7 +154,7 @@ static void check_outputs(quire_pool *pool, const quire_plan *plan, const quire_
     REQUIRE(strcmp(layer.it.k, "r4") == 0 && layer.it.bytes_per_token > 0);
     GUARDED(quire_seq_options) ring;
     BEGIN(ring);
-    REQUIRE(!quire_seq_ring(seq, &ring.it));
+    REQUIRE(!quire_seq_options_get(seq, &ring.it));
     END(ring);
     GUARDED(quire_executor) executor;
     quire_threads *threads = NULL;
@@ -178,10 +178,10 @@ static void check_rows(void)
 {
     _Alignas(64) static unsigned char tile[1 << 15];
     float x[D], y[D];
-    quire_format_options options = {.size = sizeof options, .side = QUIRE_K, .d = D};
-    quire_format *format = NULL;
-    UNKNOWN_IS_REFUSED(options, quire_format_create(&format, "f32", &options));
-    REQUIRE(!quire_format_create(&format, "f32", &options) && quire_tile_bytes(format) <= sizeof tile);
+    quire_tile_format_options options = {.size = sizeof options, .side = QUIRE_K, .d = D};
+    quire_tile_format *format = NULL;
+    UNKNOWN_IS_REFUSED(options, quire_tile_format_create(&format, "f32", &options));
+    REQUIRE(!quire_tile_format_create(&format, "f32", &options) && quire_tile_bytes(format) <= sizeof tile);
     values(x, D, 9);
     x[3] = 0.0f / (x[0] - x[0]); /* NaN */
     quire_rows rows = {.size = sizeof rows, .data = x};
@@ -199,7 +199,7 @@ static void check_rows(void)
     REQUIRE(!quire_tile_decode(format, 0, tile, 0, 1, &rows_out));
     x[3] = 0;
     REQUIRE(memcmp(x, y, sizeof x) == 0);
-    quire_format_destroy(format);
+    quire_tile_format_destroy(format);
 }
 
 void CALLER(float *attended)

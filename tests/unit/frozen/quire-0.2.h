@@ -223,8 +223,8 @@ QUIRE_API size_t quire_plan_page_bytes(const quire_plan *plan, uint32_t group);
 QUIRE_API quire_status quire_plan_layer_info(const quire_plan *plan, uint32_t layer, quire_plan_layer *out);
 QUIRE_API const char *quire_plan_warning(const quire_plan *plan);
 QUIRE_API quire_status quire_plan_describe(const quire_plan *plan, quire_write_fn write, void *ctx);
-typedef struct quire_format quire_format;
-typedef struct quire_format_options {
+typedef struct quire_tile_format quire_tile_format;
+typedef struct quire_tile_format_options {
     size_t size;
     quire_side side;
     uint32_t d;
@@ -235,21 +235,21 @@ typedef struct quire_format_options {
     const quire_allocator *allocator;
 #endif
     FUTURE
-} quire_format_options;
-QUIRE_API quire_status quire_format_create(quire_format **out, const char *codec,
-                                           const quire_format_options *options);
-QUIRE_API void quire_format_destroy(quire_format *format);
-QUIRE_API size_t quire_tile_bytes(const quire_format *format);
-QUIRE_API uint64_t quire_format_fingerprint(const quire_format *format);
-QUIRE_API quire_status quire_tile_encode(const quire_format *format, uint32_t head, void *tile, uint32_t row,
+} quire_tile_format_options;
+QUIRE_API quire_status quire_tile_format_create(quire_tile_format **out, const char *codec,
+                                           const quire_tile_format_options *options);
+QUIRE_API void quire_tile_format_destroy(quire_tile_format *format);
+QUIRE_API size_t quire_tile_bytes(const quire_tile_format *format);
+QUIRE_API uint64_t quire_tile_format_fingerprint(const quire_tile_format *format);
+QUIRE_API quire_status quire_tile_encode(const quire_tile_format *format, uint32_t head, void *tile, uint32_t row,
                                          uint32_t n, const quire_rows *rows, quire_counts *counts);
-QUIRE_API quire_status quire_tile_decode(const quire_format *format, uint32_t head, const void *tile,
+QUIRE_API quire_status quire_tile_decode(const quire_tile_format *format, uint32_t head, const void *tile,
                                          uint32_t row, uint32_t n, const quire_rows_out *rows);
-QUIRE_API void quire_tile_clear(const quire_format *format, void *tile, uint32_t row, uint32_t n);
+QUIRE_API void quire_tile_clear(const quire_tile_format *format, void *tile, uint32_t row, uint32_t n);
 typedef struct quire_tile_ref {
     const void *k, *v;
     size_t k_head_stride, v_head_stride;
-    const quire_format *k_format, *v_format;
+    const quire_tile_format *k_format, *v_format;
     uint32_t first;
     uint32_t n_rows;
     FUTURE
@@ -259,7 +259,7 @@ typedef struct quire_paged_memory {
     void *k, *v;
     size_t k_block_stride, k_tile_stride, k_head_stride, k_layer_stride;
     size_t v_block_stride, v_tile_stride, v_head_stride, v_layer_stride;
-    const quire_format *k_format, *v_format;
+    const quire_tile_format *k_format, *v_format;
     uint32_t n_blocks;
     uint32_t block_tokens;
     uint32_t n_kv_heads;
@@ -284,18 +284,6 @@ QUIRE_API uint32_t quire_tile_list_count(const quire_tile_list *list);
 QUIRE_API quire_status quire_tile_list_add_tiles(quire_tile_list *list, const quire_tile_ref *tiles,
                                                  uint32_t n_tiles, size_t tile_stride, uint32_t n_kv_heads);
 QUIRE_API quire_status quire_tile_list_add_blocks(quire_tile_list *list, const quire_block_table *table);
-enum { QUIRE_SELECT_PAGES = 1, QUIRE_SELECT_ROWS = 2 };
-typedef struct quire_selection {
-    size_t size;
-    uint32_t seq;
-    uint32_t unit;
-    const int32_t *
-        selected;
-    size_t query_stride;
-    uint32_t n_queries, n_selected;
-    FUTURE
-} quire_selection;
-QUIRE_API quire_status quire_tile_list_select(quire_tile_list *list, const quire_selection *selection);
 enum {
     QUIRE_ATTEND_BIDIRECTIONAL = 1,
     QUIRE_ATTEND_PARTIAL =
@@ -426,7 +414,7 @@ QUIRE_API uint32_t quire_seq_trim_floor(const quire_seq *seq);
 enum { QUIRE_CONVERT_NEW = 1 };
 QUIRE_API quire_status quire_seq_convert(quire_seq *seq, const quire_plan *plan, uint32_t flags);
 QUIRE_API const quire_plan *quire_seq_plan(const quire_seq *seq);
-QUIRE_API quire_status quire_seq_ring(const quire_seq *seq, quire_seq_options *out);
+QUIRE_API quire_status quire_seq_options_get(const quire_seq *seq, quire_seq_options *out);
 QUIRE_API quire_status quire_seq_export(const quire_seq *seq, uint32_t layer, quire_side side, uint32_t first,
                                         uint32_t n, const quire_rows_out *rows);
 QUIRE_API quire_status quire_seq_save(const quire_seq *seq, quire_write_fn write, void *ctx);

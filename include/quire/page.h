@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * quire_page.h: access to finished pages, for a store that keeps pages after the process has ended. An engine does not
+ * page.h: access to finished pages, for a store that keeps pages after the process has ended. An engine does not
  * need it. A page is finished when all of its 64 tokens are committed. It never changes after that, so any thread may
  * read its bytes for as long as somebody owns it.
  */
-#ifndef QUIRE_QUIRE_PAGE_H
-#define QUIRE_QUIRE_PAGE_H
+#ifndef QUIRE_PAGE_H
+#define QUIRE_PAGE_H
 
 #include "quire.h"
 
@@ -52,13 +52,13 @@ QUIRE_API const void *quire_page_bytes(const quire_page *page);
 QUIRE_API void quire_page_share(quire_page *page); /* adds an owner of a page that the caller owns */
 
 /*
- * Takes an empty page of a plan that the pool knows. Fill it through quire_page_room(), then give it to a sequence with
+ * Takes an empty page of a plan that the pool knows. Fill it through quire_page_mutable_bytes(), then give it to a sequence with
  * quire_seq_adopt(), or drop it. Its bytes are undefined until you write them. Any thread may call it. EINVAL: the plan
  * has no such group; EMISMATCH: the pool does not know the plan; EFULL: the budget is used up.
  */
 QUIRE_API quire_status quire_pool_take_page(quire_page **out, quire_pool *pool, const quire_plan *plan,
                                             uint32_t group, uint32_t page_index);
-QUIRE_API void *quire_page_room(quire_page *page);
+QUIRE_API void *quire_page_mutable_bytes(quire_page *page);
 /* Makes the memory of empty pages resident, which is faster for several pages at once. The call is optional and affects
  * only speed. Any thread may call it. */
 QUIRE_API void quire_pool_populate(quire_pool *pool, quire_page *const *pages, uint32_t n);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * quire_store.h: keeps finished pages after the process has ended, and shares them between machines.
+ * store.h: keeps finished pages after the process has ended, and shares them between machines.
  *
  * A store has a disk tier (a directory), a remote tier (a Valkey or Redis server or cluster), or both. A namespace is
  * one model as one tenant runs it; its identity is part of every key. quire_namespace_save() hands the finished pages of
@@ -19,8 +19,8 @@
  * function, with three exceptions: destroy a namespace or close a store from one thread after all other calls have
  * returned, do not use a sequence that is being loaded until the load has ended, and use a chain in one thread at a time.
  */
-#ifndef QUIRE_QUIRE_STORE_H
-#define QUIRE_QUIRE_STORE_H
+#ifndef QUIRE_STORE_H
+#define QUIRE_STORE_H
 
 #include "quire.h"
 
