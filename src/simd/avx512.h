@@ -152,11 +152,6 @@ SIMD_FN vm vf_le(vf a, vf b)
     return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ);
 }
 
-SIMD_FN vm vf_eq(vf a, vf b)
-{
-    return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
-}
-
 SIMD_FN vm vf_is_nan(vf a)
 {
     return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);

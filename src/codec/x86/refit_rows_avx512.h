@@ -122,7 +122,8 @@ SIMD_FN vf best_scale(const vf s[QUIRE_N_STARTS], const vf xc[QUIRE_N_STARTS], v
     float units = 2 * (2 * ((float)d / 16 + 5) + 2) + 2 * ((float)d / 16 + 8);
     vf near = vf_sub(most, vf_mul(energy, vf_set1(units * 0x1p-24f)));
     for (uint32_t j = 0; j < QUIRE_N_STARTS; j++) {
-        uint32_t other = ~vm_bits(vf_eq(s[j], best)) & ~vm_bits(vf_le(gain[j], near));
+        uint32_t other =
+            ~vm_bits(vm_and(vf_le(s[j], best), vf_le(best, s[j]))) & ~vm_bits(vf_le(gain[j], near));
         *done = vm_and(*done, vm_of_bits(~other & 0xffff));
     }
     return best;
