@@ -73,5 +73,7 @@ set(CPACK_PACKAGE_NAME quire)
 set(CPACK_PACKAGE_CONTACT "${QUIRE_MAINTAINER}")
 set(CPACK_SOURCE_GENERATOR TGZ)
 set(CPACK_SOURCE_PACKAGE_FILE_NAME "quire-${PROJECT_VERSION}")
-set(CPACK_SOURCE_IGNORE_FILES "/build/" "/\\\\.git/" "/\\\\.git$" "__pycache__" "\\\\.swp$" "~$")
+# Folders called build inside of the source, not above it: the checkout itself may lie in one. A dot stands for what a pattern would misread.
+string(REGEX REPLACE "[^A-Za-z0-9_/-]" "." source_pattern "${PROJECT_SOURCE_DIR}")
+set(CPACK_SOURCE_IGNORE_FILES "^${source_pattern}/(.*/)?build/" "/\\\\.git/" "/\\\\.git$" "__pycache__" "\\\\.swp$" "~$")
 include(CPack)
