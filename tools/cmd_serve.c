@@ -442,17 +442,17 @@ static int run(serve *s)
 
 /* ---------------------------------------------------------------- the gateway */
 
-enum { DRAIN_MS = 30000, LAST_PIECE_MS = 300 };
+static const double drain_ms = 30000, last_piece_ms = 300;
 
 /* Requests that have begun may come to their end; a second signal does not wait for them. */
 static void drain(gateway *g, const sigset_t *ends)
 {
     static const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
-    double end = clock_ms() + DRAIN_MS;
+    double end = clock_ms() + drain_ms;
     while (gateway_is_busy(g) && clock_ms() < end)
         if (sigtimedwait(ends, NULL, &pause) > 0) return;
     /* A request counts as ended when its replica has said the last word, which may not be sent to the client yet. */
-    for (end = clock_ms() + LAST_PIECE_MS; clock_ms() < end;)
+    for (end = clock_ms() + last_piece_ms; clock_ms() < end;)
         if (sigtimedwait(ends, NULL, &pause) > 0) return;
 }
 

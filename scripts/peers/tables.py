@@ -12,7 +12,7 @@ GROUPS = {"native": "Everything that the processor has", "avx2": "AVX2 alone"}
 
 HEAD = """# Quire beside other implementations
 
-Made by `scripts/bench-peers`. The columns are explained in [bench.md](../bench.md#columns-of-the-tables), `a4g64`, `r4` and so on in
+Made by `scripts/bench-peers`. The columns are explained in [measuring.md](../measuring.md#columns-of-the-tables), `a4g64`, `r4` and so on in
 [codec names](../codecs.md#how-to-read-a-codec-name).
 
 ## Limits

@@ -168,7 +168,9 @@ static void limits(void **state)
     assert_int_equal(kit_quire_store(out, "quota --dir %s --tenant acme", dir), 2);
     assert_int_equal(kit_quire_store(out, "quota --dir %s --bytes 1M", dir), 2);
     assert_int_equal(kit_quire_store(out, "quota --dir %s --tenant nobody --bytes 1M", dir), 1);
+    assert_non_null(strstr(out, "no tenant with pages in this directory is called nobody"));
     assert_int_equal(kit_quire_store(out, "quota --dir %s --tenant acme --bytes 1M", dir), 0);
+    assert_non_null(strstr(out, "the tenant may have 1.00 MiB in this directory"));
     assert_int_equal(kit_quire_store(out, "du --dir %s --json", dir), 0);
     const char *line = line_with("\"tenant_name\":\"acme\"");
     assert_non_null(strstr(line, "\"quota_bytes\":1048576"));

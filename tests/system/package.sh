@@ -30,7 +30,18 @@ for name in "${names[@]}"; do
     [ -f "$file" ] || { echo "no $file"; ls "$work/packages"; exit 1; }
     dpkg-deb -x "$file" "$root"
     dpkg-deb -f "$file" Package Version Depends Installed-Size | paste -sd' '
-    [ -s "$root/usr/share/doc/$name/copyright" ] && [ -s "$root/usr/share/doc/$name/licences.md" ]
+    [ -s "$root/usr/share/doc/$name/licences.md" ]
+    # In Debian's machine-readable form (DEP 5): every licence that is named is explained once.
+    awk '
+        NR == 1 && !/^Format: .*copyright-format\/1\.0\/$/ { print "no format: " $0; bad = 1 }
+        /^Files:/ { files = 1 }
+        /^$/ { files = 0 }
+        /^License: / { if (files) used[$2]; else defined[$2]++ }
+        /^License: public-domain/ { defined[$2]++ }
+        END {
+            for (name in used) if (defined[name] != 1) { print "licence " name " is explained " defined[name] + 0 " times"; bad = 1 }
+            exit bad
+        }' "$root/usr/share/doc/$name/copyright" || { echo "copyright of $name is not in the form of DEP 5"; exit 1; }
 done
 # Both libraries and their headers are of one patch.
 needs() { dpkg-deb -f "$work/packages/${1}_${version}_$arch.deb" Depends | grep -qF "$2 (= $version)" || { echo "$1 does not need $2 of the same patch"; exit 1; }; }

@@ -75,8 +75,8 @@ class Peers(unittest.TestCase):
         self.assertEqual(got[-1], new[0])
 
     def test_rows_have_the_keys_of_the_bench(self):
-        """In the order of docs/bench.md, "Rows as JSON"."""
-        text = (ROOT / "docs/bench.md").read_text().split("## Rows as JSON")[1].split("| further key")[0]
+        """In the order of docs/measuring.md, "Rows as JSON"."""
+        text = (ROOT / "docs/measuring.md").read_text().split("## Rows as JSON")[1].split("| further key")[0]
         keys = [k for line in text.splitlines() if line.startswith("| `") for k in re.findall(r"`(\w+)`", line.split("|")[1])]
         script = loaded("bench-peers")
         worker = type("Worker", (), {"impl": "quire", "infos": [{"isa": "avx2", "bytes": 1, "config": "f16"}], "version": "0"})

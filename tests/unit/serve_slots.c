@@ -11,6 +11,7 @@
 #include "serve/slots.h"
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -192,16 +193,25 @@ static void test_unsaved(void **state)
 typedef struct comer {
     slots *s;
     pthread_t thread;
+    sem_t waits;
     int place;
 } comer;
 
 static int n_served;
 
+/* Asked only of those who stand in the queue. */
+static bool note_waiting(void *ctx)
+{
+    sem_post((sem_t *)ctx);
+    return false;
+}
+
 static void *come(void *ctx)
 {
     comer *c = (comer *)ctx;
     struct timespec t = {0, 5000000};
-    slot_lease lease = take(c->s, ANN);
+    slot_lease lease;
+    assert_true(slots_take(c->s, ANN, prompt, N, note_waiting, &c->waits, &lease));
     c->place = n_served++; /* one slot: nobody else is here */
     nanosleep(&t, NULL);
     slots_give(c->s, &lease, prompt, N, 0);
@@ -213,18 +223,19 @@ static void test_order(void **state)
 {
     slots *s = slots_create(1);
     comer all[8];
-    struct timespec t = {0, 20000000};
     (void)state;
     slots_reset(s, 1);
     slot_lease first = take(s, ANN);
     for (int i = 0; i < 8; i++) {
         all[i] = (comer){.s = s};
+        assert_int_equal(sem_init(&all[i].waits, 0, 0), 0);
         assert_int_equal(pthread_create(&all[i].thread, NULL, come, &all[i]), 0);
-        nanosleep(&t, NULL);
+        assert_int_equal(sem_wait(&all[i].waits), 0); /* not before it waits: the next one comes after it */
     }
     slots_give(s, &first, prompt, N, 0);
     for (int i = 0; i < 8; i++) pthread_join(all[i].thread, NULL);
     for (int i = 1; i < 8; i++) assert_true(all[i].place > all[i - 1].place);
+    for (int i = 0; i < 8; i++) sem_destroy(&all[i].waits);
     slots_destroy(s);
 }
 

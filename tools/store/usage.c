@@ -348,14 +348,23 @@ int store_quota(int argc, char **argv)
     shares s = {.by = "tenant", .selection = &w.selection};
     quire_status status = w.selection.tenant ? QUIRE_OK : quire_store_usage_each(store, add, &s);
     if (!status && !w.selection.tenant && s.n != 1)
-        code = tool_failed(o.command,
-                           s.n ? "%zu tenants have this name; give the number (quire store du)"
-                               : "%zu tenants have this name",
-                           s.n);
+        code = s.n ? tool_failed(
+                         o.command,
+                         "%zu tenants are called %s: give the number of one, as quire store du prints it",
+                         s.n, o.tenant)
+                   : tool_failed(o.command, "no tenant with pages in this directory is called %s", o.tenant);
     if (!status && !code && !w.selection.tenant) memcpy(w.tenant, s.list[0].sum.tenant, TENANT);
     if (!status && !code) status = quire_store_set_quota(store, w.tenant, o.quota_bytes);
     free(s.list);
     quire_store_close(store);
-    if (status) return tool_failed(o.command, "the limit could not be set");
-    return code ? code : tool_finish(o.command);
+    if (status) return tool_failed(o.command, "the limit could not be set: %s", quire_status_text(status));
+    if (code) return code;
+    char text[TOOL_BYTES_SIZE];
+    if (o.json)
+        printf("{\"quota_bytes\":%llu}\n", (unsigned long long)o.quota_bytes);
+    else if (o.quota_bytes)
+        printf("the tenant may have %s in this directory\n", tool_bytes(text, (double)o.quota_bytes));
+    else
+        printf("the tenant has no limit of its own any more\n");
+    return tool_finish(o.command);
 }
