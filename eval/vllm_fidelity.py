@@ -171,7 +171,7 @@ def main():
             with open(a.out, "a") as f:
                 f.write(json.dumps({"job": job, "figures": {k: float(f"{v:.6g}") for k, v in mine.items()}, "llama.cpp": theirs,
                                     "seconds": round(time.monotonic() - began), "commit": commit(), "command": command}) + "\n")
-    print("\n".join(wrong) or "no figure differs from llama.cpp's by more than chance" if not a.dtype == "bfloat16" else "")
+    print("\n".join(wrong) or "no figure differs from llama.cpp's by more than chance")
     return 1 if a.check and wrong else 0
 
 
