@@ -247,7 +247,9 @@ def check_resaving(folder):
     a.scheduling._may_load = False  # kv_producer
     ok(saves("new", tokens, 0) == [(0, 4)], "who only saves saves a new prompt")
     a.flush()
-    ok(saves("again", tokens, 3 * PAGE) == [(3, 1)], "who only saves saves no prefix twice")
+    ok(saves("again", tokens, 3 * PAGE) == [], "who only saves saves no page twice")
+    ok(saves("computed", tokens, 0) == [], "also where vLLM's own cache has lost it and it is computed")
+    ok(saves("longer", tokens + list(range(PAGE)), 0) == [(4, 1)], "of a longer one what is new is saved")
     ok(saves("other", tokens[::-1], 3 * PAGE) == [(0, 4)], "but one that the store has not")
     a.scheduling._may_load, a.scheduling._look_up = True, broken
     ok(saves("broken", tokens[::-1], 3 * PAGE) == [(3, 1)], "a look-up that fails: only what is computed is saved")

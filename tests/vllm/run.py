@@ -18,9 +18,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
 
-def made(script, *arguments, **options):
-    """What a script that makes something prints."""
-    done = subprocess.run([ROOT / "scripts" / script, *arguments], stdout=subprocess.PIPE, text=True, **options)
+def made(script, *arguments, by=(), **options):
+    """What a script that makes something prints. by: the Python that runs it."""
+    done = subprocess.run([*by, ROOT / "scripts" / script, *arguments], stdout=subprocess.PIPE, text=True, **options)
     if done.returncode:
         print(f"skipped: scripts/{script} ends with {done.returncode}")
         sys.exit(77 if done.returncode == 3 else 1)
@@ -57,7 +57,8 @@ def main():
         print(__doc__, file=sys.stderr)
         return 2
     python = made("get-vllm")
-    arguments = [made("make-mlx-model", "smollm2-135m") if x == "@model" else x for x in sys.argv[2:]]
+    # vLLM's Python has the numpy that the script needs.
+    arguments = [made("make-mlx-model", "smollm2-135m", by=[python]) if x == "@model" else x for x in sys.argv[2:]]
     file = HERE / sys.argv[1]
     with tempfile.TemporaryDirectory(prefix="quire-vllm-") as folder:
         return subprocess.run([python, file if file.exists() else sys.argv[1], *arguments], env=environment(Path(folder))).returncode

@@ -229,8 +229,9 @@ class Scheduling:
         if is_whole:
             known.block_ids = list(block_ids)
             # Pages that vLLM's own cache has but the store has not (they were dropped, or evicted there) are saved again. Where the store
-            # did not say what it has, only what is computed from here on is saved.
-            there = min(known.found, computed) if known.is_answered else computed
+            # did not say what it has, only what is computed from here on is saved. What was found, but is computed all the same, did not
+            # load and is saved again; who never loads computes all that is found, and saves none of it.
+            there = computed if not known.is_answered else min(known.found, computed) if self._may_load else known.found
             known.saved = max(known.saved if known.told else 0, there // PAGE)
         else:
             known.block_ids += block_ids
