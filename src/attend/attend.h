@@ -36,8 +36,9 @@ typedef struct quire_job {
     uint32_t n_tiles, n_splits, n_layouts;
     quire_job_layout *layout;
     uint32_t n_per_kv;
-    uint32_t n_rows;          /* query rows of one KV head */
-    uint32_t blocks_per_head; /* of at most QUIRE_MAX_QUERY_ROWS rows */
+    uint32_t n_rows;     /* query rows of one KV head */
+    uint32_t block_rows; /* QUIRE_MIN_BLOCK_ROWS to QUIRE_MAX_QUERY_ROWS, in steps of 2; changes no result */
+    uint32_t blocks_per_head; /* of at most block_rows rows */
     uint64_t first_block;     /* number of blocks of all jobs before it */
     uint64_t first_partial;   /* number of splits of all blocks before it */
     uint32_t n_k, n_v;
@@ -72,6 +73,7 @@ static inline const uint8_t *quire_v_tile(const quire_job_layout *l, const quire
     return (const uint8_t *)(l->v + tile->v + head * l->v_head_stride);
 }
 
+#define QUIRE_MIN_BLOCK_ROWS 128u
 #define QUIRE_TILES_AT_ONCE 8u /* at most, that a strip of rows goes over before the next one does */
 
 /* A block of query rows of one KV head. */

@@ -94,6 +94,7 @@ typedef struct tile_pass {
     const uint64_t *visible; /* [rows] */
     bool is_whole;           /* all rows of the block see all of it, and the mask adds nothing */
     bool has_values;         /* V is open */
+    bool any_mask_adds;      /* unless is_whole: mask_adds is not 0 */
     uint32_t place;          /* of its expanded forms */
     quire_source k, v;
     uint64_t
@@ -207,7 +208,7 @@ static bool score_strip(const walk *w, strip *st)
         if (!any) return false;
     }
     l->score(&p->k, &s->queries[l->k_index], st->first, st->n, incomplete, st->scores, s->kernel);
-    if (!w->scale_only || (!p->is_whole && (p->mask_adds[0] | p->mask_adds[1]))) add_terms(w, st);
+    if (!w->scale_only || (!p->is_whole && p->any_mask_adds)) add_terms(w, st);
     return true;
 }
 
@@ -274,6 +275,8 @@ static bool start_pass(const walk *w, tile_pass *p, uint32_t at, uint32_t place)
         memset(p->mask_adds, 0, sizeof p->mask_adds);
         p->visible = visible;
         if (!quire_visibility(w->block, w->options->flags, p->tile, visible, p->mask_adds)) return false;
+        p->any_mask_adds = false;
+        for (uint32_t i = 0; i < QUIRE_MAX_QUERY_ROWS / 64; i++) p->any_mask_adds |= p->mask_adds[i] != 0;
     }
     p->next = at + 1 < job->n_tiles ? &job->tile[at + 1] : NULL;
     p->layout = &job->layout[p->tile->layout];

@@ -118,7 +118,8 @@ quire_status quire_job_read(quire_job *job, const quire_attend_job *spec, const 
     uint64_t rows = (uint64_t)s->n_queries * job->n_per_kv;
     if (rows > UINT32_MAX - QUIRE_MAX_QUERY_ROWS) return QUIRE_EINVAL;
     job->n_rows = (uint32_t)rows;
-    job->blocks_per_head = (job->n_rows + QUIRE_MAX_QUERY_ROWS - 1) / QUIRE_MAX_QUERY_ROWS;
+    job->block_rows = QUIRE_MIN_BLOCK_ROWS;
+    job->blocks_per_head = (job->n_rows + job->block_rows - 1) / job->block_rows;
     job->scale = o->scale != 0 ? o->scale : 1.0f / sqrtf((float)s->d_k);
     return QUIRE_OK;
 }

@@ -11,8 +11,11 @@
 /* Partial results kept at once when splits are spread over threads: at least so many, and as many as so many bytes hold. */
 #define PARTIALS_IN_FLIGHT 64u
 #define PARTIAL_BYTES ((size_t)2 << 20)
-#define FOLD_FLOATS 16384u /* from here on folding takes longer than waking the threads for it */
-#define FOLD_PIECES 4u     /* for each thread, at least, if there are as many rows */
+#define BLOCK_BYTES \
+    ((size_t)320 << 10)       /* of the accumulators of a block of more than QUIRE_MIN_BLOCK_ROWS rows */
+#define BLOCKS_PER_THREAD 16u /* at least, if blocks have more rows than that */
+#define FOLD_FLOATS 16384u    /* from here on folding takes longer than waking the threads for it */
+#define FOLD_PIECES 4u        /* for each thread, at least, if there are as many rows */
 
 typedef struct call {
     const quire_attend_options *options;
@@ -56,13 +59,13 @@ static quire_block block_at(const call *c, uint64_t index)
     }
     const quire_job *job = &c->jobs[lo];
     index -= job->first_block;
-    uint32_t first = (uint32_t)(index % job->blocks_per_head) * QUIRE_MAX_QUERY_ROWS;
+    uint32_t first = (uint32_t)(index % job->blocks_per_head) * job->block_rows;
     uint32_t rows = job->n_rows - first;
     return (quire_block){
         .job = job,
         .head = (uint32_t)(index / job->blocks_per_head),
         .first_row = first,
-        .n_rows = rows < QUIRE_MAX_QUERY_ROWS ? rows : QUIRE_MAX_QUERY_ROWS,
+        .n_rows = rows < job->block_rows ? rows : job->block_rows,
     };
 }
 
@@ -299,9 +302,25 @@ static quire_status read_jobs(quire_workspace *w, const quire_attend_options *o,
     return status;
 }
 
+/*
+ * The more rows a block has, the less often a tile is expanded. Their accumulators must stay in the second cache, and threads
+ * must have enough blocks to end at about the same time.
+ */
+static void choose_block_rows(quire_job *job, uint32_t n_threads)
+{
+    size_t row_bytes = quire_acc_stride(job) * sizeof(float);
+    for (uint32_t rows = 2 * job->block_rows; rows <= QUIRE_MAX_QUERY_ROWS; rows *= 2) {
+        uint32_t per_head = (job->n_rows + rows - 1) / rows;
+        if (rows * row_bytes > BLOCK_BYTES) return;
+        if ((uint64_t)per_head * job->spec.n_kv_heads < (uint64_t)BLOCKS_PER_THREAD * n_threads) return;
+        job->block_rows = rows;
+        job->blocks_per_head = per_head;
+    }
+}
+
 static void add_needs(quire_call_needs *n, const quire_job *job)
 {
-    uint32_t rows = job->n_rows < QUIRE_MAX_QUERY_ROWS ? job->n_rows : QUIRE_MAX_QUERY_ROWS;
+    uint32_t rows = job->n_rows < job->block_rows ? job->n_rows : job->block_rows;
     size_t floats = quire_state_floats(job, rows);
     uint32_t d = job->spec.d_k > job->spec.d_v ? job->spec.d_k : job->spec.d_v;
     if (job->n_k > n->n_k) n->n_k = job->n_k;
@@ -336,6 +355,7 @@ QUIRE_APART static quire_status attend(quire_workspace *w, const quire_attend_op
     sort_longer_first(c.jobs, n_jobs);
     for (uint32_t i = 0; i < n_jobs; i++) {
         quire_job *job = &c.jobs[i];
+        choose_block_rows(job, w->executor.n_threads);
         uint64_t blocks = (uint64_t)job->blocks_per_head * job->spec.n_kv_heads;
         add_needs(&needs, job);
         job->kernels = c.kernels;

@@ -11,7 +11,7 @@
 #include "tile/tile.h"
 
 #define QUIRE_STRIP_ROWS 16u      /* query rows of one call, at most */
-#define QUIRE_MAX_QUERY_ROWS 128u /* query rows that share an expanded tile */
+#define QUIRE_MAX_QUERY_ROWS 512u /* query rows that share an expanded tile */
 #define QUIRE_PART_CHANNELS \
     256u                     /* channels whose products are summed as integers before they become floats */
 #define QUIRE_BIAS_LANES 16u /* floats behind an accumulator, per group of V: sums for biases */

@@ -12,10 +12,9 @@ SIMD_FN const group_scales *kept_scales(const quire_source *v, uint32_t group)
     return NULL;
 }
 
-SIMD_FN bool has_shift(const quire_source *v, uint32_t bits)
+SIMD_FN bool has_shift(const quire_source *v)
 {
     (void)v;
-    (void)bits;
     return false;
 }
 #endif
@@ -30,9 +29,10 @@ SIMD_FN float refine(const vf product[4], vi z[4])
     return unit;
 }
 
-/* Weights of one row times scales as bytes of z, and the sums for biases. Gives what the shifts add to a sum of codes. */
-SIMD_FN int32_t quantize_weights(const group_scales *s, const float *p, float factor, int8_t *z_bytes,
-                                 float *unit, float *bias_sum, const bool has_bias, const bool shifted)
+/* Weights of one row times scales as bytes of z, and the sums for biases. `unit` comes in for these scales and is refined. Gives,
+ * by lanes, what the shifts add to a sum of codes. */
+SIMD_FN vi quantize_weights(const group_scales *s, const float *p, float factor, int8_t *z_bytes, float *unit,
+                            float *bias_sum, const bool has_bias, const bool shifted)
 {
     vf sum = vf_set1(0), product[4];
     vi z[4];
@@ -42,12 +42,11 @@ SIMD_FN int32_t quantize_weights(const group_scales *s, const float *p, float fa
         z[j] = vf_to_int(product[j]);
         if (has_bias) sum = vf_fma(w, s->rest[j], sum);
     }
-    *unit = factor * s->most / QUIRE_MAX_Z;
     if (vi_all_within(z, QUIRE_SMALL_Z))
         *unit *= refine(product, z); /* the heaviest token has a small scale */
     vi_store_z(z, z_bytes, z_bytes + 64);
     if (has_bias) vf_store(bias_sum, vf_fma(sum, vf_set1(factor), vf_load(bias_sum)));
-    return shifted ? 0 : vi_reduce_add(vi_dot4(z, s->shift));
+    return shifted ? vi_set1(0) : vi_dot4(z, s->shift);
 }
 
 /* The bytes of up to four groups lie in memory before the first product reads them: a tile that is loaded too soon after
@@ -66,14 +65,21 @@ SIMD_FN void quantize_group(const quire_source *v, uint32_t group, const float *
         load_scales(v, group, ~(uint64_t)0, &own, has_bias);
         all = &own;
     }
-    for (uint32_t i = 0; i < n; i++) {
-        const group_scales *s = all;
-        if (visible[i] != ~(uint64_t)0) {
-            load_scales(v, group, visible[i], &seen, has_bias);
-            s = &seen;
-        }
-        to->offset[i] = quantize_weights(s, p + i * QUIRE_TILE_ROWS, factor[i], z_bytes + i * 128,
+    for (uint32_t i = 0; i < n; i++) to->unit[i] = factor[i] * all->most / QUIRE_MAX_Z;
+    for (uint32_t first = 0; first < n; first += 4) {
+        vi shifts[4] = {vi_set1(0), vi_set1(0), vi_set1(0), vi_set1(0)};
+        for (uint32_t j = 0; j < 4 && first + j < n; j++) {
+            uint32_t i = first + j;
+            const group_scales *s = all;
+            if (visible[i] != ~(uint64_t)0) {
+                load_scales(v, group, visible[i], &seen, has_bias);
+                s = &seen;
+                to->unit[i] = factor[i] * s->most / QUIRE_MAX_Z;
+            }
+            shifts[j] = quantize_weights(s, p + i * QUIRE_TILE_ROWS, factor[i], z_bytes + i * 128,
                                          &to->unit[i], bias_sum + i * stride, has_bias, shifted);
+        }
+        vi_reduce_add4(shifts, to->offset + first); /* offset has room for whole strips */
     }
 }
 
@@ -93,7 +99,7 @@ SIMD_FN void mix_codes(const quire_source *v, uint32_t d_out, const float *p, co
             float *bias_sum = acc + coder->d_pad + (size_t)(first + g) * QUIRE_BIAS_LANES;
             epilogue[g].acc = acc;
             epilogue[g].stride = stride;
-            if (has_shift(v, loops->bits))
+            if (has_shift(v))
                 quantize_group(v, first + g, p, visible, factor, n, z_bytes + g * GROUP_Z_BYTES, bias_sum,
                                stride, &epilogue[g], has_bias, true);
             else

@@ -37,8 +37,12 @@ SIMD_FN void begin_scores(k_epilogue *to, const quire_source *k, const key_scale
     to->with_r = with_r;
     to->add = vm_of_bits(part ? 0xffff : 0);
     to->has_bias = has_bias;
-    for (uint32_t i = 0; i < n; i++) {
-        const int32_t *sum = q->sum + ((size_t)(first + i) * q->n_parts + part) * 2;
+    const int32_t *sum = q->sum + ((size_t)first * q->n_parts + part) * 2;
+    if (!has_bias && !with_r) { /* most tiles of many models: nothing but the zero point is read */
+        for (uint32_t i = 0; i < n; i++, sum += q->n_parts * (size_t)2) to->offset[i] = -zero * sum[0];
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++, sum += q->n_parts * (size_t)2) {
         bool has_r = with_r >> i & 1;
         to->offset[i] = !has_bias ? -zero * sum[0] : has_r ? 0 : (top * sum[1] + 256) >> 9;
         to->r_offset[i] = -zero * sum[1];

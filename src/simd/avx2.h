@@ -381,6 +381,18 @@ SIMD_FN int32_t vi_reduce_add(vi a)
     return _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1)));
 }
 
+/* The sum of the lanes of each of four vectors. */
+SIMD_FN void vi_reduce_add4(const vi x[4], int32_t *to)
+{
+    __m256i h[4];
+    for (uint32_t i = 0; i < 4; i++) h[i] = _mm256_add_epi32(x[i].a, x[i].b);
+    __m256i a = _mm256_add_epi32(_mm256_unpacklo_epi32(h[0], h[1]), _mm256_unpackhi_epi32(h[0], h[1]));
+    __m256i b = _mm256_add_epi32(_mm256_unpacklo_epi32(h[2], h[3]), _mm256_unpackhi_epi32(h[2], h[3]));
+    a = _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+    _mm_storeu_si128((__m128i_u *)to,
+                     _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1)));
+}
+
 /* Sums of z[j] * k[j], numbers of 16 bits, over all j and some of the lanes: their total is what counts. */
 SIMD_FN __m256i dot4_of(__m256i z0, __m256i z1, __m256i k0, __m256i k1)
 {

@@ -321,6 +321,17 @@ SIMD_FN int32_t vi_reduce_add(vi a)
     return _mm512_reduce_add_epi32(a);
 }
 
+/* The sum of the lanes of each of four vectors. */
+SIMD_FN void vi_reduce_add4(const vi x[4], int32_t *to)
+{
+    vi a = _mm512_add_epi32(_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpackhi_epi32(x[0], x[1]));
+    vi b = _mm512_add_epi32(_mm512_unpacklo_epi32(x[2], x[3]), _mm512_unpackhi_epi32(x[2], x[3]));
+    a = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    __m256i h = _mm256_add_epi32(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
+    _mm_storeu_si128((__m128i_u *)to,
+                     _mm_add_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1)));
+}
+
 /* Bytes of four vectors that two steps of packing have mixed, by lanes of 128 bits, in order again. */
 SIMD_FN __m512i quads_in_order(__m512i x)
 {

@@ -231,6 +231,14 @@ SIMD_FN int32_t vi_reduce_add(vi x)
     return vaddvq_s32(vaddq_s32(vaddq_s32(x.a, x.b), vaddq_s32(x.c, x.d)));
 }
 
+/* The sum of the lanes of each of four vectors. */
+SIMD_FN void vi_reduce_add4(const vi x[4], int32_t *to)
+{
+    int32x4_t s[4];
+    for (uint32_t i = 0; i < 4; i++) s[i] = vaddq_s32(vaddq_s32(x[i].a, x[i].b), vaddq_s32(x[i].c, x[i].d));
+    vst1q_s32(to, vpaddq_s32(vpaddq_s32(s[0], s[1]), vpaddq_s32(s[2], s[3])));
+}
+
 /* 16 numbers as 16 bits, the first eight and the last. */
 SIMD_FN int16x8_t first_words(vi x)
 {

@@ -100,6 +100,10 @@ static const _Alignas(64) uint8_t part_tiles[64] = {
     CASE(abs_ps, F, false, PUT_F(_mm512_abs_ps(F(0))))                                                     \
     CASE(unpacklo_ps, F, false, PUT_F(_mm512_unpacklo_ps(F(0), F(1))))                                     \
     CASE(unpackhi_ps, F, false, PUT_F(_mm512_unpackhi_ps(F(0), F(1))))                                     \
+    CASE(unpacklo_epi32, F, false, PUT_I(_mm512_unpacklo_epi32(I(0), I(1))))                               \
+    CASE(unpackhi_epi32, F, false, PUT_I(_mm512_unpackhi_epi32(I(0), I(1))))                               \
+    CASE(unpacklo_epi64, F, false, PUT_I(_mm512_unpacklo_epi64(I(0), I(1))))                               \
+    CASE(unpackhi_epi64, F, false, PUT_I(_mm512_unpackhi_epi64(I(0), I(1))))                               \
     CASE(castsi512_ps, F, false, PUT_F(_mm512_castsi512_ps(I(0))))                                         \
     CASE(castps_si512, F, false, PUT_I(_mm512_castps_si512(F(0))))                                         \
     CASE(cvtepi32_ps, F, false, PUT_F(_mm512_cvtepi32_ps(I(0))))                                           \

@@ -235,10 +235,15 @@ SIMD_FN const group_scales *kept_scales(const quire_source *v, uint32_t group)
     return v->expanded ? (const group_scales *)behind_codes(v->format, v->expanded) + group : NULL;
 }
 
-/* Codes of 8 bits have no room for a sign. */
-SIMD_FN bool has_shift(const quire_source *v, uint32_t bits)
+/* Whether a code with its shift is a byte with sign. Of 8 bits only if all shifts are -128. */
+SIMD_FN bool fits_byte(const quire_codec *codec)
 {
-    return v->expanded && bits != 8;
+    return codec->info.bits != 8 || (!codec->has_bias && codec->zero == 128);
+}
+
+SIMD_FN bool has_shift(const quire_source *v)
+{
+    return v->expanded && fits_byte(v->format->coder.codec);
 }
 
 SIMD_CALL void tiles_v(const quire_source *v, uint32_t from, uint32_t to, const int8_t *z, uint32_t n,
@@ -263,7 +268,7 @@ SIMD_FN void dot_v(const quire_source *v, uint32_t from, uint32_t to, const int8
     if (n <= FEW_ROWS && !v->expanded)
         few->dot_v(v, from, to, z, n, epilogue, memory, few);
     else
-        tiles_v(v, from, to, z, n, epilogue, (int32_t *)memory, loops->bits != 8);
+        tiles_v(v, from, to, z, n, epilogue, (int32_t *)memory, has_shift(v));
 }
 
 #define MULTIPLY_NAME(name) quire_loops_avx512[QUIRE_PACKING_##name]
@@ -304,31 +309,34 @@ SIMD_CALL void transpose_shifted(quire_expand_tile_fn *expand_k, const quire_sou
     keep_scales(s, to, shift);
     expand_k(s, k);
     transpose_codes(coder, k, to);
-    for (uint32_t u = 0; u < coder->d_pad && coder->codec->info.bits != 8; u++) {
+    for (uint32_t u = 0; u < coder->d_pad && fits_byte(coder->codec); u++) {
         __m512i add = broadcast_word(shifts_of(coder, shift, u));
         _mm512_store_si512(to + u * 64, _mm512_add_epi8(_mm512_load_si512(to + u * 64), add));
     }
 }
 
-#define TILE_PACKING(name, bits, table)                                \
-    SIMD_CALL void expand_k_##name(const quire_source *s, void *to)    \
-    {                                                                  \
-        expand_codes(s, NULL, (uint8_t *)to, bits, table, false);      \
-    }                                                                  \
-    SIMD_CALL void expand_##name(const quire_source *s, void *to)      \
-    {                                                                  \
-        int8_t shift[QUIRE_MAX_GROUPS * QUIRE_TILE_ROWS];              \
-        if (s->format->coder.side == QUIRE_K) {                        \
-            keep_key_scales(s, to);                                    \
-            expand_k_##name(s, to);                                    \
-            return;                                                    \
-        }                                                              \
-        keep_scales(s, to, shift);                                     \
-        expand_codes(s, shift, (uint8_t *)to, bits, table, bits != 8); \
-    }                                                                  \
-    SIMD_CALL void transpose_##name(const quire_source *s, void *to)   \
-    {                                                                  \
-        transpose_shifted(expand_k_##name, s, (uint8_t *)to);          \
+#define TILE_PACKING(name, bits, table)                               \
+    SIMD_CALL void expand_k_##name(const quire_source *s, void *to)   \
+    {                                                                 \
+        expand_codes(s, NULL, (uint8_t *)to, bits, table, false);     \
+    }                                                                 \
+    SIMD_CALL void expand_##name(const quire_source *s, void *to)     \
+    {                                                                 \
+        int8_t shift[QUIRE_MAX_GROUPS * QUIRE_TILE_ROWS];             \
+        if (s->format->coder.side == QUIRE_K) {                       \
+            keep_key_scales(s, to);                                   \
+            expand_k_##name(s, to);                                   \
+            return;                                                   \
+        }                                                             \
+        keep_scales(s, to, shift);                                    \
+        if (fits_byte(s->format->coder.codec))                        \
+            expand_codes(s, shift, (uint8_t *)to, bits, table, true); \
+        else                                                          \
+            expand_codes(s, NULL, (uint8_t *)to, bits, table, false); \
+    }                                                                 \
+    SIMD_CALL void transpose_##name(const quire_source *s, void *to)  \
+    {                                                                 \
+        transpose_shifted(expand_k_##name, s, (uint8_t *)to);         \
     }
 
 CODE_PACKINGS(TILE_PACKING)
