@@ -61,7 +61,7 @@ def _name(model: Any) -> str:
     return names if isinstance(names, str) else str(names[0])
 
 
-class QuireConnector(KVConnectorBase_V1):  # type: ignore[misc]
+class QuireConnector(KVConnectorBase_V1):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
         check(vllm_config)

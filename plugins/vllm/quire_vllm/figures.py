@@ -29,7 +29,7 @@ COUNTED = {
 
 
 @dataclass
-class Figures(KVConnectorStats):  # type: ignore[misc]
+class Figures(KVConnectorStats):
     """Counts since they were last taken."""
 
     def reset(self) -> None:
@@ -70,7 +70,7 @@ class Counter:
         return None if taken.is_empty() else taken
 
 
-class PromFigures(KVConnectorPromMetrics):  # type: ignore[misc]
+class PromFigures(KVConnectorPromMetrics):
     def __init__(self, vllm_config: Any, metric_types: Mapping[Type[Any], Type[Any]], labelnames: List[str],
                  per_engine_labelvalues: Dict[int, List[object]]) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)

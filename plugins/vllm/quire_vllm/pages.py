@@ -148,7 +148,7 @@ class Blocks:
     def copy_bytes(self, first_page: int, n_pages: int) -> int:
         """What copy() takes of memory: whole blocks."""
         first, end = first_page * PAGE // self.kernel_tokens, -(-(first_page + n_pages) * PAGE // self.kernel_tokens)
-        return (end - first) * self._block_bytes
+        return int((end - first) * self._block_bytes)
 
     def copy(self, block_ids: Sequence[int], first_page: int, n_pages: int) -> "Copied":
         """Copies what holds these pages, so that the engine can go on. On a GPU the copy is only begun."""

@@ -47,7 +47,7 @@ class Save:
 
 
 @dataclass
-class StepMetadata(KVConnectorMetadata):  # type: ignore[misc]
+class StepMetadata(KVConnectorMetadata):
     loads: List[Load] = field(default_factory=list)
     saves: List[Save] = field(default_factory=list)
 
