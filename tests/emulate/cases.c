@@ -147,6 +147,7 @@ static const _Alignas(64) uint8_t part_tiles[64] = {
     CASE(and_si512, F, false, PUT_I(_mm512_and_si512(I(0), I(1))))                                         \
     CASE(xor_si512, F, false, PUT_I(_mm512_xor_si512(I(0), I(1))))                                         \
     CASE(max_epu16, BW, false, PUT_I(_mm512_max_epu16(I(0), I(1))))                                        \
+    CASE(max_epi32, F, false, PUT_I(_mm512_max_epi32(I(0), I(1))))                                         \
     CASE(madd_epi16, BW, false, PUT_I(_mm512_madd_epi16(I(0), I(1))))                                      \
     CASE(packs_epi32, BW, false, PUT_I(_mm512_packs_epi32(I(0), I(1))))                                    \
     CASE(shuffle_epi8, BW, false, PUT_I(_mm512_shuffle_epi8(I(0), I(1))))                                  \

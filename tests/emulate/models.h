@@ -170,6 +170,7 @@ MODEL_HALVES_2(__m512i, _mm512_sub_epi32, _mm256_sub_epi32)
 MODEL_HALVES_2(__m512i, _mm512_and_si512, _mm256_and_si256)
 MODEL_HALVES_2(__m512i, _mm512_xor_si512, _mm256_xor_si256)
 MODEL_HALVES_2(__m512i, _mm512_max_epu16, _mm256_max_epu16)
+MODEL_HALVES_2(__m512i, _mm512_max_epi32, _mm256_max_epi32)
 MODEL_HALVES_2(__m512i, _mm512_madd_epi16, _mm256_madd_epi16)
 MODEL_HALVES_2(__m512i, _mm512_packs_epi32, _mm256_packs_epi32)   /* within 128 bits */
 MODEL_HALVES_2(__m512i, _mm512_packs_epi16, _mm256_packs_epi16)   /* within 128 bits */

@@ -122,15 +122,15 @@ static void codes(void **state)
     (void)state;
     scene s;
     begin(&s);
-    write_slot(&s, "a", (kit_slot){.version = 4, .coded = 11});
-    write_slot(&s, "few", (kit_slot){.version = 4, .coded = 11, .n_cells = 3});
-    write_slot(&s, "other", (kit_slot){.version = 4, .coded = 12});
+    write_slot(&s, "a", (kit_slot){.version = 4, .coded = 12});
+    write_slot(&s, "few", (kit_slot){.version = 4, .coded = 12, .n_cells = 3});
+    write_slot(&s, "other", (kit_slot){.version = 4, .coded = 14});
     assert_int_equal(put(&s, "a", ZERO), 0);
-    assert_says(&s, "\"page_bytes\":4224"); /* 3 layers, K and V, 64 rows of 11 bytes */
-    assert_says(&s, "11of34/0");
+    assert_says(&s, "\"page_bytes\":4608"); /* 3 layers, K and V, 64 rows of 12 bytes */
+    assert_says(&s, "12of34/0");
     assert_int_equal(get(&s, "few", "b", "--json"), 0);
     write_slot(&s, "c",
-               (kit_slot){.version = 4, .coded = 11, .n_cells = 192, .n_tokens = 192, .n_streams = 1});
+               (kit_slot){.version = 4, .coded = 12, .n_cells = 192, .n_tokens = 192, .n_streams = 1});
     assert_true(same(&s, "b", "c"));
     char layout[500], *at = strstr((put(&s, "a", ZERO), s.out), "\"layout\":\"");
     assert_non_null(at);

@@ -82,7 +82,7 @@ static float any_size(rng *r)
 
 static const quire_form forms[] = {QUIRE_F32, QUIRE_F16, QUIRE_BF16};
 
-enum { N_KINDS = 20 };
+enum { N_KINDS = 21 };
 
 static void make_row(rng *r, uint32_t kind, float *x, uint32_t d)
 {
@@ -115,6 +115,9 @@ static void make_row(rng *r, uint32_t kind, float *x, uint32_t d)
         case 17: x[i] = i / 32 == at / 32 ? 1e4f * normal : normal; break;   /* one group */
         case 18: x[i] = i % 2 ? size : -size; break;                         /* both ends as far from zero */
         case 19: x[i] = i == at ? (rng_below(r, 2) ? NAN : sign * INFINITY) : 1e-7f * normal; break;
+        case 20:
+            x[i] = i / 4 == at / 4 ? sign * 3e38f : normal;
+            break; /* sums overflow, in some channels only */
         }
     }
 }

@@ -302,7 +302,8 @@ static uint64_t used_bytes(const slot_file *s, const slot_rows *rows)
         while (n > used && !from[n - 1]) n--;
         used = n;
     }
-    return used;
+    /* Rows end with a scale in f16, whose upper byte is 0 if it is tiny. */
+    return used % 2 && used < row ? used + 1 : used;
 }
 
 void slot_leave_out_zeros(slot_file *s)
@@ -315,12 +316,19 @@ void slot_leave_out_zeros(slot_file *s)
     slot_layout_complete(l);
 }
 
+static void keep_like(slot_rows *rows, const slot_rows *like)
+{
+    bool same = rows->type == like->type && rows->row_bytes == like->row_bytes &&
+                rows->element_bytes == like->element_bytes;
+    if (same) rows->kept = like->kept;
+}
+
 void slot_keep_like(slot_file *s, const slot_layout *like)
 {
     slot_layout *l = &s->layout;
     for (uint32_t i = 0; i < l->n_layers && i < like->n_layers; i++) {
-        if (l->k[i].row_bytes == like->k[i].row_bytes) l->k[i].kept = like->k[i].kept;
-        if (l->v[i].row_bytes == like->v[i].row_bytes) l->v[i].kept = like->v[i].kept;
+        keep_like(&l->k[i], &like->k[i]);
+        keep_like(&l->v[i], &like->v[i]);
     }
     slot_layout_complete(l);
 }

@@ -87,10 +87,10 @@ const char *slot_layout_parse(slot_layout *out, const char *text);
 
 /*
  * Rows of Quire's device are codes behind a mark, and zeros up to the size of the declared type (plugins/ggml/marks.h). Pages need not contain these zeros:
- * this sets `kept` of every K and V whose rows all have the mark, to the last byte that is not 0 in all of them.
+ * this sets `kept` of every K and V whose rows all have the mark, up to the last two bytes that are not 0 in all of them.
  */
 void slot_leave_out_zeros(slot_file *slot);
-/* Takes over `kept` from the layout of another slot, where the rows have the same sizes. */
+/* Takes over `kept` from the layout of another slot, where the rows have the same types and sizes. */
 void slot_keep_like(slot_file *slot, const slot_layout *like);
 /* Rows of the positions 64 * page_index and following, which must be there. false: bytes that are not kept are not 0. */
 bool slot_get_page(const slot_file *slot, uint32_t page_index, uint8_t *page);

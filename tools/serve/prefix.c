@@ -124,6 +124,18 @@ static const char *read_slot(prefix *p, uint32_t slot, bool in_states, const slo
     return wrong;
 }
 
+static bool has_same_rows(const slot_layout *a, const slot_layout *b)
+{
+    static const size_t size = LAYOUT_TEXT;
+    char *texts = (char *)malloc(2 * size);
+    if (!texts) return false;
+    slot_rows_print(a, texts, size);
+    slot_rows_print(b, texts + size, size);
+    bool same = !strcmp(texts, texts + size);
+    free(texts);
+    return same;
+}
+
 /* ------------------------------------------------------------------ what it is */
 
 /* Gives the server back what a slot held. */
@@ -167,7 +179,7 @@ static const char *try_state(prefix *p)
     if (!compute(p, 0, tokens, PAGE, true, -1, &t)) return "the server does not compute a first page";
     const char *wrong = read_slot(p, 0, true, &p->layout, &slot);
     if (wrong) return wrong;
-    if (!is_whole(p, &slot))
+    if (!is_whole(p, &slot) || (p->has_rows && !has_same_rows(&slot.layout, &p->layout)))
         wrong = "the server's slot files have an unknown form";
     else if (!put_back(p, 0, &slot, slot.bytes + slot.tail_at, slot.tail_bytes) ||
              !compute(p, 0, tokens, PAGE + 1, true, -1, &t) || t.cache_n != PAGE)
@@ -193,13 +205,14 @@ static const char *open_states(prefix *p)
     return p->states ? NULL : why;
 }
 
-/* How much of a row is codes. A single row might end in codes that are 0. */
+/* How much of a row is codes. A few rows might end in codes or scales that are 0. */
 static const char *learn_kept(prefix *p)
 {
-    enum { N = 8 };
-    static const uint32_t tokens[N] = {1, 2, 3, 4, 5, 6, 7, 8};
+    enum { N = 32 };
+    uint32_t tokens[N];
     slot_file slot;
     body_timings t;
+    for (uint32_t i = 0; i < N; i++) tokens[i] = i + 1;
     if (!compute(p, 0, tokens, N, true, -1, &t)) return "the server does not compute its first tokens";
     const char *wrong = read_slot(p, 0, true, &p->layout, &slot);
     if (wrong) return wrong;
@@ -404,18 +417,6 @@ static uint32_t save_pages(const prefix *p, const slot_file *slot, uint32_t n_kn
     quire_chain_destroy(chain);
     free(page);
     return done * PAGE;
-}
-
-static bool has_same_rows(const slot_layout *a, const slot_layout *b)
-{
-    static const size_t size = LAYOUT_TEXT;
-    char *texts = (char *)malloc(2 * size);
-    if (!texts) return false;
-    slot_rows_print(a, texts, size);
-    slot_rows_print(b, texts + size, size);
-    bool same = !strcmp(texts, texts + size);
-    free(texts);
-    return same;
 }
 
 struct prefix_image {

@@ -90,6 +90,12 @@ typedef struct rotated {
     uint16_t is_below[QUIRE_ROWS_MAX_D]; /* by channel: which rows are not above zero */
 } rotated;
 
+/* The larger of two magnitudes, where infinity is more than any number and NaN more than infinity. _mm512_max_ps() would forget a NaN. */
+SIMD_FN vf larger(vf a, vf b)
+{
+    return vi_as_float(_mm512_max_epi32(vf_as_int(a), vf_as_int(b)));
+}
+
 /* Strides of 16 and more, which are those of n vectors. is_search: values become magnitudes. */
 SIMD_FN void far_strides(float (*y)[16], uint32_t n, rotated *r, const bool is_search)
 {
@@ -108,7 +114,7 @@ SIMD_FN void far_strides(float (*y)[16], uint32_t n, rotated *r, const bool is_s
         SIMD_UNROLL(16)
         for (uint32_t i = 0; i < n; i++) {
             vf x = vf_mul(v[i], factor), a = vf_abs(x);
-            most[i % 4] = vf_max(most[i % 4], a);
+            most[i % 4] = larger(most[i % 4], a);
             if (is_search) {
                 squares = vf_add(squares, vf_mul(x, x));
                 least[i % 4] = vf_min(least[i % 4], a);
@@ -118,7 +124,7 @@ SIMD_FN void far_strides(float (*y)[16], uint32_t n, rotated *r, const bool is_s
         }
         if (is_search) sum[c] = squares;
     }
-    r->most = vf_max(vf_max(most[0], most[1]), vf_max(most[2], most[3]));
+    r->most = larger(larger(most[0], most[1]), larger(most[2], most[3]));
     if (!is_search) return;
     r->least = vf_min(vf_min(least[0], least[1]), vf_min(least[2], least[3]));
     r->energy = fold_sums(sum);
@@ -134,7 +140,8 @@ SIMD_FN void rotate(const quire_coder *coder, float (*y)[16], rotated *r, const 
 }
 
 /* A rotation keeps the length of a row. So with one value outside of f16, the largest after the rotation is at least
- * 65504 / sqrt(d); with one that is not finite, none is, and neither is the largest. Such rows are left, to be counted. */
+ * 65504 / sqrt(d). Values that are not finite, and sums that overflow, leave some that are infinite or NaN, and so is the largest
+ * then. Such rows are left, to be counted. */
 SIMD_FN vm in_range_before(const quire_coder *coder, vf most)
 {
     return vf_le(most, vf_set1(0.99f * QUIRE_F16_MAX / sqrtf((float)coder->d)));
