@@ -45,14 +45,23 @@ static void run(const char *dir, const char *what)
     assert_int_equal(status, 0);
 }
 
+/* The system's functions. Looked up before there are threads. */
+static int (*real_stat)(const char *restrict, struct stat *restrict);
+static DIR *(*real_fdopendir)(int);
+
+__attribute__((constructor)) static void find_real(void)
+{
+    *(void **)&real_stat = dlsym(RTLD_NEXT, "stat");
+    *(void **)&real_fdopendir = dlsym(RTLD_NEXT, "fdopendir");
+}
+
 /* The store looks whether its directory is in place before every transaction. */
 int stat(const char *restrict path, struct stat *restrict st)
 {
-    static int (*real)(const char *restrict, struct stat *restrict);
-    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "stat");
     if (hook_in && hook_directory && !strcmp(path, hook_directory) && --hook_in == 0)
         run(hook_directory, hook_work);
-    return real(path, st);
+    if (!real_stat) find_real(); /* another library's constructor */
+    return real_stat(path, st);
 }
 
 static uint64_t remove_tenant(quire_store *store, uint8_t number, quire_status expected)
@@ -199,10 +208,8 @@ static atomic_bool is_unreadable; /* the directory, for want of descriptors */
 
 DIR *fdopendir(int fd)
 {
-    static DIR *(*real)(int);
-    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "fdopendir");
     errno = EMFILE;
-    return is_unreadable ? NULL : real(fd);
+    return is_unreadable ? NULL : real_fdopendir(fd);
 }
 
 /* Slabs that cannot be listed are not gone either: an index that knows of none would have them overwritten. */
