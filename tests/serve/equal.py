@@ -5,7 +5,7 @@
 1. A prefix that was restored after a restart, against the same prefix kept warm in a slot, at the same number of cached tokens and the same -ub:
    all log-probabilities are the same numbers.
 2. Against computing all of the prompt: the difference is that of two servers that compute everything, with different -ub.
-QUIRE_SEED chooses other conversations.
+QUIRE_SEED chooses other conversations, QUIRE_CONVERSATIONS another number of them, QUIRE_CACHES other caches (none,safe).
 """
 import json
 import os
@@ -23,7 +23,8 @@ from sidecar import Sidecar, kit, llama_server
 expect, note, part = kit.expect, kit.note, kit.part
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 SEED = int(os.environ.get("QUIRE_SEED", "23"))
-N = 3 if kit.quick else 300
+N = 3 if kit.quick else int(os.environ.get("QUIRE_CONVERSATIONS", "300"))
+CACHES = os.environ.get("QUIRE_CACHES", "none,safe").split(",")
 SIZE = "1G" if kit.quick else "8G"  # all conversations: a store that is too small for a round of them has none of them when the next one begins
 LONGEST = 300 if kit.quick else 450
 CONTEXT = 1024
@@ -114,7 +115,7 @@ def compared(policy):
 
 def run():
     note(f"seed {SEED}")
-    for policy in ("none", "safe"):
+    for policy in CACHES:
         part(compared, policy)
 
 
