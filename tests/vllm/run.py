@@ -38,17 +38,21 @@ def announce(folder):
     (info / "entry_points.txt").write_text("\n".join(lines))
 
 
-def environment(folder):
-    announce(folder)
-    env = dict(os.environ)
-    paths = [folder, ROOT / "plugins/vllm", ROOT / "python", HERE]
+def settings(env, paths):
+    """The environment of vLLM's Python with these folders in its path."""
     env["PYTHONPATH"] = os.pathsep.join(map(str, paths))
-    env.setdefault("QUIRE_LIBRARY", str(ROOT / "build/release/lib"))
     # One process, unless the test wants more; nothing is asked of any server.
     env.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     env.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     env.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait leave the processor to other tests
     env.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1")
+    return env
+
+
+def environment(folder):
+    announce(folder)
+    env = settings(dict(os.environ), [folder, ROOT / "plugins/vllm", ROOT / "python", HERE])
+    env.setdefault("QUIRE_LIBRARY", str(ROOT / "build/release/lib"))
     return env
 
 

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from checks import Checks
-from run import HERE, ROOT, made
+from run import HERE, ROOT, made, settings
 
 check = Checks()
 
@@ -73,9 +73,7 @@ def engine():
         site = installed(python, folder)
         script = Path(folder, "inside.py")
         script.write_text(INSIDE)
-        env = {key: value for key, value in os.environ.items() if not key.startswith("QUIRE_")}
-        env.update(PYTHONPATH=f"{site}{os.pathsep}{HERE}", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR", OMP_WAIT_POLICY="passive",
-                   HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1")
+        env = settings({key: value for key, value in os.environ.items() if not key.startswith("QUIRE_")}, [site, HERE])
         done = subprocess.run([python, script, site], env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     check(done.returncode == 0 and "answered" in done.stdout, "an engine answers with the wheels alone", done.stdout[-2000:])
 

@@ -44,10 +44,19 @@ SIMD_STATIC void load_f32(const uint8_t *data, size_t stride, uint32_t d, const 
     }
 }
 
-/* Each lane has two neighbouring channels. */
-SIMD_STATIC void load_bf16(const uint8_t *data, size_t stride, uint32_t d, const float *minus, float (*y)[16])
+/* One of the two values of 16 bits in each lane. */
+SIMD_FN vf half_of(vi pairs, const bool is_upper, const bool is_f16)
 {
-    const __m512i high = _mm512_set1_epi32((int32_t)0xffff0000u);
+    if (is_f16)
+        return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(is_upper ? _mm512_srli_epi32(pairs, 16) : pairs));
+    return vi_as_float(is_upper ? _mm512_and_si512(pairs, vi_set1((int32_t)0xffff0000u))
+                                : _mm512_slli_epi32(pairs, 16));
+}
+
+/* f16 or bf16: each lane has two neighbouring channels. */
+SIMD_FN void load_halves(const uint8_t *data, size_t stride, uint32_t d, const float *minus, float (*y)[16],
+                         const bool is_f16)
+{
     for (uint32_t c = 0; c < d; c += 32) {
         vf pair[16], v[16];
         load_rows(data + 2 * c, stride, pair);
@@ -55,9 +64,9 @@ SIMD_STATIC void load_bf16(const uint8_t *data, size_t stride, uint32_t d, const
         for (uint32_t half = 0; half < 2; half++) {
             SIMD_UNROLL(16)
             for (uint32_t i = 0; i < 8; i++) {
-                __m512i x = _mm512_castps_si512(pair[8 * half + i]);
-                v[2 * i] = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
-                v[2 * i + 1] = _mm512_castsi512_ps(_mm512_and_si512(x, high));
+                vi x = vf_as_int(pair[8 * half + i]);
+                v[2 * i] = half_of(x, false, is_f16);
+                v[2 * i + 1] = half_of(x, true, is_f16);
             }
             store_sixteen(v, minus + c + 16 * half, y + c + 16 * half);
         }
@@ -66,20 +75,12 @@ SIMD_STATIC void load_bf16(const uint8_t *data, size_t stride, uint32_t d, const
 
 SIMD_STATIC void load_f16(const uint8_t *data, size_t stride, uint32_t d, const float *minus, float (*y)[16])
 {
-    for (uint32_t c = 0; c < d; c += 32) {
-        vf pair[16], v[16];
-        load_rows(data + 2 * c, stride, pair);
-        SIMD_UNROLL(4)
-        for (uint32_t half = 0; half < 2; half++) {
-            SIMD_UNROLL(16)
-            for (uint32_t i = 0; i < 8; i++) {
-                __m512i x = _mm512_castps_si512(pair[8 * half + i]);
-                v[2 * i] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x));
-                v[2 * i + 1] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(x, 16)));
-            }
-            store_sixteen(v, minus + c + 16 * half, y + c + 16 * half);
-        }
-    }
+    load_halves(data, stride, d, minus, y, true);
+}
+
+SIMD_STATIC void load_bf16(const uint8_t *data, size_t stride, uint32_t d, const float *minus, float (*y)[16])
+{
+    load_halves(data, stride, d, minus, y, false);
 }
 
 /* What is known of rotated rows; the last three are for a search only. */
