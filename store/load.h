@@ -51,10 +51,11 @@ struct quire_load {
     uint32_t refs; /* engine and threads; under the loader's lock, like all that follows */
     quire_load_stage stage;
     bool survey_only, listed, cancelled;
-    atomic_bool ended;            /* the engine has left, or will not wait any more */
-    struct quire_load *part;      /* the next prompt of a survey; the first one counts for all */
-    void **rooms;                 /* [n_pages - first_page], of the caller; NULL: threads allocate */
-    uint32_t n_in_rooms;          /* threads that read or write them */
+    bool every_tier;         /* a survey of what all tiers have: the remote is asked for what the disk has */
+    atomic_bool ended;       /* the engine has left, or will not wait any more */
+    struct quire_load *part; /* the next prompt of a survey; the first one counts for all */
+    void **rooms;            /* [n_pages - first_page], of the caller; NULL: threads allocate */
+    uint32_t n_in_rooms;     /* threads that read or write them */
     uint32_t n_pages, first_page; /* wanted at most; held by the sequence already */
     uint32_t n_chosen;            /* pages of the chosen prefix */
     uint32_t n_under_way;         /* slots */

@@ -377,6 +377,17 @@ quire_status quire_chain_lookup_many(const quire_chain *const *chains, uint32_t 
     return status;
 }
 
+quire_status quire_chain_stored(const quire_chain *chain, uint32_t timeout_ms, uint32_t *n_tokens)
+{
+    quire_load *load;
+    if (!chain || !n_tokens) return QUIRE_EINVAL;
+    quire_status status = create(&load, chain, &chain->ns->ring, 0, chain->n_pages, timeout_ms);
+    if (status) return status;
+    load->every_tier = chain->ns->store->disk && chain->ns->store->remote;
+    look_up(load, timeout_ms, n_tokens);
+    return QUIRE_OK;
+}
+
 quire_status quire_namespace_load_raw(quire_namespace *ns, const quire_prompt *prompt, uint32_t timeout_ms,
                                       quire_take_page_fn take, void *ctx, uint32_t *n_tokens)
 {

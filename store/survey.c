@@ -64,14 +64,16 @@ static bool question_begin(question *q, const quire_allocator *a, const quire_lo
 
 static void end_survey(quire_loader *l, quire_load *load, bool ask_remote)
 {
-    bool lacks = false;
-    for (const quire_load *part = load; part && ask_remote; part = part->part)
-        lacks |= quire_load_choose(part, STATE(ON_DISK)) < part->n_pages;
-    if (!lacks && !load->survey_only) {
+    bool asks = false;
+    for (const quire_load *part = load; part && ask_remote; part = part->part) {
+        uint32_t n = quire_load_choose(part, STATE(ON_DISK));
+        asks |= load->every_tier ? n > 0 : n < part->n_pages;
+    }
+    if (!asks && !load->survey_only) {
         quire_load_begin_fetch(l, load);
         return;
     }
-    load->stage = lacks ? QUIRE_STAGE_REMOTE : QUIRE_STAGE_DONE;
+    load->stage = asks ? QUIRE_STAGE_REMOTE : QUIRE_STAGE_DONE;
     quire_load_advance(l, load);
 }
 
@@ -128,6 +130,18 @@ void quire_survey_disk(quire_loader *l, quire_load *load)
 
 /* ------------------------------------------------------------------ remote */
 
+/* Leaves what the remote has too; what it did not answer counts as there. What it lacks can be handed in again. */
+static void leave_common(quire_load *load, const question *q, const quire_call *calls)
+{
+    size_t n = calls ? quire_load_n_slots(load) : 0;
+    for (size_t i = 0; i < n; i++) {
+        const quire_call *call = q->at[i] == NOT_ASKED ? NULL : &calls[q->at[i]];
+        if (!call || call->miss || call->found) continue;
+        load->slots[i].state = QUIRE_SLOT_ABSENT;
+        quire_namespace_forget(load->ns, &load->objects[i]);
+    }
+}
+
 static void apply_remote(quire_loader *l, quire_load *load, const question *q, const quire_call *calls)
 {
     const uint32_t *at = q->at;
@@ -159,7 +173,7 @@ void quire_survey_remote(quire_loader *l, quire_load *load, quire_lane *lane)
     load->refs++;
     pthread_mutex_unlock(&l->lock);
     /* Nobody else touches slots during a survey. */
-    bool asks = question_begin(&q, a, load, QUIRE_SLOT_UNKNOWN);
+    bool asks = question_begin(&q, a, load, load->every_tier ? QUIRE_SLOT_ON_DISK : QUIRE_SLOT_UNKNOWN);
     size_t n = q.n;
     quire_call *calls = asks ? (quire_call *)quire_mem_take(a, sizeof *calls * n) : NULL;
     for (uint32_t i = 0; i < n && calls; i++)
@@ -167,7 +181,10 @@ void quire_survey_remote(quire_loader *l, quire_load *load, quire_lane *lane)
     if (calls) quire_lane_run(lane, calls, q.n, deadline);
     pthread_mutex_lock(&l->lock);
     if (load->stage == QUIRE_STAGE_SURVEYING) { /* else the engine has left */
-        apply_remote(l, load, &q, calls);
+        if (load->every_tier)
+            leave_common(load, &q, calls);
+        else
+            apply_remote(l, load, &q, calls);
         end_survey(l, load, false);
     }
     quire_load_unref(l, load);

@@ -90,6 +90,10 @@ static const tool_option options[] = {
      "32 bytes or 64 hex digits, the same on all servers that share prompts; only you may be able to\n"
      "read it (default: serve.key in the directory of --store, made there; needed with --remote)",
      TOOL_WORD(serve, store.secret_file)},
+    {"--seal-disk", NULL,
+     "encrypt pages on disk with a key made from the secret of --secret-file (always so with --tenants;\n"
+     "pages in the remote tier are always encrypted)",
+     TOOL_FLAG(serve, store.seal_disk)},
     {"--tenants", "FILE",
      "clients by their API keys, each with prompts of its own: lines of the SHA-256 of a key in hex, the file\n"
      "of the tenant's secret and a name; SIGHUP reads it again (default: all clients share their prompts)",
@@ -127,7 +131,7 @@ static const tool_command command = {
         "  quire serve -- llama-server -m model.gguf -c 32768 --port 8080\n"
         "  quire serve --kv balanced --store /srv/pages --store-size 200G -- llama-server -m model.gguf -c 131072\n"
         "  quire serve --remote cache:6379 --secret-file tenant.key -- llama-server -m model.gguf\n"
-        "  quire serve --replica a:8080 --replica b:8080 --replica c:8080 --host 0.0.0.0 --port 80\n",
+        "  quire serve --replica a:8080 --replica b:8080 --replica c:8080 --host 0.0.0.0 --port 8080\n",
     .exit_codes = "that of llama-server; before it starts 1 failed or refused, 2 the command line is wrong",
     .set_rest = set_rest,
 };
@@ -178,6 +182,9 @@ static int find_store(serve *s)
     if (s->store.remote.host && !s->store.secret_file && !s->tenants)
         return tool_usage("serve",
                           "give --secret-file FILE with --remote: servers that share prompts share a secret");
+    if (s->store.seal_disk && !s->store.secret_file && !s->tenants)
+        return tool_usage("serve",
+                          "give --secret-file FILE with --seal-disk: a key beside the pages opens them");
     if (!s->store.directory) return TOOL_OK;
     if (!make_directories(s->store.directory))
         return tool_failed("serve", "%s: %s", s->store.directory, strerror(errno));
@@ -376,7 +383,10 @@ static void set_signals(const serve *s, sigset_t *set)
     sigemptyset(set);
     sigaddset(set, SIGTERM);
     sigaddset(set, SIGINT);
-    if (s->tenants_file) sigaddset(set, SIGHUP);
+    if (s->tenants_file)
+        sigaddset(set, SIGHUP);
+    else if (!isatty(STDIN_FILENO)) /* nothing to read again; a terminal that was closed ends the program */
+        signal(SIGHUP, SIG_IGN);
 }
 
 static uint32_t longest_window(const serve *s)

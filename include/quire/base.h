@@ -76,7 +76,7 @@ QUIRE_API const char *quire_version(void);                    /* "0.2.0" */
 /* Interface: stable. */
 
 /* The inner loops exist in variants: "c", "neon", "neon-dotprod", "neon-i8mm", "avx2", "avxvnni", "avx512vnni", "avx512vbmi", "amx".
- * "avx512vbmi", the earlier name of "avx512vbmi", is accepted too. The library uses the best one that the machine supports. Encoded bytes are identical with all variants; attention outputs differ by
+ * "avx512", the name of "avx512vbmi" before 0.2.0, is accepted too. The library uses the best one that the machine supports. Encoded bytes are identical with all variants; attention outputs differ by
  * rounding. */
 QUIRE_API const char *quire_isa_in_use(void);
 QUIRE_API const char *quire_isa_at(uint32_t index); /* supported variants, "c" first; NULL past the end */

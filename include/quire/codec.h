@@ -13,8 +13,8 @@ extern "C" {
 /* Interface: stable. */
 
 /*
- * Codec names; the first number is the bits of a code. r2 to r8 are Quire's own: the row is rotated and has one scale.
- * a2g32 to a8g128 are MLX's affine codes: a4g64 has a scale and a bias for every 64 values. q8_0 to q4_0 and iq4_nl are
+ * Codec names; the first number is the bits of a code. r2 to r6 and r8 are Quire's own: the row is rotated and has one
+ * scale. a2g32 to a6g128 and a8g32 to a8g128 are MLX's affine codes: a4g64 has a scale and a bias for every 64 values. q8_0 to q4_0 and iq4_nl are
  * llama.cpp's blocks, tq2 to tq4 TurboQuant, tv2 to tv6 TurboQuant as mlx-vlm keeps it (head sizes 16 to 512, powers of
  * two). f32, f16 and bf16 are not quantized. The prefix h:, before an a, q or iq name, rotates the row first. The prefix
  * c:, before an r name, calibrates it with a profile and is for K only. A pair is written K/V: c:r5/r4 keeps K in c:r5

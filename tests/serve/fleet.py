@@ -64,6 +64,7 @@ def run_with(cluster):
             expect(second["content"] == kept, "and gives the text that the first gives with these tokens in a slot", f"{kept!r} {second['content']!r}")
             note(f"look-up {lines(b, 'lookup_ms')[-1]} ms, load {lines(b, 'load_ms')[-1]} ms, restore {lines(b, 'restore_ms')[-1]} ms")
             part(wrong_secret, cluster, prompt, first)
+            part(emptied, cluster, a, prompt)
             part(one_master_killed, cluster, a, b)
             with server("hasty", cluster, secret, "--timeout", "200") as hasty:
                 part(cluster_killed, cluster, a, hasty)
@@ -75,6 +76,15 @@ def wrong_secret(cluster, prompt, first):
         other = c.complete(prompt)
         expect(other["timings"]["cache_n"] == 0 and c.figures()["restores"] == 0, "with another secret nothing is restored", str(other["timings"]))
         expect(other["content"] == first["content"], "and the text is computed", other["content"])
+
+
+def emptied(cluster, a, prompt):
+    """The cluster lost everything; a has it on its disk and in a slot. The conversation goes on."""
+    for i in range(3):
+        cluster.command(i, "FLUSHALL")
+    grown = prompt + TEXT[1600:2400]
+    n = total(a.complete(grown))
+    expect(wait_keys(cluster, n // 64), f"a cluster that was emptied gets all {n // 64} pages of a conversation that goes on", f"{cluster.keys()}")
 
 
 def one_master_killed(cluster, a, b):

@@ -101,6 +101,9 @@ def killed():
     with Sidecar(store) as s:
         s.complete(PROMPT)
         old = s.server()
+        for pid in (s.process.pid, old):
+            os.kill(pid, signal.SIGHUP)
+        expect(s.complete(PROMPT)["timings"]["prompt_n"] < 200 and s.server() == old, "SIGHUP ends neither quire serve nor its server")
         os.kill(old, signal.SIGKILL)
         time.sleep(0.5)
         s.wait_ready()
@@ -120,6 +123,16 @@ def killed():
         expect(not left.exists(), "and removes that folder", str(left))
         mine = s.folder()
     expect(mine and not mine.exists(), "nothing is left after a clean stop", str(mine))
+
+
+def little_memory():
+    """As in containers, where /dev/shm often has 64 MiB."""
+    mount = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$0" "$@"')
+    if subprocess.run([*mount, "true"], stderr=subprocess.DEVNULL).returncode:
+        note("no /dev/shm of 64 MiB: mounting is not allowed here")
+        return
+    with Sidecar(store, before=mount) as s:
+        expect(str(s.folder()).startswith("/tmp/"), "slot files are in /tmp if /dev/shm is small", str(s.folder()))
 
 
 def refused():
@@ -148,6 +161,8 @@ def refused():
     expect(status == 1 and "m-00002-of-00002.gguf, a part of the model" in said, "a model of which a part is missing is refused", said)
     status, said = run("--kv", "nonsense", "--", server, "-m", model)
     expect(status == 1 and "nonsense" in said, "a wrong policy is refused", said)
+    status, said = run("--seal-disk", "--", server, "-m", model)
+    expect(status == 2 and "--secret-file" in said, "--seal-disk needs a secret that is not beside the pages", said)
     expect(run()[0] == 2, "without a server it is a wrong command line")
 
 
@@ -160,6 +175,7 @@ def run():
         part(prefixed)
         part(client_leaves)
         part(killed)
+        part(little_memory)
         part(refused)
     finally:
         shutil.rmtree(store, ignore_errors=True)

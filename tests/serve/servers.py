@@ -175,8 +175,9 @@ class Fleet:
         try:
             self.cluster = Cluster()
             secret = make_secret(Path(self.folder.name) / "tenant.key")
+            each = str(max(1, kit.threads // n))  # more threads than processors, all of OpenMP, wait for each other
             for i in range(n):
-                self.sidecars.append(Sidecar(Path(self.folder.name) / f"pages{i}", "-np", str(slots), context=context,
+                self.sidecars.append(Sidecar(Path(self.folder.name) / f"pages{i}", "-np", str(slots), "-t", each, context=context,
                                                      options=("--remote", self.cluster.address(), "--secret-file", secret, *options)))
             ports = [s.port for s in self.sidecars]
             if gateway:

@@ -58,10 +58,11 @@ class Asked:
 class Sidecar(Asked):
     """with Sidecar(store, ...) as s: it is ready, and is stopped at the end."""
 
-    def __init__(self, store, *flags, options=(), env=None, model="smollm2-135m", context=CONTEXT, server=None, port=None, store_size="1G"):
+    def __init__(self, store, *flags, options=(), env=None, model="smollm2-135m", context=CONTEXT, server=None, port=None, store_size="1G",
+                 before=()):
         self.port = port or kit.free_port()
         self.log = tempfile.TemporaryFile("w+")
-        command = [tool(), "serve", "--log", "--store", str(store), *([] if store == "none" else ["--store-size", store_size]), *options, "--",
+        command = [*before, tool(), "serve", "--log", "--store", str(store), *([] if store == "none" else ["--store-size", store_size]), *options, "--",
                    *(server or llama_server(model, context)), "--port", str(self.port), *flags]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
                                         env={**os.environ, "QUIRE_PLUGIN": str(kit.plugin()), **(env or {})})

@@ -245,6 +245,71 @@ static void damage_is_replaced(void **state)
     kit_server_end(&server);
 }
 
+/* ------------------------------------------------------------ in every tier */
+
+static uint32_t n_stored(const kit_raw *raw, uint32_t n_pages, uint32_t timeout_ms)
+{
+    uint32_t tokens[PAGES * 64], n = 0;
+    quire_chain *chain;
+    kit_raw_tokens(tokens, 7, n_pages);
+    assert_int_equal(quire_chain_create(&chain, raw->ns), QUIRE_OK);
+    assert_int_equal(quire_chain_append(chain, tokens, n_pages * 64, NULL, 0, 0), QUIRE_OK);
+    assert_int_equal(quire_chain_stored(chain, timeout_ms, &n), QUIRE_OK);
+    quire_chain_destroy(chain);
+    return n / 64;
+}
+
+/* What the remote has lost, or never got, is not taken as stored because the disk has it. */
+static void stored_in_every_tier(void **state)
+{
+    (void)state;
+    char name[70], *directory = kit_directory(NULL);
+    quire_key objects[PAGES];
+    kit_server server;
+    kit_raw raw;
+    kit_server_start(&server, NULL);
+    quire_store_remote remote = kit_remote(server.port);
+    quire_store *store = kit_open(directory, 64 << 20, &remote);
+    kit_raw_begin(&raw, store, BYTES);
+    assert_int_equal(n_stored(&raw, PAGES, 5000), 0);
+    kit_raw_save(&raw, 7, PAGES - 2);
+    assert_int_equal(quire_store_flush(store, 20000), QUIRE_OK);
+    assert_int_equal(n_stored(&raw, PAGES, 5000), PAGES - 2);
+    kit_raw_objects(&raw, 7, PAGES, NULL, objects);
+    key_name(name, &objects[3]);
+    free(kit_command(server.port, "DEL %s", name));
+    assert_int_equal(n_stored(&raw, PAGES, 5000), 3);
+    assert_int_equal(n_stored(&raw, PAGES, 0), PAGES - 2); /* the disk alone */
+    free(kit_command(server.port, "FLUSHALL"));
+    assert_int_equal(n_stored(&raw, PAGES, 5000), 0);
+    assert_int_equal(kit_raw_load(&raw, 7, PAGES, 5000), PAGES - 2); /* from the disk */
+    kit_raw_save(&raw, 7, PAGES - 2);
+    assert_int_equal(quire_store_flush(store, 20000), QUIRE_OK);
+    assert_int_equal(n_stored(&raw, PAGES, 5000), PAGES - 2);
+    kit_server_kill(&server); /* a remote that is gone wants nothing */
+    assert_int_equal(n_stored(&raw, PAGES, 500), PAGES - 2);
+    quire_chain *chain;
+    assert_int_equal(quire_chain_create(&chain, raw.ns), QUIRE_OK);
+    assert_int_equal(quire_chain_stored(chain, 0, NULL), QUIRE_EINVAL);
+    assert_int_equal(quire_chain_stored(NULL, 0, &(uint32_t){0}), QUIRE_EINVAL);
+    quire_chain_destroy(chain);
+    kit_raw_end(&raw);
+    quire_store_close(store);
+    /* Without a directory the remote decides. */
+    kit_server_end(&server);
+    kit_server_start(&server, NULL);
+    remote = kit_remote(server.port);
+    store = kit_open(NULL, 0, &remote);
+    kit_raw_begin(&raw, store, BYTES);
+    kit_raw_save(&raw, 7, 5);
+    assert_int_equal(quire_store_flush(store, 20000), QUIRE_OK);
+    assert_int_equal(n_stored(&raw, PAGES, 5000), 5);
+    kit_raw_end(&raw);
+    quire_store_close(store);
+    kit_server_end(&server);
+    kit_remove(directory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -252,6 +317,7 @@ int main(void)
         cmocka_unit_test(leader_gives_up),
         cmocka_unit_test(chains_live_on),
         cmocka_unit_test(damage_is_replaced),
+        cmocka_unit_test(stored_in_every_tier),
     };
     kit_need_redis();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -112,16 +112,17 @@ class Server:
             time.sleep(0.2)
 
     def resident_bytes(self):
-        """Of the server and all processes that it started."""
-        total = 0
+        """Of the server and all processes that it started: all, and what is no file's."""
+        total = anonymous = 0
         for status in Path("/proc").glob("[0-9]*/stat"):
             try:
                 fields = status.read_text().rsplit(")", 1)[1].split()
                 if int(fields[3]) == self.process.pid:  # its session
-                    total += int((status.parent / "statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
-            except (OSError, IndexError):
+                    sizes = dict(re.findall(r"^(\w+): +(\d+) kB$", (status.parent / "smaps_rollup").read_text(), re.M))
+                    total, anonymous = total + int(sizes["Rss"]) * 1024, anonymous + int(sizes["Anonymous"]) * 1024
+            except (OSError, IndexError, KeyError):
                 pass
-        return total
+        return total, anonymous
 
     def end(self):
         if self.process.poll() is None:

@@ -51,7 +51,8 @@ static void become(const engine *e, pid_t parent)
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    setpgid(0, 0); /* Ctrl-C at the terminal is for this program, which then stops the server */
+    signal(SIGHUP, SIG_IGN); /* sent to all processes of a service it means: read your files again */
+    setpgid(0, 0);           /* Ctrl-C at the terminal is for this program, which then stops the server */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127); /* it ended in between */
     execv(e->options.argv[0], e->options.argv);

@@ -8,12 +8,17 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <glob.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
+
+#define LEAST_IN_MEMORY (UINT64_C(1) << 30)
 
 static int remove_one(const char *path, const struct stat *s, int kind, struct FTW *at)
 {
@@ -60,11 +65,13 @@ static void remove_old_folders(const char *base)
 
 int folder_make(char *folder, size_t size)
 {
-    struct stat there;
-    const char *base = !stat("/dev/shm", &there) && S_ISDIR(there.st_mode) && !access("/dev/shm", W_OK)
-                           ? "/dev/shm"
-                           : "/tmp";
-    remove_old_folders(base);
+    /* Containers often have 64 MiB of it, less than one slot. */
+    struct statvfs room;
+    bool in_memory = !access("/dev/shm", W_OK) && !statvfs("/dev/shm", &room) &&
+                     (uint64_t)room.f_bavail * room.f_frsize >= LEAST_IN_MEMORY;
+    const char *base = in_memory ? "/dev/shm" : "/tmp";
+    remove_old_folders("/dev/shm");
+    remove_old_folders("/tmp");
     snprintf(folder, size, "%s/quire-serve.XXXXXX", base);
     if (!mkdtemp(folder)) {
         *folder = 0;

@@ -116,7 +116,8 @@ static const char *read_slot(prefix *p, uint32_t slot, bool in_states, const slo
                              slot_file *out)
 {
     char path[PATH_SIZE], name[PREFIX_NAME];
-    if (!prefix_copy_out(p, slot, name)) return "the server does not save its slots";
+    if (!prefix_copy_out(p, slot, name))
+        return "llama-server did not write its slot file; is there room for it in /dev/shm or /tmp?";
     path_of(p, name, path);
     const char *wrong = in_states ? slot_map_state(out, path, like) : slot_map(out, path);
     unlink(path);
@@ -391,28 +392,42 @@ uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32
 
 /* ------------------------------------------------------------------- saving */
 
-/* Pages of the first n_known tokens that the store still has. Only the disk is asked, if there is one. */
-static uint32_t known_pages(const prefix *p, const quire_chain *chain, uint32_t n_known)
+/* Half of what the store lets wait for a tier: pages that come faster than a tier takes them would be dropped there. */
+enum { WAIT_AFTER_BYTES = 128 << 20 };
+
+/* Pages of the first n_known tokens that the tiers still have. If nobody may wait, only the disk is asked, if there is one. */
+static uint32_t known_pages(const prefix *p, const quire_chain *chain, uint32_t n_known, bool may_wait)
 {
-    uint32_t found = 0;
-    if (n_known < PAGE || quire_chain_lookup_many(&chain, 1, p->o.has_disk ? 0 : p->o.timeout_ms, &found))
-        return 0;
+    uint32_t found = 0, ms = may_wait || !p->o.has_disk ? p->o.timeout_ms : 0;
+    if (n_known < PAGE || quire_chain_stored(chain, ms, &found)) return 0;
     return (found < n_known ? found : n_known) / PAGE;
 }
 
-static uint32_t save_pages(const prefix *p, const slot_file *slot, uint32_t n_known)
+/* Until the store has taken what waits, or that time (of clock_ms()) has come. */
+static bool wait_for_room(const prefix *p, double until)
 {
+    double left = until - clock_ms();
+    return left >= 1 && !quire_store_flush(p->o.store, (uint32_t)left);
+}
+
+static uint32_t save_pages(const prefix *p, const slot_file *slot, uint32_t n_known, double until)
+{
+    size_t handed_in = 0;
     uint32_t n_pages = slot->n_cells / PAGE, done = 0;
     uint8_t *page = (uint8_t *)malloc(p->layout.page_bytes);
     const void *one[] = {page};
     quire_chain *chain = page ? chain_of(p, slot->tokens, n_pages * PAGE) : NULL;
-    if (chain) done = known_pages(p, chain, n_known);
-    for (bool full = false; chain && done < n_pages && !full;) {
+    if (chain) done = known_pages(p, chain, n_known, until > 0);
+    while (chain && done < n_pages) {
         uint32_t dropped = 0;
         if (!slot_get_page(slot, done, page)) break;
         if (quire_chain_save_raw(chain, done, 1, one, &dropped)) break;
-        full = dropped; /* its queue is full: what remains is tried with the next save */
         done += !dropped;
+        handed_in += p->layout.page_bytes;
+        if (!dropped && handed_in < WAIT_AFTER_BYTES) continue;
+        bool has_room = wait_for_room(p, until);
+        if (dropped && !has_room) break; /* what remains is tried with the next save */
+        handed_in = 0;
     }
     quire_chain_destroy(chain);
     free(page);
@@ -441,14 +456,15 @@ prefix_image *prefix_take_image(prefix *p, uint32_t slot, const uint32_t *tokens
     return NULL;
 }
 
-uint32_t prefix_image_tokens(const prefix_image *i)
+const uint32_t *prefix_image_tokens(const prefix_image *i, uint32_t *n)
 {
-    return i->file.n_cells;
+    *n = i->file.n_cells;
+    return i->file.tokens;
 }
 
-uint32_t prefix_store_image(const prefix *p, const prefix_image *i, uint32_t n_known)
+uint32_t prefix_store_image(const prefix *p, const prefix_image *i, uint32_t n_known, double until)
 {
-    return save_pages(p, &i->file, n_known < i->file.n_cells ? n_known : i->file.n_cells);
+    return save_pages(p, &i->file, n_known < i->file.n_cells ? n_known : i->file.n_cells, until);
 }
 
 void prefix_free_image(prefix_image *i)
@@ -456,21 +472,6 @@ void prefix_free_image(prefix_image *i)
     if (!i) return;
     slot_free(&i->file);
     free(i);
-}
-
-uint32_t *prefix_save(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, uint32_t n_known,
-                      uint32_t *n_held, uint32_t *n_stored, const char **why)
-{
-    prefix_image *i = prefix_take_image(p, slot, tokens, n, why);
-    uint32_t *list = i ? (uint32_t *)malloc(sizeof *list * (i->file.n_cells + 1u)) : NULL;
-    if (i && !list) *why = "out of memory";
-    if (list) {
-        *n_held = i->file.n_cells;
-        memcpy(list, i->file.tokens, sizeof *list * *n_held);
-        *n_stored = prefix_store_image(p, i, n_known < n ? n_known : n);
-    }
-    prefix_free_image(i);
-    return list;
 }
 
 /* -------------------------------------------------------------------- states */
@@ -497,7 +498,7 @@ static bool save_state(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_
     bool good = file.n_tokens == n && !memcmp(file.tokens, tokens, sizeof *tokens * n) &&
                 is_whole(p, &file) && (!p->has_rows || has_same_rows(&file.layout, &p->layout));
     *is_lost = good && p->o.window && !put_back(p, slot, &file, tail, n_tail);
-    good = good && (!p->has_rows || save_pages(p, &file, n_known) == n) &&
+    good = good && (!p->has_rows || save_pages(p, &file, n_known, 0) == n) &&
            states_save(p->states, tokens, n, tail, n_tail, p->o.timeout_ms);
     free(wide);
     slot_free(&file);

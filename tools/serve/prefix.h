@@ -44,7 +44,7 @@ void prefix_destroy(prefix *p);
 
 /*
  * Models with windows or recurrent layers: a stored prefix can be used only where a state of the server was saved, and a slot can go on only
- * from its end. prefix_save() and copies of slots are not for them, but prefix_advance().
+ * from its end. Images and copies of slots are not for them, but prefix_advance().
  */
 bool prefix_has_states(const prefix *p);
 
@@ -59,27 +59,26 @@ uint32_t prefix_look_up(prefix *p, const uint32_t *tokens, uint32_t n);
  */
 uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n_tokens,
                         prefix_times *times, bool (*may)(void *ctx), void *ctx);
-/*
- * Saves what the slot holds. The server's own list of tokens decides under which keys; it must begin with these. Pages of the first
- * n_known tokens are left out as far as the store still has them. Returns that list, from malloc(), and *n_stored, the tokens that the
- * store has taken or had; NULL: nothing was saved, *why says it.
- */
-uint32_t *prefix_save(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, uint32_t n_known,
-                      uint32_t *n_held, uint32_t *n_stored, const char **why);
-
 /* A slot as a file of the server's, from which other slots can be filled. The caller removes it. */
 enum { PREFIX_NAME = 48 };
 bool prefix_copy_out(prefix *p, uint32_t slot, char name[PREFIX_NAME]);
 bool prefix_copy_in(prefix *p, uint32_t slot, const char *name);
 void prefix_remove_copy(const prefix_options *of, const char *name);
 
-/* The two halves of prefix_save(): what the server has written of a slot, after which the slot may be used, and what takes longer. */
+/*
+ * What a slot holds, to be saved while the slot is used again. The server's own list of tokens decides under which keys; it must begin
+ * with these. NULL: *why says it.
+ */
 typedef struct prefix_image prefix_image;
 prefix_image *prefix_take_image(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n,
                                 const char **why);
-uint32_t prefix_image_tokens(const prefix_image *i);
-/* Returns how many of its tokens are stored now. */
-uint32_t prefix_store_image(const prefix *p, const prefix_image *i, uint32_t n_known);
+const uint32_t *prefix_image_tokens(const prefix_image *i, uint32_t *n);
+/*
+ * Returns how many of its tokens the store has taken or had. Pages of the first n_known tokens are left out as far as all tiers of the
+ * store still have them. Where pages come faster than a tier takes them it waits, at the latest until that time of clock_ms(); 0: never,
+ * and the tier drops some.
+ */
+uint32_t prefix_store_image(const prefix *p, const prefix_image *i, uint32_t n_known, double until);
 void prefix_free_image(prefix_image *i);
 
 typedef struct prefix_place {

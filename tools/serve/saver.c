@@ -5,9 +5,13 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { SAVE_EVERY_MS = 100, SAVE_AT_LATEST_MS = 5000 };
+/* How long the thread waits in all while the store takes the pages of one prompt. */
+enum { WAIT_MS = 10000 };
 /* Tokens that a request waits for when they would be lost: two pages take longer to compute than to save. */
 enum { WORTH_WAITING = 2 * QUIRE_PAGE_TOKENS };
 
@@ -28,6 +32,7 @@ struct saver {
     bool is_stopping, is_saving;
     waiting waiting[MOST_WAITING];
     uint32_t n_waiting;
+    const char *told; /* the last reason why a prompt could not be saved */
 };
 
 /* What a slot holds, as slots_take_unsaved() and slots_unsaved() tell it. */
@@ -41,53 +46,61 @@ static bool is_worth(const saver *s, const find *f)
     return p && !prefix_has_states(p); /* states were saved before their prompts were answered */
 }
 
-static void count_saved(const saver *s, uint32_t n_stored, uint32_t n_held)
+/* A reason is told once, not with every prompt. */
+static void refuse(saver *s, const char *why)
 {
+    SERVE_COUNT(s->o.counts, saves_refused, 1);
+    pthread_mutex_lock(&s->lock);
+    bool is_new = !s->told || strcmp(s->told, why) != 0;
+    s->told = why;
+    pthread_mutex_unlock(&s->lock);
+    if (is_new) fprintf(stderr, "quire serve: a prompt could not be saved: %s\n", why);
+}
+
+/* Its image is NULL if nothing is to be stored. */
+static waiting take(saver *s, uint32_t slot, const find *f)
+{
+    const char *why;
+    waiting w = {.n_known = f->n_known < f->n ? f->n_known : f->n, .prefix = s->o.prefix(s->o.ctx, f->owner)};
+    if (w.prefix && !(w.image = prefix_take_image(w.prefix, slot, f->tokens, f->n, &why))) refuse(s, why);
+    return w;
+}
+
+static void store(const saver *s, const waiting *w, double until)
+{
+    uint32_t n_held, n_stored = prefix_store_image(w->prefix, w->image, w->n_known, until);
+    (void)prefix_image_tokens(w->image, &n_held);
     bool all = n_stored + QUIRE_PAGE_TOKENS > n_held;
     SERVE_COUNT(s->o.counts, saved_tokens, n_stored);
     SERVE_COUNT(s->o.counts, saves, all);
     SERVE_COUNT(s->o.counts, saves_partial, !all);
-}
-
-/* The tokens that the server says the slot holds, from malloc(); NULL: nothing was saved. */
-static uint32_t *save(const saver *s, uint32_t slot, const find *f, uint32_t *n_held)
-{
-    uint32_t n_stored = 0;
-    const char *why;
-    uint32_t *list = prefix_save(s->o.prefix(s->o.ctx, f->owner), slot, f->tokens, f->n, f->n_known, n_held,
-                                 &n_stored, &why);
-    if (list) count_saved(s, n_stored, *n_held);
-    SERVE_COUNT(s->o.counts, saves_refused, !list);
-    return list;
+    prefix_free_image(w->image);
 }
 
 /* false: no slot holds anything new. */
-static bool save_one(const saver *s, uint32_t wait_ms)
+static bool save_one(saver *s, uint32_t wait_ms, double until)
 {
     slot_lease lease;
     find f;
-    uint32_t n_held = 0, *list = NULL;
+    waiting w = {0};
     f.tokens = slots_take_unsaved(s->o.slots, QUIRE_PAGE_TOKENS, wait_ms, &lease, &f.n, &f.n_known);
     if (!f.tokens) return false;
     f.owner = lease.owner;
     bool worth = is_worth(s, &f);
-    if (worth) list = save(s, lease.slot, &f, &n_held);
-    /* What the store did not take is offered again when the slot has grown, not at once. */
-    if (list)
-        slots_give_stored(s->o.slots, &lease, list, n_held, n_held);
-    else if (worth)
+    if (worth) w = take(s, lease.slot, &f);
+    /* What the store does not take is offered again when the slot has grown, not at once. */
+    if (w.image) {
+        uint32_t n;
+        const uint32_t *tokens = prefix_image_tokens(w.image, &n);
+        slots_give_stored(s->o.slots, &lease, tokens, n, n);
+        store(s, &w, until);
+    } else if (worth) {
         slots_give_unknown(s->o.slots, &lease);
-    else
+    } else {
         slots_give_stored(s->o.slots, &lease, f.tokens, f.n, f.n);
-    free(list);
+    }
     free(f.tokens);
     return true;
-}
-
-static void store(const saver *s, const waiting *w)
-{
-    count_saved(s, prefix_store_image(w->prefix, w->image, w->n_known), prefix_image_tokens(w->image));
-    prefix_free_image(w->image);
 }
 
 /* Under the lock, which it opens meanwhile. */
@@ -98,7 +111,7 @@ static void store_next(saver *s)
     for (uint32_t i = 0; i < s->n_waiting; i++) s->waiting[i] = s->waiting[i + 1];
     s->is_saving = true;
     pthread_mutex_unlock(&s->lock);
-    store(s, &first);
+    store(s, &first, clock_ms() + WAIT_MS);
     pthread_mutex_lock(&s->lock);
     s->is_saving = false;
     pthread_cond_broadcast(&s->changed);
@@ -107,22 +120,18 @@ static void store_next(saver *s)
 void saver_save_before(saver *s, const slot_lease *lease)
 {
     find f;
-    const char *why;
     f.tokens = slots_unsaved(s->o.slots, lease, WORTH_WAITING, &f.n, &f.n_known, &f.owner);
     if (!f.tokens) return;
-    bool worth = is_worth(s, &f), has_room = false;
-    waiting w = {.n_known = f.n_known};
-    if (worth) w.prefix = s->o.prefix(s->o.ctx, f.owner);
-    if (worth) w.image = prefix_take_image(w.prefix, lease->slot, f.tokens, f.n, &why);
+    waiting w = {0};
+    if (is_worth(s, &f)) w = take(s, lease->slot, &f);
     free(f.tokens);
-    SERVE_COUNT(s->o.counts, saves_refused, worth && !w.image);
     if (!w.image) return;
     pthread_mutex_lock(&s->lock);
-    has_room = s->n_waiting < MOST_WAITING && !s->is_stopping;
+    bool has_room = s->n_waiting < MOST_WAITING && !s->is_stopping;
     if (has_room) s->waiting[s->n_waiting++] = w;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
-    if (!has_room) store(s, &w);
+    if (!has_room) store(s, &w, 0); /* a request waits for it */
 }
 
 /* The server does nothing else while it saves: so in idle moments. If there are none, some seconds after the last save the next slot that a
@@ -144,7 +153,7 @@ static void *keep_saving(void *ctx)
         s->is_saving = true;
         pthread_mutex_unlock(&s->lock);
         if (s->o.can_save(s->o.ctx) && (late || !slots_busy(s->o.slots)) &&
-            (save_one(s, late ? SAVE_EVERY_MS : 0) || !slots_busy(s->o.slots)))
+            (save_one(s, late ? SAVE_EVERY_MS : 0, clock_ms() + WAIT_MS) || !slots_busy(s->o.slots)))
             last = clock_ms();
         pthread_mutex_lock(&s->lock);
         s->is_saving = false;
@@ -164,7 +173,7 @@ void saver_finish(saver *s, uint32_t timeout_ms)
     pthread_cond_broadcast(&s->changed);
     while ((s->is_saving || s->n_waiting) && !late) late = pthread_cond_timedwait(&s->changed, &s->lock, &t);
     pthread_mutex_unlock(&s->lock);
-    while (s->o.can_save(s->o.ctx) && clock_ms() < until && save_one(s, 0)) {
+    while (s->o.can_save(s->o.ctx) && clock_ms() < until && save_one(s, 0, until)) {
     }
 }
 
