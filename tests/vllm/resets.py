@@ -136,6 +136,10 @@ def check_memory(folder):
     try:
         a = Part({"directory": str(Path(folder) / "pieces"), "disk_bytes": "64M", "secret_file": secret(folder), "queue_bytes": "1M",
                   "load_threads": 1}, policy="bf16")
+        ok(a.store.stats["queue_cap_bytes"] == 1 << 20, "the store's queue has the limit of queue_bytes")
+        b = Part({"directory": str(Path(folder) / "follows"), "disk_bytes": "64M", "secret_file": secret(folder), "save_bytes": "3M"})
+        ok(b.store.stats["queue_cap_bytes"] == 3 << 20, "without it that of save_bytes")
+        b.close()
         kept = []
         for name in ("one", "two"):
             tokens = [ord(name[0])] * 8 * PAGE + [1]
