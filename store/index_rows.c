@@ -237,7 +237,9 @@ quire_index_rc quire_index_insert(quire_index *ix, const quire_entry *e)
 quire_index_rc quire_index_delete(quire_index *ix, const quire_entry *e)
 {
     quire_index_rc rc = quire_index_run_numbers(ix, QUIRE_SQL_DELETE, &e->id, 1);
-    return rc ? rc : count_namespace(ix, e, -1);
+    if (!rc) rc = count_namespace(ix, e, -1);
+    /* Tenants come and go: without this, each of them would leave a row for good. */
+    return rc ? rc : quire_index_delete_namespace(ix, e->ns);
 }
 
 quire_index_rc quire_index_touch(quire_index *ix, int64_t id, uint64_t tick)

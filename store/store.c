@@ -101,6 +101,13 @@ quire_status quire_store_flush(quire_store *s, uint32_t timeout_ms)
     return done ? QUIRE_OK : QUIRE_EIO;
 }
 
+quire_status quire_store_stop_remote(quire_store *s)
+{
+    if (!s) return QUIRE_EINVAL;
+    atomic_store(&s->stop, true); /* lanes and the thread that saves look at it; nothing of the disk does */
+    return QUIRE_OK;
+}
+
 void quire_store_close(quire_store *s)
 {
     if (!s) return;

@@ -86,6 +86,9 @@ typedef struct quire_store_options {
 QUIRE_API quire_status quire_store_open(quire_store **out, const quire_store_options *options);
 /* Waits until everything in the queues is saved. EIO: the time limit was reached first. */
 QUIRE_API quire_status quire_store_flush(quire_store *store, uint32_t timeout_ms);
+/* From now on nothing is asked of the remote and nothing is sent to it: pages queued for it are dropped, and nothing waits for it any
+ * more, neither loads nor quire_namespace_destroy(). For a program that must end in time; call quire_store_flush() before. */
+QUIRE_API quire_status quire_store_stop_remote(quire_store *store);
 /* Destroy every namespace first. Pages queued for the disk are saved; pages queued for the remote are dropped. */
 QUIRE_API void quire_store_close(quire_store *store);
 

@@ -73,6 +73,7 @@ USAGE_FN = CFUNCTYPE(c_int, c_size_t, c_size_t)
 _PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "quire_store_open": (_S, [_OUT, POINTER(Options)]),
     "quire_store_flush": (_S, [_P, _U32]),
+    "quire_store_stop_remote": (_S, [_P]),
     "quire_store_close": (None, [_P]),
     "quire_miss_name": (c_char_p, [_S]),
     "quire_store_stats_get": (_S, [_P, POINTER(Stats)]),

@@ -124,6 +124,11 @@ class Store(Shared):
         with self._use():
             n.check(c.lib().quire_store_flush(self._get(), limit))
 
+    def stop_remote(self) -> None:
+        """Gives the remote up: pages queued for it are dropped, and nothing waits for it any more. For a program that must end in time."""
+        with self._use():
+            n.check(c.lib().quire_store_stop_remote(self._get()))
+
     def namespace(self, identity: Identity, plan: Plan, *, max_tokens: int = 0, sinks: int = 0,
                   spare_tokens: int = 0) -> "Namespace":
         """A namespace: the pages of one model as one tenant runs it. Give the ring options that its sequences have."""

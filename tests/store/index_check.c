@@ -51,6 +51,39 @@ static void make(char *path)
     quire_index_close(&ix);
 }
 
+static uint32_t n_namespaces(quire_index *ix)
+{
+    quire_namespace_row rows[4];
+    uint32_t n;
+    KIT_REQUIRE(quire_index_next_namespaces(ix, 0, rows, 4, &n) <= QUIRE_INDEX_NONE);
+    return n;
+}
+
+/* The row of a namespace goes with its last object, and comes back with its next one. */
+static void forget_empty(char *path)
+{
+    quire_index ix;
+    quire_entry entries[8];
+    quire_namespace_row row = {.root.byte = {7}};
+    uint32_t n;
+    int64_t ns;
+    make(path);
+    quire_index_init(&ix, path);
+    KIT_REQUIRE(!quire_index_begin(&ix, true, 1000));
+    KIT_REQUIRE(!quire_index_next(&ix, 0, entries, 8, &n) && n == 5);
+    for (uint32_t i = 0; i < n; i++) {
+        KIT_REQUIRE(n_namespaces(&ix) == 1);
+        KIT_REQUIRE(!quire_index_delete(&ix, &entries[i]));
+    }
+    KIT_REQUIRE(n_namespaces(&ix) == 0);
+    KIT_REQUIRE(!quire_index_namespace(&ix, &row, &ns));
+    entries[0].ns = ns;
+    KIT_REQUIRE(!quire_index_insert(&ix, &entries[0]) && n_namespaces(&ix) == 1);
+    KIT_REQUIRE(!quire_index_check(&ix));
+    KIT_REQUIRE(!quire_index_end(&ix, QUIRE_INDEX_OK));
+    quire_index_close(&ix);
+}
+
 static quire_index_rc check(char *path)
 {
     quire_index ix;
@@ -192,6 +225,7 @@ int main(void)
         }
     }
     commit_late(path);
+    forget_empty(path);
     /* Free space that cannot be is no space. */
     sqlite3 *db;
     quire_index ix;

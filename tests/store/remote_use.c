@@ -310,6 +310,43 @@ static void stored_in_every_tier(void **state)
     kit_remove(directory);
 }
 
+/* A program that ends does not wait for what a slow remote has not taken yet, but the disk gets all of it. */
+static void ends_in_time(void **state)
+{
+    (void)state;
+    char *directory = kit_directory(NULL);
+    kit_server server;
+    kit_proxy proxy;
+    kit_raw raw;
+    kit_server_start(&server, NULL);
+    kit_proxy_start(&proxy, server.port);
+    quire_store_remote remote = kit_remote(proxy.port);
+    remote.stall_ms = remote.connect_ms = 60000;
+    quire_store *store = kit_open(directory, 64 << 20, &remote);
+    kit_raw_begin(&raw, store, BYTES);
+    kit_raw_save(&raw, 7, 2);
+    assert_int_equal(quire_store_flush(store, 20000), QUIRE_OK);
+    atomic_store(&proxy.is_silent, true);
+    kit_raw_save(&raw, 8, PAGES);
+    assert_int_equal(quire_store_flush(store, 300), QUIRE_EIO);
+    uint64_t before = quire_now();
+    assert_int_equal(quire_store_stop_remote(NULL), QUIRE_EINVAL);
+    assert_int_equal(quire_store_stop_remote(store), QUIRE_OK);
+    assert_int_equal(kit_raw_load(&raw, 8, PAGES, 60000), PAGES); /* from the disk */
+    assert_int_equal(n_stored(&raw, 2, 60000), 2);                /* a remote that is gone wants nothing */
+    kit_raw_end(&raw);
+    quire_store_close(store);
+    assert_true(quire_now() - before < 5 * QUIRE_SECOND);
+    kit_proxy_end(&proxy);
+    store = kit_open(directory, 0, NULL);
+    kit_raw_begin(&raw, store, BYTES);
+    assert_int_equal(kit_raw_load(&raw, 8, PAGES, 5000), PAGES);
+    kit_raw_end(&raw);
+    quire_store_close(store);
+    kit_server_end(&server);
+    kit_remove(directory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -318,6 +355,7 @@ int main(void)
         cmocka_unit_test(chains_live_on),
         cmocka_unit_test(damage_is_replaced),
         cmocka_unit_test(stored_in_every_tier),
+        cmocka_unit_test(ends_in_time),
     };
     kit_need_redis();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,99 +15,11 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from identities import check_digests, check_identity, check_settings, check_start, ok, secret
-from quire_vllm import identity, settings
-from quire_vllm.figures import Counter, Figures
-from quire_vllm.moving import Moving
-from quire_vllm.pages import Blocks, PageForm
-from quire_vllm.policy import parse
-from quire_vllm.scheduling import Load, Save, Scheduling, StepMetadata
-
-LAYERS, HEADS, D, PAGE = 3, 2, 64, 64
-
-
-def impl(name, **members):
-    return type(name, (), members)()
-
-
-# --- moving pages, with a store ---------------------------------------------------------------------
-
-
-class Request(SimpleNamespace):
-    def __init__(self, name, tokens, salt=None, **members):
-        super().__init__(request_id=name, all_token_ids=list(tokens), cache_salt=salt, lora_request=None, mm_features=[], prompt_embeds=None,
-                         prompt_token_ids=list(tokens), pooling_params=None, resumable=False, skip_reading_prefix_cache=False,
-                         num_preemptions=0, num_prompt_tokens=len(tokens))
-        self.__dict__.update(members)
-
-    @property
-    def num_tokens(self):
-        return len(self.all_token_ids)
-
-
-class Part:
-    """A worker and a scheduler over one store, with memory of their own."""
-
-    def __init__(self, extra, weights="w", policy="r8", tokens=64, rank=0, ranks=1, n_blocks=40, seed=5):
-        self.settings = settings.read(extra)
-        self.form = PageForm(parse(policy), LAYERS, HEADS, D, D, torch.bfloat16, False)
-        model = identity.Model(weights, "{}", self.form.layout, self.form.page_bytes, "test", ranks)
-        self.store = identity.open_store(self.settings)
-        self.counter = Counter()
-        self.caches = [torch.randn(n_blocks, HEADS, tokens, 2 * D, generator=torch.Generator().manual_seed(seed + i)).to(torch.bfloat16)
-                       for i in range(LAYERS)]
-        self.moving = Moving(self.settings, identity.Spaces(self.store, model, self.settings.secret, [rank]), self.counter)
-        self.moving.use(Blocks(self.form, tokens, self.caches, [impl("FlashAttentionImpl")] * LAYERS))
-        self.scheduling = Scheduling(self.settings, identity.Spaces(self.store, model, self.settings.secret, range(ranks)), tokens, self.counter,
-                                     True, True)
-
-    def matched(self, request, computed=0):
-        for _ in range(2000):
-            got = self.scheduling.matched(request, computed)
-            if got[0] is not None:
-                return got
-            time.sleep(0.001)
-        raise AssertionError("a look-up does not end")
-
-    def save(self, request, blocks, computed=0):
-        count = len(request.all_token_ids)
-        step = self.scheduling.metadata(SimpleNamespace(
-            num_scheduled_tokens={request.request_id: count - computed}, scheduled_new_reqs=[SimpleNamespace(
-                req_id=request.request_id, block_ids=[blocks], num_computed_tokens=computed)],
-            scheduled_cached_reqs=SimpleNamespace(req_ids=[], new_block_ids=[], resumed_req_ids=set(), num_computed_tokens=[])))
-        self.moving.begin_saves(step)
-        return step
-
-    def flush(self):
-        for _ in range(3000):
-            if not self.moving._queued_bytes:
-                break
-            time.sleep(0.01)
-        time.sleep(0.02)
-        self.store.flush(20)
-
-    def load(self, request, external, blocks, wait=20):
-        self.scheduling.allocated(request, blocks, external)
-        self.moving.begin_loads(StepMetadata(loads=self.scheduling._loads))
-        self.scheduling._loads = []
-        return self.ended(request.request_id, wait)
-
-    def ended(self, name, wait=20):
-        end = time.monotonic() + wait
-        while time.monotonic() < end:
-            got = self.moving.take_ended()
-            if name in got:
-                return self.moving.take_failed()
-            time.sleep(0.002)
-        raise AssertionError("a load does not end")
-
-    def page(self, blocks, first, count):
-        b = self.moving._blocks
-        return b.encode(b.copy(blocks, first, count))
-
-    def close(self):
-        self.scheduling.close()
-        self.moving.close()
-        identity.release_store(self.settings)
+from part import HEADS, LAYERS, PAGE, D, Part, Request
+from quire_vllm import identity
+from quire_vllm.figures import Figures
+from quire_vllm.scheduling import Load, Save, StepMetadata
+from resets import check_memory, check_resets, check_tenants
 
 
 def check_moving(folder):
@@ -262,7 +174,14 @@ def check_resaving(folder):
         a.matched(request)
     logging.getLogger("vllm.quire").removeHandler(handler)
     ok(len(lines) == 1, "it is logged once", str(lines))
+    known = a.scheduling._known["broken"]
+    ok(known.lookup is None and a.counter.total["lookup_errors"] == 2, "and counted once; its error is not kept", str(a.counter.total))
     a.scheduling._look_up = look_up
+    ok(a.matched(request) == (0, False), "it is not made again at once")
+    known.failed_at -= 6
+    a.flush()
+    again = a.matched(request)
+    ok(again == (4 * PAGE, True), "but after some seconds", str(again))
     a.close()
 
 
@@ -333,6 +252,8 @@ def check_remote(folder):
         for each in hung:
             c.matched(each)
             c.scheduling.allocated(each, list(range(11, 18)), 6 * PAGE)
+        d = Part(dict(extra, load_ms=3001))  # a store of its own
+        d.matched(Request("early", tokens, salt="s"))
         server.send_signal(signal.SIGSTOP)
         began = time.monotonic()
         c.moving.begin_loads(StepMetadata(loads=c.scheduling._loads))
@@ -341,6 +262,16 @@ def check_remote(folder):
         c.moving.close()
         ok(is_running and time.monotonic() - began < 5, "closing ends loads from a remote that hangs", f"{time.monotonic() - began:.1f} s")
         ok(c.moving.take_ended() == {each.request_id for each in hung}, "and tells all of their requests")
+        late = Request("late", list(range(1, 4 * PAGE + 2)), salt="s")
+        d.scheduling._know(late)
+        d.save(late, [1, 2, 3, 4, 5])
+        while d.moving._queued_bytes:
+            time.sleep(0.01)
+        began, limit = time.monotonic(), identity._FLUSH_S
+        identity._FLUSH_S = 0.5
+        ok(not d.close() and d.counter.total["saved_pages"] == 4 and time.monotonic() - began < 2,
+           "the end waits for a remote that hangs only as long as it may", f"{time.monotonic() - began:.1f} s, {d.counter.total}")
+        identity._FLUSH_S = limit
         server.send_signal(signal.SIGCONT)
         server.kill()
         server.wait()
@@ -405,6 +336,9 @@ def main():
         check_moving(folder)
         check_requests(folder)
         check_resaving(folder)
+        check_resets(folder)
+        check_tenants(folder)
+        check_memory(folder)
         check_damage(folder)
         check_remote(folder)
         check_closing(folder)

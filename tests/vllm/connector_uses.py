@@ -194,6 +194,28 @@ def reset_engine(model, extra):
             ended += [x for x in engine.step() if x.finished]
         out["runs"] = {"ids": list(ended[0].outputs[0].token_ids), "saved before": saved}
         e.settle()
+        # A reset that fails, because a request has blocks: rows from before stay in vLLM's own cache.
+        engine.add_request("holds", {"prompt_token_ids": OTHER}, params)
+        for _ in range(5):
+            engine.step()
+        out["reset beside one"] = e.llm.reset_prefix_cache(reset_connector=True)
+        e.settle()
+        saved = e.figures()["saved_pages"]
+        engine.add_request("hits", {"prompt_token_ids": OTHER + LONG}, SamplingParams(temperature=0, max_tokens=4))
+        while engine.has_unfinished_requests():
+            engine.step()
+        e.settle()
+        out["saved beside one"] = e.figures()["saved_pages"] - saved
+        out["reset alone"] = e.llm.reset_prefix_cache(reset_connector=True)
+        # Weights that are changed; here they are the same again.
+        ask("before a change")
+        e.llm.collective_rpc("reload_weights")
+        e.llm.reset_prefix_cache()
+        ask("changed")
+        e.llm.reset_prefix_cache(reset_connector=True)
+        ask("changed and reset")
+        e.llm.reset_prefix_cache()
+        ask("at last")
         out["free"] = e.free_blocks() == e.scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1
     return out
 
@@ -213,6 +235,14 @@ def resets(model, folder):
     ok(other["cached"] == 512 and other["logprobs"][:8] == first["logprobs"], "another engine finds what was stored before the reset")
     (want,), *_ = in_process(asked, model, None, [OTHER], {}, 100)
     ok(got["runs"]["ids"] == want["ids"] == runs["ids"], "a request that ran during a reset has the right tokens", str(got["reset while one runs"]))
+    ok(not got["reset beside one"] and got["saved beside one"] == 0, "a reset beside a request fails, and what it has computed is not saved again",
+       str(got["saved beside one"]))
+    before, changed, reset, last = (got[x] for x in ("before a change", "changed", "changed and reset", "at last"))
+    ok(got["reset alone"] and before["saved_pages"] - got["runs"]["saved before"] >= 8, "a reset that succeeds lets everything be saved")
+    ok(changed["saved_pages"] == before["saved_pages"] and changed["loaded_tokens"] == before["loaded_tokens"] and
+       changed["logprobs"] == first["logprobs"], "after reload_weights() nothing is saved or loaded", f"{before} {changed}")
+    ok(reset["saved_pages"] == changed["saved_pages"] + 8 and reset["loaded_tokens"] == changed["loaded_tokens"] and
+       last["loaded_tokens"] == reset["loaded_tokens"] + 512, "until a reset: then the new pages are saved, and loaded", f"{reset} {last}")
     ok(got["free"], "all blocks are free at the end")
 
 

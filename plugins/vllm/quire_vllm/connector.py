@@ -7,14 +7,13 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 import torch
 import vllm
-from quire import QuireError
 from quire import _native as n
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import FullAttentionSpec, UniformTypeKVCacheSpecs
 
-from . import identity, settings
+from . import identity, settings, weights
 from .figures import Counter, Figures, PromFigures
 from .moving import Moving
 from .pages import Blocks, PageForm, form_of
@@ -24,7 +23,6 @@ from .versions import refusal
 
 logger = init_logger("vllm.quire")
 PAGE = n.PAGE_TOKENS
-_FLUSH_S = 10.0
 
 
 def check(config: Any) -> None:
@@ -83,6 +81,8 @@ class QuireConnector(KVConnectorBase_V1):
         self._counter = Counter()
         self._scheduling: Optional[Scheduling] = None
         self._moving: Optional[Moving] = None
+        self._pool: Any = None  # vLLM's blocks
+        self._watch: Optional[weights.Watch] = None
         if role == KVConnectorRole.SCHEDULER:
             spaces = identity.Spaces(self._store, self._model, self._settings.secret, range(ranks))
             self._scheduling = Scheduling(self._settings, spaces, self._block_tokens, self._counter, transfer.is_kv_consumer,
@@ -131,17 +131,27 @@ class QuireConnector(KVConnectorBase_V1):
         self._scheduling.finished(request)
         return False, None
 
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        self._pool = gpu_block_pool
+
     def reset_cache(self) -> Optional[bool]:
+        """vLLM has tried to empty its own cache just before. It does not while requests have blocks, and calls this all the same."""
         assert self._scheduling is not None
-        self._scheduling.reset()
+        pool = self._pool
+        is_emptied = pool is None or (pool.num_gpu_blocks - pool.get_num_free_blocks() <= 1 and not len(pool.cached_block_hash_to_block))
+        self._scheduling.reset(is_emptied)
         logger.info("Quire: what was stored before is not used any more by this engine, and what it stores is its own until it ends.")
-        return True
+        if not is_emptied:
+            logger.warning("Quire: vLLM has kept its own prefix cache, because requests are running. What begins with it is not stored until "
+                           "a reset succeeds.")
+        return is_emptied
 
     # ---------------------------------------------------------------- worker
 
     def register_kv_caches(self, kv_caches: Dict[str, torch.Tensor]) -> None:
         assert self._moving is not None
         layers = self._vllm_config.compilation_config.static_forward_context
+        self._watch = weights.watch(self._vllm_config, layers[self._layers[0]], self._moving.weights_changed)
         self._moving.use(Blocks(self._form, self._block_tokens, [kv_caches[name] for name in self._layers],
                                 [layers[name].impl for name in self._layers]))
 
@@ -193,10 +203,8 @@ class QuireConnector(KVConnectorBase_V1):
             self._scheduling.close()
         if self._moving is not None:
             self._moving.close()
-            try:
-                self._store.flush(_FLUSH_S)
-            except QuireError:
-                logger.warning("Quire: pages that wait for the remote tier are dropped.")
-        identity.release_store(self._settings)
+        self._watch = None
+        if not identity.release_store(self._settings):
+            logger.warning("Quire: pages that wait for the remote tier are dropped.")
         counts = ", ".join(f"{name.replace('_', ' ')} {value:.6g}" for name, value in self._counter.total.items() if value)
         logger.info("Quire: %s ended: %s.", self.role.name.lower(), counts or "nothing counted")

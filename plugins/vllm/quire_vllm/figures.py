@@ -20,6 +20,7 @@ COUNTED = {
     "copy_seconds": "Time that steps waited until their finished pages were copied, on all ranks",
     "saved_pages": "Pages of 64 tokens that were handed to the store, on all ranks",
     "dropped_pages": "Pages that were not handed to the store, because the memory for saving or the store's queue was full, on all ranks",
+    "lookup_errors": "Look-ups that failed with an error; the log has the first ones",
     "save_errors": "Saves that failed with an error; the log has the first ones",
     "refused_lora": "Requests with a LoRA adapter: nothing is stored or loaded for them",
     "refused_media": "Requests with images or other media: nothing is stored or loaded for them",

@@ -8,17 +8,20 @@ import hashlib
 import hmac
 import json
 import os
+import queue
 import threading
 from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
+from quire import QuireError
 from quire.store import Identity, Namespace, Store
 
 from . import digests
 from .settings import Settings
 
+_FLUSH_S = 10.0  # so long the end of the process waits for the remote
 REVISION = 1  # of what is hashed here and of the order of bytes in a page (pages.py)
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.index.json", "params.json")
@@ -153,19 +156,28 @@ def printable(name: str) -> str:
 
 
 class Spaces:
-    """Namespaces of some ranks, one set for each tenant. Those that were not used for the longest time are closed."""
+    """Namespaces of some ranks, one set for each tenant. Those that were not used for the longest time are closed.
+
+    Closing one waits until the store has saved its pages, which a slow remote can delay for minutes. So a thread does that, and as many
+    tenants as are kept open may wait for it; beyond that no further tenant is taken.
+    """
 
     def __init__(self, store: Store, model: Model, master: bytes, ranks: Sequence[int], most: int = 256) -> None:
         self._store, self._model, self._master, self._ranks, self._most = store, model, master, tuple(ranks), most
         self._lock = threading.Lock()
         self._open: "OrderedDict[Tenant, List[Namespace]]" = OrderedDict()
         self._users: Dict[Tenant, int] = {}
+        self._to_close: "queue.SimpleQueue[Optional[List[Namespace]]]" = queue.SimpleQueue()
+        self._n_to_close = 0
+        self._closer: Optional[threading.Thread] = None
 
     def enter(self, tenant: Tenant) -> List[Namespace]:
-        """The namespaces of a tenant, one for each rank; leave() must follow."""
+        """The namespaces of a tenant, one for each rank; leave() must follow. Raises QuireError if too many tenants wait to be closed."""
         with self._lock:
             spaces = self._open.get(tenant)
             if spaces is None:
+                if self._n_to_close >= self._most:
+                    raise QuireError("EBUSY", "the store is too slow for so many tenants: pages of as many wait as may be kept")
                 identity = self._model.identity(self._master, tenant)
                 spaces = []
                 try:
@@ -181,7 +193,6 @@ class Spaces:
             return spaces
 
     def leave(self, tenant: Tenant) -> None:
-        closed: List[Namespace] = []
         with self._lock:
             self._users[tenant] -= 1
             if not self._users[tenant]:
@@ -190,9 +201,24 @@ class Spaces:
                 if len(self._open) <= self._most:
                     break
                 if old not in self._users:
-                    closed += self._open.pop(old)
-        for space in closed:  # waits for what is queued, so not under the lock
-            space.close()
+                    self._close_later(self._open.pop(old))
+
+    def _close_later(self, spaces: List[Namespace]) -> None:
+        if self._closer is None:
+            self._closer = threading.Thread(target=self._close_all, name="quire-close", daemon=True)
+            self._closer.start()
+        self._n_to_close += 1
+        self._to_close.put(spaces)
+
+    def _close_all(self) -> None:
+        while True:
+            spaces = self._to_close.get()
+            if spaces is None:
+                return
+            for space in spaces:
+                space.close()
+            with self._lock:
+                self._n_to_close -= 1
 
     @contextmanager
     def using(self, tenant: Tenant) -> Iterator[List[Namespace]]:
@@ -203,11 +229,13 @@ class Spaces:
             self.leave(tenant)
 
     def close(self) -> None:
+        """Nobody uses them any more. Does not wait: the thread ends when all are closed, at the latest with the store."""
         with self._lock:
-            spaces = [space for some in self._open.values() for space in some]
+            for spaces in self._open.values():
+                self._close_later(spaces)
             self._open.clear()
-        for space in spaces:
-            space.close()
+            if self._closer is not None:
+                self._to_close.put(None)
 
 
 class _Shared:
@@ -227,16 +255,25 @@ def open_store(settings: Settings) -> Store:
         if store is None:
             directory = settings.directory and os.path.abspath(settings.directory)
             store = Store(directory, disk_bytes=settings.disk_bytes, remote=settings.remote_tier(), tenant_bytes=settings.tenant_bytes,
-                          seal_disk=settings.seal_disk and directory is not None)
+                          seal_disk=settings.seal_disk and directory is not None,
+                          queue_bytes=settings.queue_bytes or settings.save_bytes)
         _shared.stores[settings] = (store, users + 1)
         return store
 
 
-def release_store(settings: Settings) -> None:
-    """The last one closes it. Pages that wait for the disk are saved; call Store.flush() before, for those that wait for the remote."""
+def release_store(settings: Settings) -> bool:
+    """The last one closes it. Pages that wait for the disk are saved, those for the remote as far as it takes them in some seconds. False:
+    some were dropped."""
     with _shared.lock:
         store, users = _shared.stores.pop(settings)
         if users > 1:
             _shared.stores[settings] = (store, users - 1)
-            return
+            return True
+        is_saved = True
+        try:
+            store.flush(_FLUSH_S)
+        except QuireError:
+            is_saved = False
+            store.stop_remote()
         store.close()  # under the lock: whoever opens the directory next finds it free
+        return is_saved

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, Optional, Set, Tuple
 
+import numpy as np
 from quire import QuireError
 from quire import _native as n
 from quire.store import Chain, RawLoad
@@ -22,7 +23,7 @@ from .settings import Settings
 
 logger = init_logger("vllm.quire")
 PAGE = n.PAGE_TOKENS
-_PIECE_BYTES = 16 << 20  # pages of a request are loaded in pieces; while one is put into blocks the next one comes
+_PIECE_BYTES = 16 << 20  # pages of a request are loaded and saved in pieces; while one is put into blocks the next one comes
 _FULL_S = 20.0  # so long a save waits for room in the store's queue
 _CLOSE_S = 10.0
 
@@ -31,7 +32,11 @@ class Moving:
     def __init__(self, settings: Settings, spaces: Spaces, counter: Counter) -> None:
         self._settings, self._spaces, self._counter = settings, spaces, counter
         self._blocks: Optional[Blocks] = None
-        self._is_closing = False
+        self._is_closing = self._is_dropping = False
+        self._word = ""  # of the last step
+        self._stale_word: Optional[str] = None  # under which nothing is loaded or saved, because the weights are others now
+        self._own = threading.local()  # memory for pages, of each thread that loads
+        self._save_room: Optional[np.ndarray] = None
         self._lock = threading.Lock()
         self._ended: List[Tuple[str, Set[int]]] = []  # loads that ended, with the blocks that did not come
         self._failed: Set[int] = set()
@@ -46,9 +51,18 @@ class Moving:
     def use(self, blocks: Blocks) -> None:
         self._blocks = blocks
 
+    def weights_changed(self, method: str) -> None:
+        """Called in the thread of the steps. Pages of the word that the last step had are those of other weights; every later word is one of
+        a reset_cache() after which nothing was computed yet."""
+        if self._stale_word != self._word:
+            logger.warning("Quire: %s() changes the weights. Until reset_prefix_cache with reset_connector nothing is loaded from the store "
+                           "or saved to it.", method)
+        self._stale_word = self._word
+
     # ------------------------------------------------------------------ load
 
     def begin_loads(self, step: StepMetadata) -> None:
+        self._word = step.word
         for load in step.loads:
             self._loaders.submit(self._load, load, time.monotonic())
 
@@ -59,7 +73,7 @@ class Moving:
         arrived = load.first_token
         try:
             assert blocks is not None
-            if not self._is_closing and time.monotonic() < deadline:
+            if not self._is_closing and time.monotonic() < deadline and load.tenant[1] != self._stale_word:
                 arrived = max(arrived, self._load_pages(load, blocks, first_page, n_pages, deadline))
         except Exception as error:
             self._tell(f"a load failed: {error}")
@@ -78,10 +92,16 @@ class Moving:
     def _page_bytes(self) -> int:
         return self._blocks.form.page_bytes if self._blocks is not None else 0
 
+    @staticmethod
+    def _per_piece(blocks: Blocks) -> int:
+        return max(1, _PIECE_BYTES // blocks.form.page_bytes)
+
     def _load_pages(self, load: Load, blocks: Blocks, first_page: int, n_pages: int, deadline: float) -> int:
         """Returns the tokens of the request up to the first page that did not come."""
-        per_piece = max(1, _PIECE_BYTES // blocks.form.page_bytes)
-        rooms = [page_buffers(min(per_piece, n_pages - first_page), blocks.form.page_bytes) for _ in range(2)]
+        per_piece = self._per_piece(blocks)
+        if not hasattr(self._own, "rooms"):  # used again and again: allocated for each load, they would scatter malloc's memory
+            self._own.rooms = [page_buffers(per_piece, blocks.form.page_bytes) for _ in range(2)]
+        rooms: List[np.ndarray] = self._own.rooms
         pieces = [(at, min(per_piece, n_pages - at)) for at in range(first_page, n_pages, per_piece)]
         with self._spaces.using(load.tenant) as (space,):
             chain = space.chain(load.tokens[:n_pages * PAGE])
@@ -156,7 +176,7 @@ class Moving:
         assert blocks is not None
         with self._lock:
             room = self._settings.save_bytes - self._queued_bytes
-        count = save.n_pages
+        count = save.n_pages if save.tenant[1] != self._stale_word else 0
         while count and blocks.copy_bytes(save.first_page, count) > room:
             count -= 1
         self._counter.add(dropped_pages=save.n_pages - count)
@@ -220,17 +240,32 @@ class Moving:
         if copied is None:
             return
         assert self._blocks is not None
-        pages = self._blocks.encode(copied)
         done, until = 0, time.monotonic() + _FULL_S
-        while done < copied.n_pages:
-            done = copied.n_pages - chain.save_raw(list(pages[done:]), save.first_page + done)
-            if done == copied.n_pages or self._is_closing or time.monotonic() > until:
+        while done < copied.n_pages and not self._is_dropping:
+            count = min(self._per_piece(self._blocks), copied.n_pages - done)
+            pages = self._blocks.encode(copied, self._room(self._blocks)[:count], done)
+            handed = self._hand_over(chain, pages, save.first_page + done, until)
+            done += handed
+            if handed < count:
                 break
+        self._counter.add(saved_pages=done, dropped_pages=copied.n_pages - done)
+
+    def _room(self, blocks: Blocks) -> np.ndarray:
+        if self._save_room is None:
+            self._save_room = page_buffers(self._per_piece(blocks), blocks.form.page_bytes)
+        return self._save_room
+
+    def _hand_over(self, chain: Chain, pages: np.ndarray, first_page: int, until: float) -> int:
+        """The store copies them. Returns how many of them it took."""
+        done = 0
+        while True:
+            done = len(pages) - chain.save_raw(list(pages[done:]), first_page + done)
+            if done == len(pages) or self._is_closing or time.monotonic() > until:
+                return done
             try:  # the store's queue is full; this thread may wait
                 chain.namespace.store.flush(1.0)
             except QuireError:
                 pass
-        self._counter.add(saved_pages=done, dropped_pages=copied.n_pages - done)
 
     # ----------------------------------------------------------------- both
 
@@ -254,5 +289,7 @@ class Moving:
         self._saver.join(_CLOSE_S)
         if self._saver.is_alive():
             logger.warning("Quire: pages that were not saved yet are dropped.")
-            return  # the namespaces are in use; they end with the process
-        self._spaces.close()
+            self._is_dropping = True
+            self._saver.join(_CLOSE_S)
+        if not self._saver.is_alive():  # if it is, the namespaces are in use; they end with the process
+            self._spaces.close()

@@ -169,19 +169,22 @@ class Blocks:
         room = torch.empty(taken.shape, dtype=taken.dtype, pin_memory=True)
         return room.copy_(taken, non_blocking=True)
 
-    def encode(self, copied: "Copied") -> np.ndarray:
-        """The pages of what was copied."""
+    def encode(self, copied: "Copied", pages: Optional[np.ndarray] = None, first: int = 0) -> np.ndarray:
+        """Puts what was copied, from page number first of it on, into as many pages as pages has room for; None: into all, in new memory."""
+        if pages is None:
+            pages = page_buffers(copied.n_pages - first, self.form.page_bytes)
         if copied.event is not None:
             copied.event.synchronize()
-        pages = page_buffers(copied.n_pages, self.form.page_bytes)
-        seen = torch.from_numpy(pages).view(copied.n_pages, self.form.layers, self.form.heads, -1)
+        some = slice(first * PAGE, (first + len(pages)) * PAGE)
+        places = Places(copied.places.blocks[some], copied.places.offsets[some])
+        seen = torch.from_numpy(pages).view(len(pages), self.form.layers, self.form.heads, -1)
         if self.rows is None:
-            block, tile = self._tile_index(copied.places)
+            block, tile = self._tile_index(places)
             for layer, part in enumerate(copied.parts):
                 seen[:, layer] = self._by_tile(part)[block, tile]
             return pages
         for layer in range(self.form.layers):
-            k, v = self.rows.read(copied.parts, layer, copied.places.blocks, copied.places.offsets)
+            k, v = self.rows.read(copied.parts, layer, places.blocks, places.offsets)
             self._call(own.lib.quire_vllm_pages_encode, pages, layer, k, v)
         return pages
 

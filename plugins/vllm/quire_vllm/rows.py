@@ -57,6 +57,8 @@ class RowBlocks:
             return k[b, o].contiguous(), v[b, o].contiguous()
         part = copied[layer]
         if self.is_packed:
+            used, where = np.unique(blocks, return_inverse=True)  # only these are put into order
+            part, b = part[torch.from_numpy(used)], torch.from_numpy(where.reshape(-1))
             part = part.flatten(2).index_select(2, self.order)
             cut = self.tokens * self.d_k
             k = part[..., :cut].unflatten(2, (self.tokens, self.d_k))

@@ -48,6 +48,7 @@ class Save:
 
 @dataclass
 class StepMetadata(KVConnectorMetadata):
+    word: str = ""  #: of all tenants in this step; reset_cache() changes it
     loads: List[Load] = field(default_factory=list)
     saves: List[Save] = field(default_factory=list)
 
@@ -61,6 +62,7 @@ class _Known:
     lookup: "Optional[Future[Tuple[int, float]]]" = None
     looked_up: int = 0  #: tokens that the look-up was made for
     begun_at: float = 0.0
+    failed_at: float = float("-inf")  #: when a look-up ended with an error
     is_counted: bool = False
     found: int = 0  #: tokens that the store had
     is_answered: bool = False  #: the last look-up ended without an error, so found is what the store has
@@ -68,6 +70,7 @@ class _Known:
     loaded_life: int = -1  #: number of preemptions when it was loaded: once in each life, because a load that failed would fail again
     saved: int = 0  #: pages that need no saving any more
     told: int = 0  #: tokens that the worker's chain has
+    is_mixed: bool = False  #: it may have rows from before reset_cache(), and saves nothing
     block_ids: List[int] = field(default_factory=list)
 
 
@@ -79,6 +82,8 @@ class Scheduling:
         self._refused: Dict[str, str] = {}
         self._loads: List[Load] = []
         self._word = ""
+        self._is_mixed = False  # vLLM's own cache may have rows from before reset_cache()
+        self._errors = 0
         self._patience = _PROMPT_S
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="quire-lookup")
 
@@ -145,12 +150,17 @@ class Scheduling:
     def matched(self, request: Any, computed: int) -> Tuple[Optional[int], bool]:
         """What get_num_new_matched_tokens() answers. None: ask again later."""
         known = self._know(request)
-        if known is None or not self._is_asked(request) or known.loaded_life == request.num_preemptions:
+        if known is None:
             return 0, False
+        known.local = computed
+        if not self._is_asked(request) or known.loaded_life == request.num_preemptions:
+            return 0, False
+        asked_at = time.monotonic()
+        if known.lookup is None and asked_at - known.failed_at < _STALE_S:
+            return 0, False  # not again in every step
         if known.lookup is None or self._is_stale(known):
             self._begin(known)
         assert known.lookup is not None
-        asked_at = time.monotonic()
         try:
             known.found, _ = known.lookup.result(self._patience)
             known.is_answered = True
@@ -163,18 +173,23 @@ class Scheduling:
                 return None, False
             known.found = 0
         except Exception as error:  # whatever it is, the engine goes on
-            if not known.is_counted:
-                logger.warning("Quire: a look-up failed: %s", error)
-            known.found = 0
+            # The future goes: result() would raise the same error in every step, each time with a longer trace.
+            known.lookup, known.failed_at, known.found = None, time.monotonic(), 0
+            self._note_error(error)
         if not known.is_counted:
             known.is_counted = True
             self._counter.add(looked_up_tokens=known.looked_up)
-        known.local = computed
         if not self._is_read(request):
             return 0, False
         whole = known.found // self._block_tokens * self._block_tokens  # vLLM loads whole blocks
         more = whole - computed
         return (more, True) if more >= max(1, self._settings.min_load_tokens) else (0, False)
+
+    def _note_error(self, error: Exception) -> None:
+        self._errors += 1
+        self._counter.add(lookup_errors=1)
+        if self._errors <= 10:
+            logger.warning("Quire: a look-up failed: %s%s", error, " Further ones are counted only." if self._errors == 10 else "")
 
     def _is_stale(self, known: _Known) -> bool:
         assert known.lookup is not None
@@ -200,19 +215,22 @@ class Scheduling:
         if known is not None and known.lookup is not None:
             known.lookup.cancel()
 
-    def reset(self) -> None:
-        """From now on nothing that was stored before is found, here; what this engine stores is not found by others."""
-        self._word = os.urandom(16).hex()
+    def reset(self, is_emptied: bool = True) -> None:
+        """From now on nothing that was stored before is found, here; what this engine stores is not found by others. is_emptied: vLLM has
+        emptied its own cache, too. If not, requests that begin with rows of it save nothing, until it is emptied: neither these rows nor
+        what is computed from them belongs to the new word."""
+        self._word, self._is_mixed = os.urandom(16).hex(), not is_emptied
         # Requests that hold rows from before are forgotten: they save nothing more.
         self._known = {name: known for name, known in self._known.items() if not known.block_ids and known.loaded_life < 0}
         for known in self._known.values():
             known.tenant, known.lookup, known.found, known.is_answered = (known.tenant[0], self._word), None, 0, False
+            known.failed_at = float("-inf")
 
     # ---------------------------------------------------------------- steps
 
     def metadata(self, output: Any) -> StepMetadata:
         self._patience = _PROMPT_S
-        step, self._loads = StepMetadata(loads=self._loads), []
+        step, self._loads = StepMetadata(self._word, self._loads), []
         counts = output.num_scheduled_tokens
         for new in output.scheduled_new_reqs:
             self._plan(step, new.req_id, new.block_ids[0], True, new.num_computed_tokens, counts[new.req_id])
@@ -228,6 +246,8 @@ class Scheduling:
             return
         if is_whole:
             known.block_ids = list(block_ids)
+            local = known.local if known.loaded_life == known.request.num_preemptions else computed
+            known.is_mixed |= self._is_mixed and local > 0
             # Pages that vLLM's own cache has but the store has not (they were dropped, or evicted there) are saved again. Where the store
             # did not say what it has, only what is computed from here on is saved. What was found, but is computed all the same, did not
             # load and is saved again; who never loads computes all that is found, and saves none of it.
@@ -235,6 +255,8 @@ class Scheduling:
             known.saved = max(known.saved if known.told else 0, there // PAGE)
         else:
             known.block_ids += block_ids
+        if known.is_mixed:
+            return
         # Rows of drafted tokens count as computed before it is known whether they are accepted; all_token_ids has accepted ones only, and
         # after this step the rows of all of these that were scheduled are there.
         end = min(computed + new, len(known.request.all_token_ids))

@@ -38,6 +38,7 @@ class Settings:
     load_threads: int = 2  #: requests that load at the same time
     min_load_tokens: int = 64  #: what saves fewer tokens than this is computed
     save_bytes: int = 256 << 20  #: memory for blocks that wait to be saved; beyond it saves are dropped and counted
+    queue_bytes: int = 0  #: memory for pages that wait for a tier of the store, for each of the two; 0: as save_bytes
     save_decoded: bool = True  #: also pages that hold generated tokens
     secret: bytes = field(default=b"", repr=False)
     password: Optional[str] = field(default=None, repr=False)
@@ -52,7 +53,7 @@ class Settings:
 
 _TEXTS = {"directory", "remote", "remote_user", "remote_password_file", "tls_ca", "tls_cert", "tls_key", "tls_name", "secret_file", "kv"}
 _FLAGS = {"seal_disk", "tls", "save_decoded"}
-_SIZES = {"disk_bytes", "tenant_bytes", "save_bytes"}
+_SIZES = {"disk_bytes", "tenant_bytes", "save_bytes", "queue_bytes"}
 _DERIVED = {"secret", "password"}
 NAMES = tuple(f.name for f in fields(Settings) if f.name not in _DERIVED)
 
