@@ -38,7 +38,7 @@ struct flights {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     flight *first;
-    uint32_t n_near;
+    flight_near *near;
     void (*remove)(void *ctx, const char *name);
     void *ctx;
 };
@@ -62,17 +62,22 @@ void flights_destroy(flights *f)
     free(f);
 }
 
-void flights_approach(flights *f)
+void flights_approach(flights *f, flight_near *who)
 {
     pthread_mutex_lock(&f->lock);
-    f->n_near++;
+    who->next = f->near;
+    f->near = who;
     pthread_mutex_unlock(&f->lock);
 }
 
-void flights_pass(flights *f)
+void flights_pass(flights *f, flight_near *who)
 {
     pthread_mutex_lock(&f->lock);
-    f->n_near--;
+    for (flight_near **at = &f->near; *at; at = &(*at)->next)
+        if (*at == who) {
+            *at = who->next;
+            break;
+        }
     pthread_mutex_unlock(&f->lock);
 }
 
@@ -206,10 +211,17 @@ void flight_has(flight *x, uint32_t n_have, bool is_stored)
     pthread_mutex_unlock(&x->all->lock);
 }
 
+static uint32_t company(const flight *x)
+{
+    uint32_t n = x->n_waiting + x->is_second;
+    for (const flight_near *near = x->all->near; near; near = near->next) n += near->owner == x->owner;
+    return n;
+}
+
 uint32_t flight_company(flight *x, uint32_t *n_shared)
 {
     pthread_mutex_lock(&x->all->lock);
-    uint32_t n = x->n_waiting + x->all->n_near + x->is_second;
+    uint32_t n = company(x);
     *n_shared = x->n_waiting ? x->most_shared : 0;
     pthread_mutex_unlock(&x->all->lock);
     return n;
@@ -225,12 +237,15 @@ void flight_promise(flight *x, bool will_give)
 
 void flight_give(flight *x, const char *name, uint32_t n)
 {
-    pthread_mutex_lock(&x->all->lock);
-    snprintf(x->name, sizeof x->name, "%s", name);
-    x->n_copy = n;
-    x->state = HAS_COPY;
-    pthread_cond_broadcast(&x->all->changed);
-    pthread_mutex_unlock(&x->all->lock);
+    flights *f = x->all;
+    pthread_mutex_lock(&f->lock);
+    bool is_wanted = company(x);
+    if (is_wanted) snprintf(x->name, sizeof x->name, "%s", name);
+    x->n_copy = is_wanted ? n : 0;
+    x->state = is_wanted ? HAS_COPY : GIVES_NONE;
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+    if (!is_wanted) f->remove(f->ctx, name);
 }
 
 void flight_end(flight *x)
