@@ -194,7 +194,10 @@ static uint32_t restore(visit *v, uint32_t warm)
     }
     if (stored > warm && worth_restoring(&s->worth, stored / QUIRE_PAGE_TOKENS, stored - warm)) {
         loaded = prefix_load(v->keep, v->tokens, stored, &v->times, name, &has_room);
-        if (!loaded) count_failed(s, !has_room);
+        if (!loaded) {
+            count_failed(s, !has_room);
+            worth_failed(&s->worth, stored / QUIRE_PAGE_TOKENS, v->times.load + v->times.write);
+        }
     }
     /* What the slot holds is given away only now that there is something better. A request that cannot name its slot gets the one that
      * shares most, which is this one if the store has no more than it. */
