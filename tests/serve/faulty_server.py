@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """A llama-server (REAL_SERVER) that does not do what the file FAULTS says, a word for each: "save" and "restore" of slots are refused; with "late" a save
-is refused too, and its file is made half a second later."""
+is refused too, and its file is made half a second later. With "slow" completions begin a second late, also if the client has left meanwhile."""
 import ctypes
 import json
 import os
@@ -47,6 +47,8 @@ def serve(client):
             if refuses(request):
                 client.sendall(REFUSAL)
                 return
+            if request.startswith(b"POST /completion") and "slow" in Path(os.environ["FAULTS"]).read_text():
+                time.sleep(1)
             real.connect(line[at])
             real.sendall(request)
             client.sendall(read(real))

@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -122,6 +123,28 @@ def unsaved():
         expect(not left, "no slot file is left", str(left))
 
 
+def left():
+    """A client leaves before the server has begun; the server begins its request all the same, in a slot that another prompt was restored to."""
+    faults.write_text("")
+    with start("left") as s:
+        texts = [s.complete(TEXT[4000 * i:4000 * i + 900], 1)["content"] for i in range(4)]
+    with start("left", faulty=True) as s:
+        faults.write_text("slow")
+        for i in range(3):
+            body = json.dumps({"prompt": TEXT[30000 + 3000 * i:30900 + 3000 * i], "n_predict": 1}).encode()
+            with socket.create_connection(("127.0.0.1", s.port)) as c:
+                c.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                time.sleep(0.3)
+            again = s.complete(TEXT[4000 * i:4000 * i + 900], 1)
+            note(f"{reused(again)} tokens reused after a client had left")
+            expect(again["content"] == texts[i], "the answer is the same")
+            expect(s.figures()["restores"] == i + 1 and s.figures()["left"] == i + 1, "it was restored", str(s.figures()))
+        faults.write_text("")
+        time.sleep(2)
+        last = s.complete(TEXT[12000:12900], 1)
+        expect(reused(last) >= 128 and "no longer restored" not in s.text(), "prompts are still restored", f"{last['timings']} {s.figures()}")
+
+
 def scripted(*before, options=()):
     return subprocess.Popen([*before, tool(), "serve", "--kv", "none", "--store", "none", *options, "--", str(HERE / "scripted.py"), "--port", "0"],
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -160,6 +183,7 @@ def run():
         part(unrestored)
         part(no_room)
         part(unsaved)
+        part(left)
         part(controlled)
         part(places)
     finally:
