@@ -62,22 +62,30 @@ void flights_destroy(flights *f)
     free(f);
 }
 
+static void add_near(flights *f, flight_near *who)
+{
+    who->next = f->near;
+    f->near = who;
+}
+
+static void remove_near(flights *f, const flight_near *who)
+{
+    flight_near **at = &f->near;
+    while (*at && *at != who) at = &(*at)->next;
+    if (*at) *at = who->next;
+}
+
 void flights_approach(flights *f, flight_near *who)
 {
     pthread_mutex_lock(&f->lock);
-    who->next = f->near;
-    f->near = who;
+    add_near(f, who);
     pthread_mutex_unlock(&f->lock);
 }
 
 void flights_pass(flights *f, flight_near *who)
 {
     pthread_mutex_lock(&f->lock);
-    for (flight_near **at = &f->near; *at; at = &(*at)->next)
-        if (*at == who) {
-            *at = who->next;
-            break;
-        }
+    remove_near(f, who);
     pthread_mutex_unlock(&f->lock);
 }
 
@@ -179,14 +187,20 @@ flight_part flights_enter(flights *f, const flight_request *r, flight **out, uin
     *out = NULL;
     *n_shared = 0;
     if (!r->owner || r->n < r->n_have + FLIGHT_LEAST) return FLIGHT_ALONE;
+    flight_near self = {.owner = r->owner};
     pthread_mutex_lock(&f->lock);
+    add_near(f, &self);
     for (flight *x; !left && (x = best(f, r));) {
         uint32_t n = shared(x, r);
         /* However many leaders fail one after the other: the time is that of one. */
         if (until <= 0) until = clock_ms() + FLIGHT_PATIENCE * rate(r) * gain(x, r);
         if (n > x->most_shared) x->most_shared = n;
         x->n_users++;
-        if (wait_for(x, r, until, &left)) {
+        self.at = x;
+        bool has_copy = wait_for(x, r, until, &left);
+        self.at = NULL;
+        if (has_copy) {
+            remove_near(f, &self);
             *n_shared = shared(x, r);
             *out = x;
             pthread_mutex_unlock(&f->lock);
@@ -196,6 +210,7 @@ flight_part flights_enter(flights *f, const flight_request *r, flight **out, uin
         pthread_mutex_lock(&f->lock);
         if (clock_ms() >= until) break;
     }
+    remove_near(f, &self);
     if (!left) *out = begin(f, r);
     pthread_mutex_unlock(&f->lock);
     return left ? FLIGHT_LEFT : *out ? FLIGHT_LEADS : FLIGHT_ALONE;
@@ -211,10 +226,17 @@ void flight_has(flight *x, uint32_t n_have, bool is_stored)
     pthread_mutex_unlock(&x->all->lock);
 }
 
+/* It waits for nobody yet, or for a leader that gives nothing, which it has not seen yet. */
+static bool is_coming(const flight_near *near)
+{
+    return !near->at || near->at->state == GIVES_NONE || near->at->state == HAS_ENDED;
+}
+
 static uint32_t company(const flight *x)
 {
     uint32_t n = x->n_waiting + x->is_second;
-    for (const flight_near *near = x->all->near; near; near = near->next) n += near->owner == x->owner;
+    for (const flight_near *near = x->all->near; near; near = near->next)
+        n += near->owner == x->owner && is_coming(near);
     return n;
 }
 

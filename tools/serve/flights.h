@@ -41,6 +41,7 @@ void flights_destroy(flights *f);
 typedef struct flight_near {
     struct flight_near *next;
     uint32_t owner;
+    const flight *at; /* the one that it waits for, or NULL */
 } flight_near;
 void flights_approach(flights *f, flight_near *who);
 void flights_pass(flights *f, flight_near *who);
