@@ -106,7 +106,7 @@ def unsaved():
     """A slot that cannot be saved is still what it was. A file that comes late is removed."""
     faults.write_text("")
     prompt = TEXT[:900]
-    with start("unsaved", faulty=True) as s:
+    with start("unsaved", "-np", "2", faulty=True) as s:
         faults.write_text("late")  # not before: what the server is like is learnt through a slot file
         first = s.complete(prompt, 1)
         expect(s.wait_figure("saves_refused", 1), "the refusal is counted", str(s.figures()))
