@@ -518,7 +518,7 @@ int cmd_serve(int argc, char **argv)
         upstream_end();
         return code;
     }
-    code = folder_make(s.folder, sizeof s.folder);
+    code = folder_make(s.folder, sizeof s.folder, s.tenants_file || s.store.seal_disk);
     snprintf(s.socket, sizeof s.socket, "%s/llama.sock", s.folder);
     if (!code) code = open_tenants(&s);
     if (!code) code = read_flags(&s);

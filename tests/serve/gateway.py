@@ -63,7 +63,7 @@ def passed_on(f):
     status, headers, body = f.ask("GET", "/v1/models")
     expect(status == 200 and json.loads(body)["data"], "GET /v1/models is answered by a replica", body[:200])
     for method, path in (("GET", "/slots"), ("GET", "/%73lots"), ("GET", "/metrics"), ("POST", "/slots/0?action=erase"), ("POST", "/props"), ("POST", "/lora-adapters"),
-                         ("POST", "/tools"), ("POST", "/cors-proxy?url=x"), ("GET", "/cors-proxy?url=x")):
+                         ("POST", "/v1/chat/completions/control"), ("POST", "/tools"), ("POST", "/cors-proxy?url=x"), ("GET", "/cors-proxy?url=x")):
         status, _, body = f.ask(method, path, {} if method == "POST" else None)
         expect(status == 403 and b"one server" in body, f"{method} {path} is refused with a reason", f"{status} {body[:200]}")
     status, _, body = f.ask("POST", "/v1/chat/completions", b"{not json")

@@ -105,6 +105,32 @@ static void test_copy(void **state)
     flights_destroy(all);
 }
 
+/* Requests of others are no company, and a copy that nobody waits for is not kept for the time of the leader's answer. */
+static void test_company(void **state)
+{
+    flights *all = flights_create(on_remove, NULL);
+    guest leader = of(all, 1, 10), late = of(all, 1, 10);
+    flight_near other = {.owner = 2}, own = {.owner = 1};
+    uint32_t n_shared;
+    (void)state;
+    n_removed = 0;
+    enter(&leader);
+    flights_approach(all, &other);
+    assert_int_equal(flight_company(leader.met, &n_shared), 0);
+    flights_approach(all, &own);
+    assert_int_equal(flight_company(leader.met, &n_shared), 1);
+    flights_pass(all, &own);
+    flight_give(leader.met, "copy", N);
+    assert_int_equal(n_removed, 1);
+    enter(&late); /* nothing to wait for */
+    assert_int_equal(late.part, FLIGHT_LEADS);
+    flights_pass(all, &other);
+    flight_end(leader.met);
+    flight_end(late.met);
+    assert_int_equal(n_removed, 1);
+    flights_destroy(all);
+}
+
 static void test_apart(void **state)
 {
     flights *all = flights_create(on_remove, NULL);
@@ -212,8 +238,9 @@ static void *wander(void *ctx)
     for (int i = 0; i < 40; i++) {
         guest g = of(all, 1 + (uint32_t)i % 2, 0.01);
         uint32_t n_shared;
-        flights_approach(all);
-        flights_pass(all);
+        flight_near near = {.owner = g.r.owner};
+        flights_approach(all, &near);
+        flights_pass(all, &near);
         enter(&g);
         if (g.part == FLIGHT_JOINS) {
             flight_leave(g.met);
@@ -242,9 +269,10 @@ int main(void)
 {
     for (uint32_t i = 0; i < N; i++) prompt[i] = i;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copy),          cmocka_unit_test(test_apart),
-        cmocka_unit_test(test_leader_fails),  cmocka_unit_test(test_patience),
-        cmocka_unit_test(test_client_leaves), cmocka_unit_test(test_many),
+        cmocka_unit_test(test_copy),     cmocka_unit_test(test_company),
+        cmocka_unit_test(test_apart),    cmocka_unit_test(test_leader_fails),
+        cmocka_unit_test(test_patience), cmocka_unit_test(test_client_leaves),
+        cmocka_unit_test(test_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -262,6 +262,59 @@ static void test_whole(void **state)
     slots_destroy(s);
 }
 
+static bool have_waited(void *ctx)
+{
+    return ++*(int *)ctx > 20; /* a second */
+}
+
+/* One that waits for a slot that is being saved does not keep others from slots that are free. */
+static void test_saved_slot_is_awaited(void **state)
+{
+    slots *s = slots_create(2);
+    comer first = {.s = s};
+    slot_lease lease, saving, other;
+    uint32_t n, n_stored, different[] = {7};
+    int n_asked = 0;
+    (void)state;
+    slots_reset(s, 1);
+    lease = take(s, ANN);
+    slots_give(s, &lease, prompt, N, 0);
+    uint32_t *tokens = slots_take_unsaved(s, 64, 0, &saving, &n, &n_stored);
+    assert_non_null(tokens);
+    assert_int_equal(sem_init(&first.waits, 0, 0), 0);
+    assert_int_equal(pthread_create(&first.thread, NULL, come, &first), 0);
+    assert_int_equal(sem_wait(&first.waits), 0);
+    assert_true(slots_take(s, BOB, different, 1, have_waited, &n_asked, &other));
+    assert_int_not_equal(other.slot, saving.slot);
+    slots_give_stored(s, &saving, tokens, n, n);
+    pthread_join(first.thread, NULL);
+    lease = take(s, ANN);
+    assert_int_equal(lease.slot, saving.slot);
+    assert_int_equal(lease.n_same, N); /* it was there until the end */
+    free(tokens);
+    sem_destroy(&first.waits);
+    slots_destroy(s);
+}
+
+/* The server may not have seen that a client left: its request may begin in the slot when that is another's. */
+static void test_left(void **state)
+{
+    slots *s = slots_create(1);
+    struct timespec t = {2, 100000000};
+    (void)state;
+    slots_reset(s, 1);
+    slot_lease a = take(s, ANN);
+    assert_false(a.is_after_left);
+    slots_note_left(s, &a);
+    slots_give_unknown(s, &a);
+    a = take(s, ANN);
+    assert_true(a.is_after_left);
+    slots_give(s, &a, prompt, N, 0);
+    nanosleep(&t, NULL);
+    assert_false(take(s, ANN).is_after_left);
+    slots_destroy(s);
+}
+
 int main(void)
 {
     for (uint32_t i = 0; i < N; i++) prompt[i] = i + 1;
@@ -274,6 +327,8 @@ int main(void)
         cmocka_unit_test(test_unsaved),
         cmocka_unit_test(test_saved_under_load),
         cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_saved_slot_is_awaited),
+        cmocka_unit_test(test_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

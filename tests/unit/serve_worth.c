@@ -56,6 +56,29 @@ static void test_one_size(void **state)
     worth_destroy(&w);
 }
 
+static void test_failed(void **state)
+{
+    worth w;
+    (void)state;
+    worth_init(&w, 128);
+    worth_failed(&w, 10, 0.1); /* nothing is known to compare it with */
+    worth_computed(&w, 500, 500);
+    worth_failed(&w, 10, 0.1);
+    assert_false(worth_restoring(&w, 2, 127)); /* still from 128 tokens on */
+    for (int i = 0; i < 10; i++) worth_restored(&w, 10, 100);
+    for (int i = 0; i < 100; i++) worth_failed(&w, 10, 0.1);
+    assert_true(worth_restoring(&w, 10, 101));
+    assert_false(worth_restoring(&w, 10, 99));
+    for (int i = 0; i < 100; i++) worth_failed(&w, 10, 2000); /* a store that hangs */
+    assert_false(worth_restoring(&w, 10, 1000));
+    worth_destroy(&w);
+    worth_init(&w, 128);
+    worth_computed(&w, 500, 500);
+    worth_failed(&w, 10, 2000); /* the first of all */
+    assert_false(worth_restoring(&w, 10, 640));
+    worth_destroy(&w);
+}
+
 /* Larger ones were faster, by chance: no size is thought to take less than no time. */
 static void test_falling(void **state)
 {
@@ -131,9 +154,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_known), cmocka_unit_test(test_line),
-        cmocka_unit_test(test_one_size),      cmocka_unit_test(test_falling),
-        cmocka_unit_test(test_slow_once),     cmocka_unit_test(test_change),
-        cmocka_unit_test(test_nonsense),
+        cmocka_unit_test(test_one_size),      cmocka_unit_test(test_failed),
+        cmocka_unit_test(test_falling),       cmocka_unit_test(test_slow_once),
+        cmocka_unit_test(test_change),        cmocka_unit_test(test_nonsense),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,7 +38,7 @@ struct flights {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     flight *first;
-    uint32_t n_near;
+    flight_near *near;
     void (*remove)(void *ctx, const char *name);
     void *ctx;
 };
@@ -62,17 +62,30 @@ void flights_destroy(flights *f)
     free(f);
 }
 
-void flights_approach(flights *f)
+static void add_near(flights *f, flight_near *who)
+{
+    who->next = f->near;
+    f->near = who;
+}
+
+static void remove_near(flights *f, const flight_near *who)
+{
+    flight_near **at = &f->near;
+    while (*at && *at != who) at = &(*at)->next;
+    if (*at) *at = who->next;
+}
+
+void flights_approach(flights *f, flight_near *who)
 {
     pthread_mutex_lock(&f->lock);
-    f->n_near++;
+    add_near(f, who);
     pthread_mutex_unlock(&f->lock);
 }
 
-void flights_pass(flights *f)
+void flights_pass(flights *f, flight_near *who)
 {
     pthread_mutex_lock(&f->lock);
-    f->n_near--;
+    remove_near(f, who);
     pthread_mutex_unlock(&f->lock);
 }
 
@@ -174,14 +187,20 @@ flight_part flights_enter(flights *f, const flight_request *r, flight **out, uin
     *out = NULL;
     *n_shared = 0;
     if (!r->owner || r->n < r->n_have + FLIGHT_LEAST) return FLIGHT_ALONE;
+    flight_near self = {.owner = r->owner};
     pthread_mutex_lock(&f->lock);
+    add_near(f, &self);
     for (flight *x; !left && (x = best(f, r));) {
         uint32_t n = shared(x, r);
         /* However many leaders fail one after the other: the time is that of one. */
         if (until <= 0) until = clock_ms() + FLIGHT_PATIENCE * rate(r) * gain(x, r);
         if (n > x->most_shared) x->most_shared = n;
         x->n_users++;
-        if (wait_for(x, r, until, &left)) {
+        self.at = x;
+        bool has_copy = wait_for(x, r, until, &left);
+        self.at = NULL;
+        if (has_copy) {
+            remove_near(f, &self);
             *n_shared = shared(x, r);
             *out = x;
             pthread_mutex_unlock(&f->lock);
@@ -191,6 +210,7 @@ flight_part flights_enter(flights *f, const flight_request *r, flight **out, uin
         pthread_mutex_lock(&f->lock);
         if (clock_ms() >= until) break;
     }
+    remove_near(f, &self);
     if (!left) *out = begin(f, r);
     pthread_mutex_unlock(&f->lock);
     return left ? FLIGHT_LEFT : *out ? FLIGHT_LEADS : FLIGHT_ALONE;
@@ -206,10 +226,24 @@ void flight_has(flight *x, uint32_t n_have, bool is_stored)
     pthread_mutex_unlock(&x->all->lock);
 }
 
+/* It waits for nobody yet, or for a leader that gives nothing, which it has not seen yet. */
+static bool is_coming(const flight_near *near)
+{
+    return !near->at || near->at->state == GIVES_NONE || near->at->state == HAS_ENDED;
+}
+
+static uint32_t company(const flight *x)
+{
+    uint32_t n = x->n_waiting + x->is_second;
+    for (const flight_near *near = x->all->near; near; near = near->next)
+        n += near->owner == x->owner && is_coming(near);
+    return n;
+}
+
 uint32_t flight_company(flight *x, uint32_t *n_shared)
 {
     pthread_mutex_lock(&x->all->lock);
-    uint32_t n = x->n_waiting + x->all->n_near + x->is_second;
+    uint32_t n = company(x);
     *n_shared = x->n_waiting ? x->most_shared : 0;
     pthread_mutex_unlock(&x->all->lock);
     return n;
@@ -225,12 +259,15 @@ void flight_promise(flight *x, bool will_give)
 
 void flight_give(flight *x, const char *name, uint32_t n)
 {
-    pthread_mutex_lock(&x->all->lock);
-    snprintf(x->name, sizeof x->name, "%s", name);
-    x->n_copy = n;
-    x->state = HAS_COPY;
-    pthread_cond_broadcast(&x->all->changed);
-    pthread_mutex_unlock(&x->all->lock);
+    flights *f = x->all;
+    pthread_mutex_lock(&f->lock);
+    bool is_wanted = company(x);
+    if (is_wanted) snprintf(x->name, sizeof x->name, "%s", name);
+    x->n_copy = is_wanted ? n : 0;
+    x->state = is_wanted ? HAS_COPY : GIVES_NONE;
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+    if (!is_wanted) f->remove(f->ctx, name);
 }
 
 void flight_end(flight *x)

@@ -37,20 +37,25 @@ typedef struct flight_request {
 flights *flights_create(void (*remove)(void *ctx, const char *name), void *ctx);
 void flights_destroy(flights *f);
 
-/* A request that may enter soon: between these calls. */
-void flights_approach(flights *f);
-void flights_pass(flights *f);
+/* A request that may enter soon: between these calls, and the caller keeps it so long. */
+typedef struct flight_near {
+    struct flight_near *next;
+    uint32_t owner;
+    const flight *at; /* the one that it waits for, or NULL */
+} flight_near;
+void flights_approach(flights *f, flight_near *who);
+void flights_pass(flights *f, flight_near *who);
 
 /* Waits while the tokens that the request shares with a flight are computed there. */
 flight_part flights_enter(flights *f, const flight_request *r, flight **out, uint32_t *n_shared);
 
 /* The leader has the first n_have tokens. is_stored: others find them in the store and no longer wait for them. */
 void flight_has(flight *x, uint32_t n_have, bool is_stored);
-/* How many wait, or may come. That others compute the same already is a sign too. *n_shared: most that one of them shares, 0 if none waits yet. */
+/* How many of the same owner wait, or may come. That others compute the same already is a sign too. *n_shared: most that one of them shares, 0 if none waits yet. */
 uint32_t flight_company(flight *x, uint32_t *n_shared);
 /* Whether the leader will give a copy as soon as it has the tokens. If not, nobody waits for it any longer. */
 void flight_promise(flight *x, bool will_give);
-/* The copy has the first n tokens. */
+/* The copy has the first n tokens. It is removed at once if those that waited have left, and nobody may come. */
 void flight_give(flight *x, const char *name, uint32_t n);
 void flight_end(flight *x);
 

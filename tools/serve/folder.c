@@ -16,6 +16,10 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#ifdef __linux__
+#include <linux/magic.h>
+#include <sys/vfs.h>
+#endif
 #include <unistd.h>
 
 #define LEAST_IN_MEMORY (UINT64_C(1) << 30)
@@ -63,20 +67,58 @@ static void remove_old_folders(const char *base)
     globfree(&found);
 }
 
-int folder_make(char *folder, size_t size)
+static bool is_memory(const char *path)
 {
-    /* Containers often have 64 MiB of it, less than one slot. */
+#ifdef __linux__
+    struct statfs about;
+    return !statfs(path, &about) && (about.f_type == TMPFS_MAGIC || about.f_type == RAMFS_MAGIC);
+#else
+    (void)path;
+    return false;
+#endif
+}
+
+static const char *choose_base(bool is_sealed)
+{
     struct statvfs room;
-    bool in_memory = !access("/dev/shm", W_OK) && !statvfs("/dev/shm", &room) &&
-                     (uint64_t)room.f_bavail * room.f_frsize >= LEAST_IN_MEMORY;
-    const char *base = in_memory ? "/dev/shm" : "/tmp";
+    const char *why = NULL;
+    if (access("/dev/shm", W_OK) || statvfs("/dev/shm", &room))
+        why = "/dev/shm cannot be written";
+    else if ((uint64_t)room.f_bavail * room.f_frsize < LEAST_IN_MEMORY)
+        why =
+            "/dev/shm has less than 1 GiB free"; /* containers often have 64 MiB of it, less than one slot */
+    if (!why) return "/dev/shm";
+    fprintf(stderr, "quire serve: slot files are in /tmp: %s\n", why);
+    if (is_sealed && !is_memory("/tmp"))
+        fprintf(
+            stderr,
+            "quire serve: pages are encrypted on disk, but slot files are not, and /tmp is on a disk: give "
+            "/dev/shm more room, or mount a tmpfs at /tmp\n");
+    return "/tmp";
+}
+
+/* Another process that starts may take a folder that is not locked yet for an old one, and remove it. */
+static bool is_there(int fd)
+{
+    struct stat of;
+    return !fstat(fd, &of) && of.st_nlink;
+}
+
+int folder_make(char *folder, size_t size, bool is_sealed)
+{
+    enum { TRIES = 20 };
+    const char *base = choose_base(is_sealed);
     remove_old_folders("/dev/shm");
     remove_old_folders("/tmp");
-    snprintf(folder, size, "%s/quire-serve.XXXXXX", base);
-    if (!mkdtemp(folder)) {
-        *folder = 0;
-        return tool_failed("serve", "no folder can be made in %s: %s", base, strerror(errno));
+    for (int i = 0; i < TRIES; i++) {
+        snprintf(folder, size, "%s/quire-serve.XXXXXX", base);
+        if (!mkdtemp(folder)) {
+            *folder = 0;
+            return tool_failed("serve", "no folder can be made in %s: %s", base, strerror(errno));
+        }
+        int fd = lock(folder);
+        if (fd >= 0 && is_there(fd)) return TOOL_OK;
+        if (fd >= 0) close(fd);
     }
-    if (lock(folder) < 0) return tool_failed("serve", "%s cannot be locked: %s", folder, strerror(errno));
-    return TOOL_OK;
+    return tool_failed("serve", "%s cannot be locked: %s", folder, strerror(errno));
 }

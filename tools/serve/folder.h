@@ -3,10 +3,12 @@
 #ifndef QUIRE_TOOLS_SERVE_FOLDER_H
 #define QUIRE_TOOLS_SERVE_FOLDER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
-/* Removes folders of processes that were killed, and makes one. TOOL_OK, or what tool_failed() said. */
-int folder_make(char *folder, size_t size);
+/* Removes folders of processes that were killed, and makes one. is_sealed: prompts are encrypted on disk, so that a line says it if slot
+ * files, which are not, come to one. TOOL_OK, or what tool_failed() said. */
+int folder_make(char *folder, size_t size, bool is_sealed);
 void folder_remove(const char *folder); /* "" is none */
 
 #endif

@@ -8,19 +8,15 @@
 #include "serve/states.h"
 #include "store/vouch.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGE = QUIRE_PAGE_TOKENS, LAYOUT_TEXT = 8192, PATH_SIZE = 512 };
+enum { PAGE = QUIRE_PAGE_TOKENS, LAYOUT_TEXT = 8192 };
 /* A state is saved if it is so many tokens after the last, and where two prompts part, if that is worth it for both. */
 enum { ADVANCE_LEAST = 128, PART_LEAST = 256 };
-/* Of an answer of the server about a slot. */
-#define MOST_ANSWER (1u << 20)
-
 struct prefix {
     prefix_options o;
     bool has_rows; /* of full attention, in pages */
@@ -28,24 +24,8 @@ struct prefix {
     slot_layout layout;
     states *states; /* NULL: all that the server needs is in the pages */
     header_lines *headers;
+    swap swap;
 };
-
-static unsigned post(const prefix *p, const char *target, const char *text)
-{
-    char *answer;
-    size_t n;
-    const exchange_request r = {.method = "POST",
-                                .target = target,
-                                .headers = p->headers,
-                                .body = text,
-                                .body_size = strlen(text),
-                                .has_body = true,
-                                .client = -1,
-                                .timeout_ms = p->o.slot_timeout_ms};
-    unsigned status = upstream_ask(&p->o.to, &r, MOST_ANSWER, &answer, &n);
-    free(answer);
-    return status;
-}
 
 /* Room that is written once: large pages of the system, where they are allowed, take a third of the time of small ones. */
 static uint8_t *take_room(size_t bytes)
@@ -70,55 +50,29 @@ static bool compute(const prefix *p, uint32_t slot, const uint32_t *tokens, uint
     return prompt_compute(&from, tokens, n, slot, reuse, t);
 }
 
-static void path_of(const prefix *p, const char *name, char *path)
-{
-    snprintf(path, PATH_SIZE, "%s/%s", p->o.folder, name);
-}
-
 void prefix_remove_copy(const prefix_options *of, const char *name)
 {
-    char path[PATH_SIZE];
-    snprintf(path, sizeof path, "%s/%s", of->folder, name);
-    unlink(path);
+    swap_remove(of->folder, name);
 }
 
-/* A name that no file had before: a server that is late must not find the file of another prompt under it. */
-static void make_name(char name[PREFIX_NAME])
+bool prefix_copy_out(prefix *p, uint32_t slot, char name[SWAP_NAME])
 {
-    static _Atomic unsigned long long last;
-    snprintf(name, PREFIX_NAME, "slot-%llu.bin", atomic_fetch_add(&last, 1) + 1);
-}
-
-/* The server writes the slot to a file, or reads it from there. */
-static bool exchange_slot(const prefix *p, uint32_t slot, const char *action, const char *name)
-{
-    char target[64], text[96];
-    snprintf(target, sizeof target, "/slots/%u?action=%s", slot, action);
-    snprintf(text, sizeof text, "{\"filename\":\"%s\"}", name);
-    return post(p, target, text) == 200;
-}
-
-bool prefix_copy_out(prefix *p, uint32_t slot, char name[PREFIX_NAME])
-{
-    make_name(name);
-    if (exchange_slot(p, slot, "save", name)) return true;
-    prefix_remove_copy(&p->o, name);
-    return false;
+    return swap_out(&p->swap, slot, name);
 }
 
 bool prefix_copy_in(prefix *p, uint32_t slot, const char *name)
 {
-    return exchange_slot(p, slot, "restore", name);
+    return swap_in(&p->swap, slot, name);
 }
 
 /* in_states: like slot_map_state() does, which takes `like`. */
 static const char *read_slot(prefix *p, uint32_t slot, bool in_states, const slot_layout *like,
                              slot_file *out)
 {
-    char path[PATH_SIZE], name[PREFIX_NAME];
+    char path[SWAP_PATH], name[SWAP_NAME];
     if (!prefix_copy_out(p, slot, name))
         return "llama-server did not write its slot file; is there room for it in /dev/shm or /tmp?";
-    path_of(p, name, path);
+    swap_path(&p->swap, name, path);
     const char *wrong = in_states ? slot_map_state(out, path, like) : slot_map(out, path);
     unlink(path);
     if (!wrong) slot_keep_like(out, &p->layout);
@@ -143,7 +97,7 @@ static bool has_same_rows(const slot_layout *a, const slot_layout *b)
 static bool put_back(const prefix *p, uint32_t slot, const slot_file *file, const uint8_t *tail,
                      size_t n_tail)
 {
-    char path[PATH_SIZE], name[PREFIX_NAME];
+    char path[SWAP_PATH], name[SWAP_NAME];
     uint32_t n_pages = file->n_tokens / PAGE;
     size_t page_bytes = p->layout.page_bytes;
     uint8_t *room = take_room(page_bytes * n_pages + 1);
@@ -151,11 +105,11 @@ static bool put_back(const prefix *p, uint32_t slot, const slot_file *file, cons
     bool good = room && pages;
     for (uint32_t i = 0; good && p->has_rows && i < n_pages; i++)
         good = slot_get_page(file, i, pages[i] = room + i * page_bytes);
-    make_name(name);
-    path_of(p, name, path);
+    swap_make_name(name);
+    swap_path(&p->swap, name, path);
     good = good &&
            !slot_write_state(path, &p->layout, file->tokens, n_pages, pages, p->o.n_slots, tail, n_tail) &&
-           exchange_slot(p, slot, "restore", name);
+           swap_in(&p->swap, slot, name);
     unlink(path);
     free(room);
     free(pages);
@@ -233,6 +187,7 @@ static const char *learn_layout(prefix *p)
     if (p->o.chunked)
         return "its windows begin at multiples of their length, and the server does not go on from such";
     if (!compute(p, 0, one, 1, true, -1, &t)) return "the server does not compute a first token";
+    p->swap.erases = swap_needs_erasing(&p->swap);
     const char *wrong = read_slot(p, 0, true, NULL, &slot);
     if (wrong) return wrong;
     /* A model whose layers all have windows has one cache, which lacks rows as soon as the window is full. */
@@ -272,6 +227,7 @@ static const char *learn_from(prefix *p, const prefix *other)
 {
     p->has_rows = other->has_rows;
     p->layout = other->layout;
+    p->swap.erases = other->swap.erases;
     return other->states ? open_states(p) : NULL;
 }
 
@@ -282,6 +238,8 @@ static prefix *make(const prefix_options *options, const prefix *like, char *mes
     if (p) {
         p->o = *options;
         bool good = header_lines_of_own(&p->headers, options->authorization);
+        p->swap = (swap){
+            .to = &p->o.to, .headers = p->headers, .folder = p->o.folder, .timeout_ms = p->o.slot_timeout_ms};
         if (good) wrong = like ? learn_from(p, like) : learn_layout(p);
         if (good && !wrong) wrong = open_namespace(p);
     }
@@ -359,35 +317,44 @@ static uint32_t load(const prefix *p, const uint32_t *tokens, uint32_t n_pages, 
     return n / PAGE;
 }
 
-uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n_tokens,
-                        prefix_times *times, bool (*may)(void *ctx), void *ctx)
+uint32_t prefix_load(prefix *p, const uint32_t *tokens, uint32_t n_tokens, prefix_times *times,
+                     char name[SWAP_NAME], bool *has_room)
 {
-    char path[PATH_SIZE], name[PREFIX_NAME];
+    char path[SWAP_PATH];
     uint32_t n_pages = n_tokens / PAGE, got = n_pages;
     size_t n_tail = 0;
     double begin = clock_ms();
     uint8_t *room = take_room(p->layout.page_bytes * (n_pages + 1));
     void **rooms = (void **)calloc(n_pages + 1, sizeof *rooms);
     uint8_t *tail = p->states ? states_load(p->states, tokens, n_tokens, p->o.timeout_ms, &n_tail) : NULL;
-    make_name(name);
-    path_of(p, name, path);
-    if (!room || !rooms || (p->states && !tail))
+    *has_room = room && rooms;
+    if (!*has_room || (p->states && !tail))
         got = 0;
     else if (p->has_rows)
         got = load(p, tokens, n_pages, room, rooms);
     if (p->states && got < n_pages) got = 0; /* a state is of no use after a shorter prefix */
     times->load = clock_ms() - begin;
-    const char *wrong = got ? slot_write_state(path, &p->layout, tokens, got, (uint8_t *const *)(void *)rooms,
-                                               p->o.n_slots, tail, n_tail)
-                            : "";
+    swap_make_name(name);
+    swap_path(&p->swap, name, path);
+    if (got && slot_write_state(path, &p->layout, tokens, got, (uint8_t *const *)(void *)rooms, p->o.n_slots,
+                                tail, n_tail)) {
+        unlink(path);
+        got = 0;
+        *has_room = false;
+    }
     free(room);
     free(rooms);
     free(tail);
     times->write = clock_ms() - begin - times->load;
-    bool good = !wrong && may(ctx) && exchange_slot(p, slot, "restore", name);
-    times->restore = clock_ms() - begin - times->load - times->write;
-    unlink(path);
-    return good ? got * PAGE : 0;
+    return got * PAGE;
+}
+
+bool prefix_restore(prefix *p, uint32_t slot, const char *name, prefix_times *times)
+{
+    double begin = clock_ms();
+    bool good = swap_in(&p->swap, slot, name);
+    times->restore = clock_ms() - begin;
+    return good;
 }
 
 /* ------------------------------------------------------------------- saving */
@@ -439,15 +406,17 @@ struct prefix_image {
 };
 
 prefix_image *prefix_take_image(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n,
-                                const char **why)
+                                const char **why, bool *is_other)
 {
+    *is_other = false;
     prefix_image *i = (prefix_image *)calloc(1, sizeof *i);
     *why = i ? read_slot(p, slot, false, NULL, &i->file) : "out of memory";
     if (*why) {
         free(i);
         return NULL;
     }
-    if (i->file.n_cells < n || memcmp(i->file.tokens, tokens, sizeof *tokens * n))
+    *is_other = i->file.n_cells < n || memcmp(i->file.tokens, tokens, sizeof *tokens * n);
+    if (*is_other)
         *why = "the slot does not hold the prompt that was watched";
     else if (!has_same_rows(&i->file.layout, &p->layout))
         *why = "the slot has other types than before";

@@ -3,6 +3,7 @@
 #ifndef QUIRE_TOOLS_SERVE_PREFIX_H
 #define QUIRE_TOOLS_SERVE_PREFIX_H
 
+#include "serve/swap.h"
 #include "serve/upstream.h"
 
 #include <quire/store.h>
@@ -54,24 +55,25 @@ bool prefix_has_states(const prefix *p);
  */
 uint32_t prefix_look_up(prefix *p, const uint32_t *tokens, uint32_t n);
 /*
- * Fills the slot with the first n_tokens, a multiple of 64. Returns how many there are in it now; 0: none, and what it holds is not known.
- * may(ctx) is asked after loading, which can take long: false, and the slot is left as it is.
+ * Writes a slot file of the first n_tokens, a multiple of 64, as far as the store gives them in time. Returns how many it has; 0: there
+ * is no file. has_room: if not, the file itself was what failed. The caller removes it (prefix_remove_copy). No slot is touched.
  */
-uint32_t prefix_restore(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n_tokens,
-                        prefix_times *times, bool (*may)(void *ctx), void *ctx);
+uint32_t prefix_load(prefix *p, const uint32_t *tokens, uint32_t n_tokens, prefix_times *times,
+                     char name[SWAP_NAME], bool *has_room);
+/* Fills the slot from that file. false: what the slot holds is not known. */
+bool prefix_restore(prefix *p, uint32_t slot, const char *name, prefix_times *times);
 /* A slot as a file of the server's, from which other slots can be filled. The caller removes it. */
-enum { PREFIX_NAME = 48 };
-bool prefix_copy_out(prefix *p, uint32_t slot, char name[PREFIX_NAME]);
+bool prefix_copy_out(prefix *p, uint32_t slot, char name[SWAP_NAME]);
 bool prefix_copy_in(prefix *p, uint32_t slot, const char *name);
 void prefix_remove_copy(const prefix_options *of, const char *name);
 
 /*
  * What a slot holds, to be saved while the slot is used again. The server's own list of tokens decides under which keys; it must begin
- * with these. NULL: *why says it.
+ * with these. NULL: *why says it; is_other: the slot holds something else than these tokens.
  */
 typedef struct prefix_image prefix_image;
 prefix_image *prefix_take_image(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n,
-                                const char **why);
+                                const char **why, bool *is_other);
 const uint32_t *prefix_image_tokens(const prefix_image *i, uint32_t *n);
 /*
  * Returns how many of its tokens the store has taken or had. Pages of the first n_known tokens are left out as far as all tiers of the

@@ -39,6 +39,7 @@ static const struct {
     {"/responses/input_tokens", ROUTE_PLAIN, true},
     {"/v1/responses/input_tokens", ROUTE_PLAIN, true},
     {"/v1/messages/count_tokens", ROUTE_PLAIN, true},
+    {"/v1/chat/completions/control", ROUTE_PLAIN, false}, /* of a request that is running */
     {"/props", ROUTE_PLAIN, false},
     {"/tools", ROUTE_PLAIN, false},
     {"/cors-proxy", ROUTE_PLAIN, false},
@@ -95,6 +96,7 @@ bool route_is_of_one_server(const char *method, const char *target)
     } ends[] = {{"/metrics", true},
                 {"/cors-proxy", true},
                 {"/lora-adapters", false},
+                {"/chat/completions/control", false}, /* of a request that runs on one of them */
                 {"/props", false},
                 {"/tools", false}};
     char path[PATH_SIZE];

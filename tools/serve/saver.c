@@ -22,6 +22,7 @@ typedef struct waiting {
     prefix *prefix;
     prefix_image *image;
     uint32_t n_known; /* tokens that the store has */
+    bool is_other;    /* the slot holds another prompt than was watched */
 } waiting;
 
 struct saver {
@@ -62,7 +63,8 @@ static waiting take(saver *s, uint32_t slot, const find *f)
 {
     const char *why;
     waiting w = {.n_known = f->n_known < f->n ? f->n_known : f->n, .prefix = s->o.prefix(s->o.ctx, f->owner)};
-    if (w.prefix && !(w.image = prefix_take_image(w.prefix, slot, f->tokens, f->n, &why))) refuse(s, why);
+    if (w.prefix && !(w.image = prefix_take_image(w.prefix, slot, f->tokens, f->n, &why, &w.is_other)))
+        refuse(s, why);
     return w;
 }
 
@@ -86,17 +88,16 @@ static bool save_one(saver *s, uint32_t wait_ms, double until)
     f.tokens = slots_take_unsaved(s->o.slots, QUIRE_PAGE_TOKENS, wait_ms, &lease, &f.n, &f.n_known);
     if (!f.tokens) return false;
     f.owner = lease.owner;
-    bool worth = is_worth(s, &f);
-    if (worth) w = take(s, lease.slot, &f);
+    if (is_worth(s, &f)) w = take(s, lease.slot, &f);
     /* What the store does not take is offered again when the slot has grown, not at once. */
     if (w.image) {
         uint32_t n;
         const uint32_t *tokens = prefix_image_tokens(w.image, &n);
         slots_give_stored(s->o.slots, &lease, tokens, n, n);
         store(s, &w, until);
-    } else if (worth) {
+    } else if (w.is_other) {
         slots_give_unknown(s->o.slots, &lease);
-    } else {
+    } else { /* to try and save it has changed nothing in the slot */
         slots_give_stored(s->o.slots, &lease, f.tokens, f.n, f.n);
     }
     free(f.tokens);

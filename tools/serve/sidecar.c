@@ -66,7 +66,7 @@ void sidecar_engine_changed(void *ctx, engine_state state, uint32_t generation, 
     if (!knew && keeps_have_states(s->keeps)) say_what_is_kept(s);
     slots_reset(s->slots, generation);
     pthread_mutex_lock(&s->lock);
-    s->n_short = 0;
+    s->n_short = s->n_failed = 0;
     s->is_ready = true;
     pthread_mutex_unlock(&s->lock);
 }
@@ -165,9 +165,10 @@ static void learn_tokens(visit *v, const prompt_source *from, front_request *req
     sidecar *s = v->s;
     size_t n;
     const char *bytes = front_body(request, &n);
-    flights_approach(s->flights);
+    flight_near near = {.owner = v->owner};
+    flights_approach(s->flights, &near);
     v->tokens = prompt_tokens(from, b, to, bytes, n, &v->n);
-    flights_pass(s->flights);
+    flights_pass(s->flights, &near);
 }
 
 /* A request that uses a slot. */

@@ -15,13 +15,16 @@
 /* So many tokens take longer to compute than a slot to save. */
 enum { WORTH_WAITING = 128 };
 enum { ASK_EVERY_MS = 50 };
+/* A server looks once a second whether clients are still there. */
+enum { LEFT_MS = 2000 };
 
 typedef struct held {
     uint32_t *tokens, n, cap;
-    uint32_t n_more;   /* made after these, not known which */
-    uint32_t n_stored; /* of tokens */
-    uint64_t used;     /* when it was given back, by the clock of the slots */
-    uint32_t owner;    /* of all rows in it */
+    uint32_t n_more;     /* made after these, not known which */
+    uint32_t n_stored;   /* of tokens */
+    uint64_t used;       /* when it was given back, by the clock of the slots */
+    uint32_t owner;      /* of all rows in it */
+    double unsafe_until; /* clock_ms(): so long the request of a client that left may begin in it */
     bool is_busy;
     bool is_for_saver; /* given back, and not yet taken by the one who saves */
     bool is_saving;    /* taken by it */
@@ -30,6 +33,10 @@ typedef struct held {
 /* A request that waits for a slot; they are served in the order in which they came. */
 typedef struct waiter {
     struct waiter *next;
+    bool wants_all;
+    uint32_t owner;
+    const uint32_t *tokens;
+    uint32_t n;
 } waiter;
 
 struct slots {
@@ -116,25 +123,41 @@ static slot_lease take(slots *s, uint32_t slot, uint32_t owner, uint32_t n_same)
                         .generation = s->generation,
                         .owner = owner,
                         .is_own = is_own(h, owner),
-                        .n_unwatched = s->n_unwatched_ever};
+                        .n_unwatched = s->n_unwatched_ever,
+                        .is_after_left = clock_ms() < h->unsafe_until};
 }
 
-static bool take_best(slots *s, uint32_t owner, const uint32_t *tokens, uint32_t n, slot_lease *out)
+/* The free slot that is best for a request; n: none is free, or a better one will be in a moment (*is_soon). */
+static uint32_t choose(const slots *s, const waiter *w, bool *is_soon)
 {
     uint32_t best = oldest(s, s->n), most = 0;
-    if (best == s->n || !s->generation) return false;
+    *is_soon = false;
+    if (best == s->n || !s->generation) return s->n;
     uint32_t soon = 0; /* of slots that will be free in a moment: to save one takes milliseconds */
     for (uint32_t i = 0; i < s->n; i++) {
-        uint32_t got = s->held[i].is_busy ? 0 : same(&s->held[i], owner, tokens, n);
+        uint32_t got = s->held[i].is_busy ? 0 : same(&s->held[i], w->owner, w->tokens, w->n);
         if (got > most && got >= SLOTS_WORTH_KEEPING) {
             best = i;
             most = got;
         }
-        got = s->held[i].is_saving ? same(&s->held[i], owner, tokens, n) : 0;
+        got = s->held[i].is_saving ? same(&s->held[i], w->owner, w->tokens, w->n) : 0;
         if (got > soon) soon = got;
     }
-    if (soon >= most + WORTH_WAITING) return false;
-    *out = take(s, best, owner, same(&s->held[best], owner, tokens, n));
+    *is_soon = soon >= most + WORTH_WAITING;
+    return *is_soon ? s->n : best;
+}
+
+/* In the order in which they came, but one that waits for a slot that is being saved leaves the free ones to the others. */
+static bool take_best(slots *s, const waiter *self, slot_lease *out)
+{
+    bool is_soon = true;
+    for (const waiter *w = s->first; w != self && is_soon; w = w->next) {
+        if (w->wants_all) return false;
+        (void)choose(s, w, &is_soon);
+    }
+    uint32_t best = is_soon ? choose(s, self, &is_soon) : s->n;
+    if (best == s->n) return false;
+    *out = take(s, best, self->owner, same(&s->held[best], self->owner, self->tokens, self->n));
     return true;
 }
 
@@ -191,10 +214,10 @@ bool slots_take(slots *s, uint32_t owner, const uint32_t *tokens, uint32_t n, bo
                 void *ctx, slot_lease *out)
 {
     bool taken;
-    waiter self = {NULL};
+    waiter self = {.owner = owner, .tokens = tokens, .n = n};
     pthread_mutex_lock(&s->lock);
     *find_waiter(s, NULL) = &self;
-    while (!(taken = s->first == &self && take_best(s, owner, tokens, n, out)) && wait_on(s, has_left, ctx)) {
+    while (!(taken = take_best(s, &self, out)) && wait_on(s, has_left, ctx)) {
     }
     *find_waiter(s, &self) = self.next;
     pthread_cond_broadcast(&s->freed); /* the next one may find another slot that is free */
@@ -212,7 +235,7 @@ static uint32_t count_busy(const slots *s)
 bool slots_take_all(slots *s, bool (*has_left)(void *ctx), void *ctx, slot_lease *out)
 {
     bool taken;
-    waiter self = {NULL};
+    waiter self = {.wants_all = true};
     pthread_mutex_lock(&s->lock);
     *find_waiter(s, NULL) = &self;
     while (!(taken = s->first == &self && s->generation && !count_busy(s)) && wait_on(s, has_left, ctx)) {
@@ -343,6 +366,13 @@ void slots_give_stored(slots *s, const slot_lease *lease, const uint32_t *tokens
                        uint32_t n_stored)
 {
     give(s, lease, tokens, n, 0, n_stored);
+}
+
+void slots_note_left(slots *s, const slot_lease *lease)
+{
+    pthread_mutex_lock(&s->lock);
+    if (is_valid(s, lease)) s->held[lease->slot].unsafe_until = clock_ms() + LEFT_MS;
+    pthread_mutex_unlock(&s->lock);
 }
 
 void slots_give_unknown(slots *s, const slot_lease *lease)

@@ -24,6 +24,7 @@ typedef struct slot_lease {
     uint32_t owner;       /* of the request */
     bool is_own;          /* all rows in the slot are the owner's; if not, none may be reused */
     uint32_t n_unwatched; /* requests whose slot the server chose, until this one was taken */
+    bool is_after_left;   /* the request of a client that left may still begin in the slot */
 } slot_lease;
 
 slots *slots_create(uint32_t n);
@@ -56,6 +57,8 @@ bool slots_point(slots *s, slot_lease *lease);
 void slots_exchange(slots *s, slot_lease *lease);
 /* Gives it back, with the tokens that it holds now from position 0 on (copied), and how many more that are not known. */
 void slots_give(slots *s, const slot_lease *lease, const uint32_t *tokens, uint32_t n, uint32_t n_more);
+/* Before it is given back: its client left without an answer. The server may not have seen that, and begin its request in the slot. */
+void slots_note_left(slots *s, const slot_lease *lease);
 /* Gives it back; what it holds is not known. If the lease says that it is the owner's alone, it still is. */
 void slots_give_unknown(slots *s, const slot_lease *lease);
 

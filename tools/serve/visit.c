@@ -27,8 +27,8 @@ static void log_visit(const visit *v, const relay_outcome *o, const body_timings
         v->times.restore, clock_ms() - v->begin);
 }
 
-/* One may be no fault of the server's: a template with the time in it gives other tokens after midnight. */
-enum { MOST_SHORT = 3 };
+/* In a row. One may be no fault of the server's: a template with the time in it gives other tokens after midnight. */
+enum { MOST_SHORT = 3, MOST_FAILED = 3 };
 /* For one token in a slot that is free. */
 enum { CLEAR_MS = 60000 };
 
@@ -39,13 +39,34 @@ static void count_short(sidecar *s)
     pthread_mutex_unlock(&s->lock);
     if (is_last)
         sidecar_say(
-            "the server reused less of restored prompts than was restored; prompts are no longer restored");
+            "the server reused less of restored prompts than was restored, or failed with them; prompts are no longer restored");
 }
 
 static void forgive_short(sidecar *s)
 {
     pthread_mutex_lock(&s->lock);
     if (s->n_short < MOST_SHORT) s->n_short = 0;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Each failure costs the prompt its time, and may cost a slot what it held. */
+static void count_failed(sidecar *s, bool is_of_place)
+{
+    SERVE_COUNT(&s->counts, restores_failed, 1);
+    if (!is_of_place)
+        return; /* the store did not give the pages: it has rules of its own for what does not answer */
+    pthread_mutex_lock(&s->lock);
+    bool is_last = ++s->n_failed == MOST_FAILED;
+    pthread_mutex_unlock(&s->lock);
+    if (is_last)
+        sidecar_say(
+            "slot files could not be written, or the server did not take them, three times in a row; prompts are no longer restored");
+}
+
+static void forgive_failed(sidecar *s)
+{
+    pthread_mutex_lock(&s->lock);
+    if (s->n_failed < MOST_FAILED) s->n_failed = 0;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -60,7 +81,7 @@ static void lose_slot(const visit *v)
 bool sidecar_restores(sidecar *s)
 {
     pthread_mutex_lock(&s->lock);
-    bool may = s->n_short < MOST_SHORT;
+    bool may = s->n_short < MOST_SHORT && s->n_failed < MOST_FAILED;
     pthread_mutex_unlock(&s->lock);
     return may;
 }
@@ -91,8 +112,12 @@ void visit_settle(visit *v, const relay_outcome *o)
     bool right = told && t.cache_n + t.prompt_n == v->n && (v->lease.is_own || !t.cache_n);
     /* Not if the server was started again, or put another request into the slot, after it was restored. */
     uint32_t expected = v->advanced > v->restored ? v->advanced : v->restored;
-    bool is_short = told && !v->is_lost && expected && t.cache_n + 1 < expected &&
-                    slots_are_undisturbed(s->slots, &v->lease);
+    bool has_less = told && !v->is_lost && expected && t.cache_n + 1 < expected;
+    /* Nor if the request of a client that left could still begin there. */
+    bool is_short = has_less && !v->lease.is_after_left && slots_are_undisturbed(s->slots, &v->lease);
+    /* What a slot was filled with can make the server fail, and every request that is running with it. */
+    bool is_broken = o->end == EXCHANGE_DONE && o->status == 500 && (v->restored || v->copied);
+    if (o->end == EXCHANGE_LEFT && !o->status) slots_note_left(s->slots, &v->lease);
     if (right)
         slots_give(s->slots, &v->lease, v->tokens, v->n, t.predicted_n ? t.predicted_n - 1 : 0);
     else
@@ -105,9 +130,9 @@ void visit_settle(visit *v, const relay_outcome *o)
     }
     if (is_short && v->to == ROUTE_MESSAGES && s->o.n_slots > 1)
         lose_slot(v); /* the server has chosen another one */
-    else if (is_short)
+    else if (is_short || is_broken)
         count_short(s);
-    else if (told && v->restored)
+    else if (told && v->restored && !has_less)
         forgive_short(s);
     if (s->o.log_requests) log_visit(v, o, &t);
 }
@@ -137,30 +162,56 @@ static bool holds_slot(void *ctx)
     return slots_is_valid(v->s->slots, &v->lease);
 }
 
+/* Fills the slot of the lease from a file; tells whether that was done, and what the slot holds now. */
+static bool fill(visit *v, const char *name, uint32_t n, uint32_t n_stored)
+{
+    sidecar *s = v->s;
+    if (!holds_slot(v)) return false;
+    bool good = prefix_restore(v->keep, v->lease.slot, name, &v->times);
+    if (good)
+        v->lease.is_own = true; /* the file has replaced all that was there */
+    else
+        v->lease.n_same = 0; /* and it may have, without being whole */
+    slots_hold(s->slots, &v->lease, v->tokens, good ? n : 0, good ? n_stored : 0);
+    if (good)
+        forgive_failed(s);
+    else if (holds_slot(v)) /* else the server has ended */
+        count_failed(s, true);
+    return good;
+}
+
 /* warm: tokens that the slot needs not compute again. Returns what that is then. */
 static uint32_t restore(visit *v, uint32_t warm)
 {
     sidecar *s = v->s;
-    uint32_t stored = 0;
+    uint32_t stored = 0, loaded = 0;
+    char name[SWAP_NAME];
+    bool has_room = true;
     if (v->keep && may_restore(s) && v->n > warm + QUIRE_PAGE_TOKENS) {
         double begin = clock_ms();
         stored = prefix_look_up(v->keep, v->tokens, v->n);
         v->lookup = clock_ms() - begin;
     }
-    bool better = stored > warm && worth_restoring(&s->worth, stored / QUIRE_PAGE_TOKENS, stored - warm);
-    /* A request that cannot name its slot gets the one that shares most, which is this one if the store has no more than it. */
-    if (better && (v->to != ROUTE_MESSAGES || stored > v->lease.n_same)) slots_exchange(s->slots, &v->lease);
+    if (stored > warm && worth_restoring(&s->worth, stored / QUIRE_PAGE_TOKENS, stored - warm)) {
+        loaded = prefix_load(v->keep, v->tokens, stored, &v->times, name, &has_room);
+        if (!loaded) {
+            count_failed(s, !has_room);
+            worth_failed(&s->worth, stored / QUIRE_PAGE_TOKENS, v->times.load + v->times.write);
+        }
+    }
+    /* What the slot holds is given away only now that there is something better. A request that cannot name its slot gets the one that
+     * shares most, which is this one if the store has no more than it. */
+    bool better = loaded > warm;
+    if (better && (v->to != ROUTE_MESSAGES || loaded > v->lease.n_same)) slots_exchange(s->slots, &v->lease);
     save_before(v);
-    if (!better) return warm;
-    v->restored = prefix_restore(v->keep, v->lease.slot, v->tokens, stored, &v->times, holds_slot, v);
-    worth_restored(&s->worth, stored / QUIRE_PAGE_TOKENS, v->times.load + v->times.write + v->times.restore);
-    if (v->restored)
-        v->lease.is_own = true; /* the file has replaced all that was there */
-    else
-        v->lease.n_same = 0; /* and it may have, without being whole */
-    slots_hold(s->slots, &v->lease, v->tokens, v->restored, v->restored);
-    if (v->restored) SERVE_COUNT(&s->counts, restores, 1);
-    return v->restored;
+    if (better && fill(v, name, loaded, loaded)) {
+        v->restored = loaded;
+        worth_restored(&s->worth, stored / QUIRE_PAGE_TOKENS,
+                       v->times.load + v->times.write + v->times.restore);
+        SERVE_COUNT(&s->counts, restores, 1);
+    }
+    if (loaded) prefix_remove_copy(&s->o.prefix, name);
+    return better ? v->restored : warm;
 }
 
 /* For a model whose slots can go on from their ends alone: the whole pages are computed, and the state there is saved. */
@@ -199,17 +250,10 @@ static void copy(visit *v, const flight *from, uint32_t n_shared)
 {
     sidecar *s = v->s;
     if (!may_restore(s) || n_shared < v->lease.n_same + s->o.restore_least) return;
-    double begin = clock_ms();
     slots_exchange(s->slots, &v->lease);
     save_before(v);
-    bool good = holds_slot(v) && prefix_copy_in(v->keep, v->lease.slot, flight_copy(from));
-    v->times.restore = clock_ms() - begin;
-    if (good) v->lease.is_own = true;
-    slots_hold(s->slots, &v->lease, v->tokens, good ? n_shared : 0, 0);
-    if (good)
-        v->copied = n_shared;
-    else
-        v->lease.n_same = 0;
+    bool good = fill(v, flight_copy(from), n_shared, 0);
+    if (good) v->copied = n_shared;
     SERVE_COUNT(&s->counts, shared, good);
 }
 
@@ -230,7 +274,7 @@ static bool compute(visit *v, uint32_t n, int client)
 static void lead(visit *v, int client)
 {
     uint32_t have = v->restored > v->lease.n_same ? v->restored : v->lease.n_same, n_shared;
-    char name[PREFIX_NAME];
+    char name[SWAP_NAME];
     flight_has(v->leads, have, v->restored);
     bool gives = v->n >= have + FLIGHT_LEAST && flight_company(v->leads, &n_shared);
     if (gives) {

@@ -2,6 +2,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include "serve/worth.h"
 
+#include <quire/store.h>
+
 /* Shorter pieces of prompts say more about the fixed cost of a request than about tokens. */
 enum { LEAST_COMPUTED = 32 };
 /* Of older measurements with each new one. */
@@ -58,16 +60,31 @@ static double restore_ms(const worth_sums *s, uint32_t n_pages)
     return fixed + each * n_pages;
 }
 
-void worth_restored(worth *w, uint32_t n_pages, double ms)
+/* With the lock. */
+static void add_restore(worth_sums *s, uint32_t n_pages, double ms)
 {
-    if (!n_pages || !is_time(ms)) return;
     double x = n_pages;
-    pthread_mutex_lock(&w->lock);
-    worth_sums *s = &w->restores;
     double most = s->n > 0 ? MOST_SURPRISE * restore_ms(s, n_pages) : ms;
     if (ms > most) ms = most;
     *s = (worth_sums){s->n * FADE + 1, s->x * FADE + x, s->y * FADE + ms, s->xx * FADE + x * x,
                       s->xy * FADE + x * ms};
+}
+
+void worth_restored(worth *w, uint32_t n_pages, double ms)
+{
+    if (!n_pages || !is_time(ms)) return;
+    pthread_mutex_lock(&w->lock);
+    add_restore(&w->restores, n_pages, ms);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void worth_failed(worth *w, uint32_t n_pages, double ms)
+{
+    if (!n_pages || !is_time(ms)) return;
+    pthread_mutex_lock(&w->lock);
+    bool knows = w->restores.n > 0, knows_compute = w->compute_weight > 0;
+    double expected = knows ? restore_ms(&w->restores, n_pages) : w->compute_ms * QUIRE_PAGE_TOKENS * n_pages;
+    if ((knows || knows_compute) && ms > expected) add_restore(&w->restores, n_pages, ms);
     pthread_mutex_unlock(&w->lock);
 }
 

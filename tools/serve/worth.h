@@ -25,8 +25,11 @@ void worth_destroy(worth *w);
 
 /* The server has computed so many tokens of a prompt in this time (timings.prompt_n, prompt_ms). */
 void worth_computed(worth *w, uint32_t n_tokens, double ms);
-/* So many pages were loaded and restored in this time, from the look-up to the server's answer. Failed ones count too. */
+/* So many pages were loaded and restored in this time, from the look-up to the server's answer. */
 void worth_restored(worth *w, uint32_t n_pages, double ms);
+/* That was tried for so long and failed. It counts only if it took longer than it should have: a failure that is quick says nothing about
+ * what restoring takes. */
+void worth_failed(worth *w, uint32_t n_pages, double ms);
 
 /* That computing takes for each token; 0: not known. */
 double worth_ms_per_token(worth *w);
