@@ -5,6 +5,7 @@
 
 #include "common/place.h"
 #include "llama/host_arguments.h"
+#include "llama/host_config.h"
 #include "serve/clock.h"
 #include "serve/flags.h"
 #include "serve/folder.h"
@@ -50,6 +51,7 @@ typedef struct serve {
     char kv_name[512]; /* what the rows are, for the keys of pages */
     char folder[64], socket[80], directory[PLACE_SIZE], secret_file[PLACE_SIZE + 16], program[PLACE_SIZE];
     char authorization[600];
+    host_config config;
     serve_flags flags;
     quire_store *open_store;
     quire_identity identity;
@@ -303,9 +305,13 @@ static int read_api_key(serve *s)
 
 static int read_flags(serve *s)
 {
-    char message[512];
+    char message[PLACE_SIZE + 512];
     host_arguments says;
+    const host_config_place here = host_config_here();
+    const char *wrong = host_config_read(&s->config, &here, message, sizeof message);
+    if (wrong) return tool_failed("serve", "%s", wrong);
     host_arguments_read(&says, s->argc, s->argv);
+    if (!says.model) says.model = host_config_value(&s->config, "-m", "--model", "LLAMA_ARG_MODEL");
     s->has_model = says.model && model_open(&s->model, says.model, message, sizeof message);
     int code = name_policy(s);
     if (code) return code;
@@ -313,8 +319,9 @@ static int read_flags(serve *s)
                                .folder = s->folder,
                                .has_tenants = s->tenants,
                                .with_device = s->with_device,
+                               .config = &s->config,
                                .trained = s->has_model ? s->model.context : 0};
-    const char *wrong = flags_read(&s->flags, s->argc, s->argv, &place, message, sizeof message);
+    wrong = flags_read(&s->flags, s->argc, s->argv, &place, message, sizeof message);
     if (wrong) return tool_failed("serve", "%s", wrong);
     return read_api_key(s);
 }
@@ -528,6 +535,7 @@ int cmd_serve(int argc, char **argv)
     if (s.open_store) quire_store_close(s.open_store);
     tenants_close(s.tenants);
     flags_free(&s.flags);
+    host_config_free(&s.config);
     folder_remove(s.folder);
     upstream_end();
     return code;
