@@ -10,12 +10,12 @@
 #include "serve/flags.h"
 #include "serve/folder.h"
 #include "serve/gateway.h"
+#include "serve/pages_place.h"
 #include "serve/replicas.h"
 #include "serve/sidecar.h"
 #include "store/options.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
@@ -52,6 +52,7 @@ typedef struct serve {
     char folder[64], socket[80], directory[PLACE_SIZE], secret_file[PLACE_SIZE + 16], program[PLACE_SIZE];
     char authorization[600];
     host_config config;
+    watched *files; /* that rows depend on */
     serve_flags flags;
     quire_store *open_store;
     quire_identity identity;
@@ -140,43 +141,21 @@ static const tool_command command = {
 
 /* ------------------------------------------------------------------- places */
 
-static bool make_directories(const char *path)
-{
-    char part[PLACE_SIZE];
-    snprintf(part, sizeof part, "%s", path);
-    for (char *slash = part + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
-        *slash = 0;
-        if (mkdir(part, 0700) && errno != EEXIST) return false;
-    }
-    return !mkdir(part, 0700) || errno == EEXIST;
-}
-
 static int make_secret(serve *s)
 {
-    uint8_t secret[32];
     snprintf(s->secret_file, sizeof s->secret_file, "%s/serve.key", s->store.directory);
     s->store.secret_file = s->secret_file;
-    if (!access(s->secret_file, F_OK)) return TOOL_OK;
-    int fd = getrandom(secret, sizeof secret, 0) == (ssize_t)sizeof secret
-                 ? open(s->secret_file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)
-                 : -1;
-    bool good = fd >= 0 && write(fd, secret, sizeof secret) == (ssize_t)sizeof secret;
-    if (fd >= 0 && close(fd)) good = false;
-    if (good || errno == EEXIST) return TOOL_OK;
-    return tool_failed("serve", "%s: %s", s->secret_file, strerror(errno));
+    const char *wrong = pages_key(s->secret_file);
+    return wrong ? tool_failed("serve", "%s: %s", s->secret_file, wrong) : TOOL_OK;
 }
 
 static int find_store(serve *s)
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (s->store.directory && !strcmp(s->store.directory, "none")) {
         s->store.directory = NULL;
     } else if (!s->store.directory) {
-        if (cache && *cache)
-            snprintf(s->directory, sizeof s->directory, "%s/quire/pages", cache);
-        else
-            snprintf(s->directory, sizeof s->directory, "%s/.cache/quire/pages",
-                     home && *home ? home : "/tmp");
+        const char *wrong = pages_find(s->directory, sizeof s->directory);
+        if (wrong) return tool_failed("serve", "%s", wrong);
         s->store.directory = s->directory;
     }
     if (s->tenants && s->store.secret_file)
@@ -188,7 +167,7 @@ static int find_store(serve *s)
         return tool_usage("serve",
                           "give --secret-file FILE with --seal-disk: a key beside the pages opens them");
     if (!s->store.directory) return TOOL_OK;
-    if (!make_directories(s->store.directory))
+    if (!pages_make(s->store.directory))
         return tool_failed("serve", "%s: %s", s->store.directory, strerror(errno));
     struct statvfs room;
     char slabs[PLACE_SIZE + 16];
@@ -245,6 +224,16 @@ static int add_rope_factors(serve *s)
     return added < (int)(FLAGS_TEXT - n) ? TOOL_OK : tool_failed("serve", "there are too many RoPE flags");
 }
 
+/* Before the digest is taken: the server may load the files much later, and load them again. */
+static bool watch_model(serve *s)
+{
+    char part[PLACE_SIZE];
+    bool good = true;
+    for (unsigned i = 0, n = store_model_parts(s->store.model); good && i < n; i++)
+        if (store_model_part(s->store.model, i, part, sizeof part)) good = watched_add(s->files, part);
+    return good;
+}
+
 static int open_store(serve *s)
 {
     static const quire_log log = {.size = sizeof log, .write = tell};
@@ -258,6 +247,7 @@ static int open_store(serve *s)
     if (!s->store.model)
         return tool_failed("serve",
                            "give -m FILE to llama-server: the model's digest is a part of every key");
+    if (!watch_model(s)) return tool_failed("serve", "out of memory");
     code = store_identity(&s->store, &s->identity);
     return code ? code : store_open(&s->store, &s->open_store);
 }
@@ -309,6 +299,10 @@ static int read_flags(serve *s)
     host_arguments says;
     const host_config_place here = host_config_here();
     const char *wrong = host_config_read(&s->config, &here, message, sizeof message);
+    for (int i = 0; !wrong && i < HOST_CONFIG_FILES; i++)
+        if (*s->config.path[i] && !watched_add(s->files, s->config.path[i])) wrong = "out of memory";
+    host_config_free(&s->config); /* read once to know where it is; what counts is read while it is watched */
+    if (!wrong) wrong = host_config_read(&s->config, &here, message, sizeof message);
     if (wrong) return tool_failed("serve", "%s", wrong);
     host_arguments_read(&says, s->argc, s->argv);
     if (!says.model) says.model = host_config_value(&s->config, "-m", "--model", "LLAMA_ARG_MODEL");
@@ -425,6 +419,7 @@ static int run(serve *s)
                                               .swa_full = s->flags.swa_full,
                                               .chunked = s->has_model && !strcmp(s->model.arch, "llama4")},
                                    .tenants = s->tenants,
+                                   .files = s->files,
                                    .n_slots = s->flags.n_slots,
                                    .min_tokens = s->min_tokens ? s->min_tokens : 256,
                                    .restore_least = s->restore_least ? s->restore_least : 128,
@@ -527,6 +522,8 @@ int cmd_serve(int argc, char **argv)
     }
     code = folder_make(s.folder, sizeof s.folder);
     snprintf(s.socket, sizeof s.socket, "%s/llama.sock", s.folder);
+    s.files = watched_create();
+    if (!s.files) code = tool_failed("serve", "out of memory");
     if (!code) code = open_tenants(&s);
     if (!code) code = read_flags(&s);
     if (!code) code = open_store(&s);
@@ -536,6 +533,7 @@ int cmd_serve(int argc, char **argv)
     tenants_close(s.tenants);
     flags_free(&s.flags);
     host_config_free(&s.config);
+    watched_destroy(s.files);
     folder_remove(s.folder);
     upstream_end();
     return code;

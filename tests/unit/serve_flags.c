@@ -19,8 +19,8 @@
 static char root[] = "/tmp/quire-config.XXXXXX", message[PLACE_SIZE + 512];
 static host_config config;
 static serve_flags flags;
-static const char of_system[] = "/etc/llama.cpp/config.ini",
-                  of_user[] = "/home/u/.config/llama.cpp/config.ini", of_xdg[] = "/xdg/llama.cpp/config.ini";
+static const char of_system[] = "/etc/llama.cpp/config.ini", of_user[] = "/u/.config/llama.cpp/config.ini",
+                  of_xdg[] = "/xdg/llama.cpp/config.ini";
 
 static void put_bytes(const char *name, const void *bytes, size_t n)
 {
@@ -50,7 +50,7 @@ static void drop(const char *name)
 
 static const char *read_again(const char *xdg)
 {
-    const host_config_place where = {.root = root, .xdg = xdg, .home = "/home/u"};
+    const host_config_place where = {.root = root, .xdg = xdg, .home = "/u"};
     host_config_free(&config);
     return host_config_read(&config, &where, message, sizeof message);
 }
@@ -165,7 +165,7 @@ static void test_places(void **state)
     assert_string_equal(entries(), "a=1|b=1|b=3");
     assert_null(read_again("/xdg/")); /* another process's */
     assert_non_null(read_again("xdg"));
-    const host_config_place account = {.root = root, .user_home = "/home/u"};
+    const host_config_place account = {.root = root, .user_home = "/u"};
     host_config_free(&config);
     assert_null(host_config_read(&config, &account, message, sizeof message));
     assert_string_equal(entries(), "a=1|b=1|b=2");

@@ -48,10 +48,11 @@ static void say_what_is_kept(const sidecar *s)
 void sidecar_engine_changed(void *ctx, engine_state state, uint32_t generation, const char *why)
 {
     sidecar *s = (sidecar *)ctx;
-    char message[256], line[400];
+    char message[4400], line[4600];
     pthread_mutex_lock(&s->lock);
     s->is_ready = false;
     pthread_mutex_unlock(&s->lock);
+    if (state != ENGINE_READY) keeps_forget(s->keeps);
     if (state == ENGINE_DOWN) {
         snprintf(line, sizeof line, "the server is started again: %s", why);
         sidecar_say(line);
@@ -323,7 +324,7 @@ sidecar *sidecar_create(const sidecar_options *options)
     if (!s) return NULL;
     s->o = *options;
     s->slots = slots_create(options->n_slots);
-    s->keeps = keeps_create(&options->prefix, options->tenants);
+    s->keeps = keeps_create(&options->prefix, options->tenants, options->files);
     s->flights = flights_create(remove_copy, s);
     worth_init(&s->worth, options->restore_least);
     pthread_mutex_init(&s->lock, NULL);
