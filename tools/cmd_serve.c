@@ -10,27 +10,24 @@
 #include "serve/flags.h"
 #include "serve/folder.h"
 #include "serve/gateway.h"
+#include "serve/limits.h"
 #include "serve/pages_place.h"
 #include "serve/replicas.h"
 #include "serve/sidecar.h"
 #include "store/options.h"
 
 #include <errno.h>
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { MOST_CONNECTIONS = 8192, SLOT_TIMEOUT_MS = 60000, LOAD_TIMEOUT_MS = 2000 };
+enum { SLOT_TIMEOUT_MS = 60000, LOAD_TIMEOUT_MS = 2000 };
 /* At the end: for slots that are not saved yet, and for what the store has not written yet. */
 enum { SAVE_TIMEOUT_MS = 10000, FLUSH_TIMEOUT_MS = 5000 };
 #define MOST_BODY (100u << 20) /* as llama-server's own limit */
@@ -44,7 +41,7 @@ typedef struct serve {
     char **argv;
     const char *replicas[REPLICAS_MOST], *host; /* of a gateway, which has no server */
     size_t n_replicas;
-    uint32_t port;
+    uint32_t port, most_connections;
 
     model model;
     bool has_model, with_device;
@@ -349,24 +346,6 @@ static char **make_line(serve *s)
     return line;
 }
 
-static void raise_file_limit(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit)) return;
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-/* Pages of a megabyte come and go all the time; to get each from the kernel anew takes as long as all else that is done with them. */
-static void keep_memory(void)
-{
-#ifdef __GLIBC__
-    mallopt(M_MMAP_THRESHOLD, 32 << 20);
-    mallopt(M_TRIM_THRESHOLD, 64 << 20);
-    mallopt(M_ARENA_MAX, 4); /* a connection has a thread, but not an arena, for itself */
-#endif
-}
-
 typedef struct waiter {
     sidecar *sidecar;
     pthread_t main;
@@ -429,7 +408,7 @@ static int run(serve *s)
     if (!w.sidecar || !line) return tool_failed("serve", "out of memory");
     const front_options face = {.host = s->flags.host,
                                 .port = s->flags.port,
-                                .most_connections = MOST_CONNECTIONS,
+                                .most_connections = s->most_connections,
                                 .header_seconds = s->client_seconds,
                                 .most_body = MOST_BODY,
                                 .handle = sidecar_handle,
@@ -476,7 +455,7 @@ static int run_gateway(const serve *s, const sigset_t *ends)
     gateway *g = gateway_create(&about);
     const front_options face = {.host = s->host ? s->host : "127.0.0.1",
                                 .port = (uint16_t)(s->port ? s->port : 8080),
-                                .most_connections = MOST_CONNECTIONS,
+                                .most_connections = s->most_connections,
                                 .header_seconds = s->client_seconds,
                                 .most_body = MOST_BODY,
                                 .handle = gateway_handle,
@@ -512,8 +491,8 @@ int cmd_serve(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     set_signals(&s, &ends);
     pthread_sigmask(SIG_BLOCK, &ends, NULL); /* before any thread: the main one waits for them */
-    raise_file_limit();
-    keep_memory();
+    s.most_connections = limits_raise_files();
+    limits_keep_memory();
     if (!upstream_init()) return tool_failed("serve", "libcurl cannot be used");
     if (s.n_replicas) {
         code = run_gateway(&s, &ends);

@@ -148,9 +148,10 @@ static char *make_body(const visit *v, body *b)
     return body_for_slot(b, knows_slot ? (int32_t)v->lease.slot : BODY_ANY_SLOT, reuse, &n);
 }
 
-static bool is_form(const front_request *request)
+/* As the server will see it. */
+static bool is_form(const visit *v)
 {
-    const char *type = front_header(request, "Content-Type");
+    const char *type = header_lines_find(v->headers, "Content-Type");
     return type && !strncasecmp(type, "multipart/form-data", 19) && strchr("; \t", type[19]);
 }
 
@@ -181,7 +182,7 @@ static void complete(visit *v, front_request *request, route to)
     const prompt_source from = {.to = &s->o.to, .headers = v->headers, .client = client};
     bool has_keys = s->o.prefix.authorization; /* else the server refuses nobody */
     body *b = body_read(bytes, n);
-    if (!b && !(to == ROUTE_UNWATCHED && is_form(request))) {
+    if (!b && !(to == ROUTE_UNWATCHED && is_form(v))) {
         /* What this program reads otherwise than the server could name a slot. */
         front_give_fault(request, 400, "invalid_request_error",
                          "the body of the request is not a JSON object that can be read");
