@@ -69,6 +69,26 @@ def replaced():
         expect(health["status"] == "degraded" and "cannot be kept" in health["why"], "health is degraded", str(health))
 
 
+def without_device():
+    """llama-server is started again without Quire's device, as after an upgrade that the device does not know: the slots have the same form and other rows."""
+    mark, server = store / "no-device", store / "llama-server"
+    server.write_text(f'#!/bin/sh\n[ -e {mark} ] && unset GGML_BACKEND_PATH\nexec {kit.programs() / "llama-server"} "$@"\n')
+    server.chmod(0o755)
+    with Sidecar(store / "of-device", server=[str(server), "-m", kit.model("smollm2-135m"), "-c", "2048", "-t", str(kit.threads)]) as s:
+        s.complete(PROMPT, 1)
+        expect(s.wait_figure("saves", 1), "a prompt is saved", s.text()[-1500:])
+        mark.touch()
+        restart(s)
+        found = s.complete(PROMPT, 1)["timings"]
+        said = [line for line in s.text().splitlines() if "cannot be kept" in line]
+        expect(found["cache_n"] == 0 and s.figures()["restores"] == 0, "codes are not restored as f16", str(found))
+        expect(len(said) == 1 and "other rows" in said[0], "a sentence says so", str(said))
+        mark.unlink()
+        restart(s)
+        found = s.complete(PROMPT, 1)["timings"]
+        expect(found["cache_n"] > 200 and s.figures()["restores"] == 1, "with the device prompts are restored again", str(found))
+
+
 def restart(s):
     os.kill(s.server(), signal.SIGKILL)
     time.sleep(0.5)
@@ -79,6 +99,7 @@ def run():
     try:
         part(configured)
         part(replaced)
+        part(without_device)
     finally:
         shutil.rmtree(store, ignore_errors=True)
 
