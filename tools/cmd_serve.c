@@ -419,6 +419,7 @@ static int run(serve *s)
     engine *e = f ? engine_start(&server) : NULL;
     if (!f) tool_failed("serve", "%s", message);
     if (e) {
+        limits_tell(s->most_connections);
         fprintf(stderr, "quire serve: listening at %s, port %u\n", s->flags.host, front_port(f));
         while (!sigwait(&ends, &which) && which == SIGHUP) read_tenants_again(s);
         front_quiesce(f);
@@ -463,6 +464,7 @@ static int run_gateway(const serve *s, const sigset_t *ends)
     if (!g) return tool_failed("serve", "out of memory, or of threads");
     front *f = front_start(&face, message, sizeof message);
     if (f) {
+        limits_tell(s->most_connections);
         fprintf(stderr, "quire serve: a gateway at %s, port %u, before %zu replicas\n", face.host,
                 front_port(f), s->n_replicas);
         sigwait(ends, &which);

@@ -22,20 +22,30 @@ uint32_t limits_connections(uint64_t files)
                                       : (uint32_t)most;
 }
 
+static uint64_t files_now(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit)) return 0;
+    return limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
+}
+
 uint32_t limits_raise_files(void)
 {
     struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit)) return LEAST_CONNECTIONS;
-    rlim_t files = limit.rlim_cur;
-    limit.rlim_cur = limit.rlim_max;
-    if (!setrlimit(RLIMIT_NOFILE, &limit)) files = limit.rlim_max;
-    uint32_t most = files == RLIM_INFINITY ? MOST_CONNECTIONS : limits_connections(files);
-    if (most < MOST_CONNECTIONS)
+    if (!getrlimit(RLIMIT_NOFILE, &limit)) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    return limits_connections(files_now());
+}
+
+void limits_tell(uint32_t connections)
+{
+    if (connections < MOST_CONNECTIONS)
         fprintf(
             stderr,
             "quire serve: there can be %u connections at once, because %llu files may be open (ulimit -n)\n",
-            most, (unsigned long long)files);
-    return most;
+            connections, (unsigned long long)files_now());
 }
 
 /* Pages of a megabyte come and go all the time; to get each from the kernel anew takes as long as all else that is done with them. */
