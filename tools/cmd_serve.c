@@ -5,31 +5,29 @@
 
 #include "common/place.h"
 #include "llama/host_arguments.h"
+#include "llama/host_config.h"
 #include "serve/clock.h"
 #include "serve/flags.h"
 #include "serve/folder.h"
 #include "serve/gateway.h"
+#include "serve/limits.h"
+#include "serve/pages_place.h"
 #include "serve/replicas.h"
 #include "serve/sidecar.h"
 #include "store/options.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { MOST_CONNECTIONS = 8192, SLOT_TIMEOUT_MS = 60000, LOAD_TIMEOUT_MS = 2000 };
+enum { SLOT_TIMEOUT_MS = 60000, LOAD_TIMEOUT_MS = 2000 };
 /* At the end: for slots that are not saved yet, and for what the store has not written yet. */
 enum { SAVE_TIMEOUT_MS = 10000, FLUSH_TIMEOUT_MS = 5000 };
 #define MOST_BODY (100u << 20) /* as llama-server's own limit */
@@ -43,13 +41,15 @@ typedef struct serve {
     char **argv;
     const char *replicas[REPLICAS_MOST], *host; /* of a gateway, which has no server */
     size_t n_replicas;
-    uint32_t port;
+    uint32_t port, most_connections;
 
     model model;
     bool has_model, with_device;
     char kv_name[512]; /* what the rows are, for the keys of pages */
     char folder[64], socket[80], directory[PLACE_SIZE], secret_file[PLACE_SIZE + 16], program[PLACE_SIZE];
     char authorization[600];
+    host_config config;
+    watched *files; /* that rows depend on */
     serve_flags flags;
     quire_store *open_store;
     quire_identity identity;
@@ -138,43 +138,21 @@ static const tool_command command = {
 
 /* ------------------------------------------------------------------- places */
 
-static bool make_directories(const char *path)
-{
-    char part[PLACE_SIZE];
-    snprintf(part, sizeof part, "%s", path);
-    for (char *slash = part + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
-        *slash = 0;
-        if (mkdir(part, 0700) && errno != EEXIST) return false;
-    }
-    return !mkdir(part, 0700) || errno == EEXIST;
-}
-
 static int make_secret(serve *s)
 {
-    uint8_t secret[32];
     snprintf(s->secret_file, sizeof s->secret_file, "%s/serve.key", s->store.directory);
     s->store.secret_file = s->secret_file;
-    if (!access(s->secret_file, F_OK)) return TOOL_OK;
-    int fd = getrandom(secret, sizeof secret, 0) == (ssize_t)sizeof secret
-                 ? open(s->secret_file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)
-                 : -1;
-    bool good = fd >= 0 && write(fd, secret, sizeof secret) == (ssize_t)sizeof secret;
-    if (fd >= 0 && close(fd)) good = false;
-    if (good || errno == EEXIST) return TOOL_OK;
-    return tool_failed("serve", "%s: %s", s->secret_file, strerror(errno));
+    const char *wrong = pages_key(s->secret_file);
+    return wrong ? tool_failed("serve", "%s: %s", s->secret_file, wrong) : TOOL_OK;
 }
 
 static int find_store(serve *s)
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (s->store.directory && !strcmp(s->store.directory, "none")) {
         s->store.directory = NULL;
     } else if (!s->store.directory) {
-        if (cache && *cache)
-            snprintf(s->directory, sizeof s->directory, "%s/quire/pages", cache);
-        else
-            snprintf(s->directory, sizeof s->directory, "%s/.cache/quire/pages",
-                     home && *home ? home : "/tmp");
+        const char *wrong = pages_find(s->directory, sizeof s->directory);
+        if (wrong) return tool_failed("serve", "%s", wrong);
         s->store.directory = s->directory;
     }
     if (s->tenants && s->store.secret_file)
@@ -186,7 +164,7 @@ static int find_store(serve *s)
         return tool_usage("serve",
                           "give --secret-file FILE with --seal-disk: a key beside the pages opens them");
     if (!s->store.directory) return TOOL_OK;
-    if (!make_directories(s->store.directory))
+    if (!pages_make(s->store.directory))
         return tool_failed("serve", "%s: %s", s->store.directory, strerror(errno));
     struct statvfs room;
     char slabs[PLACE_SIZE + 16];
@@ -243,6 +221,16 @@ static int add_rope_factors(serve *s)
     return added < (int)(FLAGS_TEXT - n) ? TOOL_OK : tool_failed("serve", "there are too many RoPE flags");
 }
 
+/* Before the digest is taken: the server may load the files much later, and load them again. */
+static bool watch_model(serve *s)
+{
+    char part[PLACE_SIZE];
+    bool good = true;
+    for (unsigned i = 0, n = store_model_parts(s->store.model); good && i < n; i++)
+        if (store_model_part(s->store.model, i, part, sizeof part)) good = watched_add(s->files, part);
+    return good;
+}
+
 static int open_store(serve *s)
 {
     static const quire_log log = {.size = sizeof log, .write = tell};
@@ -256,6 +244,7 @@ static int open_store(serve *s)
     if (!s->store.model)
         return tool_failed("serve",
                            "give -m FILE to llama-server: the model's digest is a part of every key");
+    if (!watch_model(s)) return tool_failed("serve", "out of memory");
     code = store_identity(&s->store, &s->identity);
     return code ? code : store_open(&s->store, &s->open_store);
 }
@@ -303,9 +292,17 @@ static int read_api_key(serve *s)
 
 static int read_flags(serve *s)
 {
-    char message[512];
+    char message[PLACE_SIZE + 512];
     host_arguments says;
+    const host_config_place here = host_config_here();
+    const char *wrong = host_config_read(&s->config, &here, message, sizeof message);
+    for (int i = 0; !wrong && i < HOST_CONFIG_FILES; i++)
+        if (*s->config.path[i] && !watched_add(s->files, s->config.path[i])) wrong = "out of memory";
+    host_config_free(&s->config); /* read once to know where it is; what counts is read while it is watched */
+    if (!wrong) wrong = host_config_read(&s->config, &here, message, sizeof message);
+    if (wrong) return tool_failed("serve", "%s", wrong);
     host_arguments_read(&says, s->argc, s->argv);
+    if (!says.model) says.model = host_config_value(&s->config, "-m", "--model", "LLAMA_ARG_MODEL");
     s->has_model = says.model && model_open(&s->model, says.model, message, sizeof message);
     int code = name_policy(s);
     if (code) return code;
@@ -313,8 +310,9 @@ static int read_flags(serve *s)
                                .folder = s->folder,
                                .has_tenants = s->tenants,
                                .with_device = s->with_device,
+                               .config = &s->config,
                                .trained = s->has_model ? s->model.context : 0};
-    const char *wrong = flags_read(&s->flags, s->argc, s->argv, &place, message, sizeof message);
+    wrong = flags_read(&s->flags, s->argc, s->argv, &place, message, sizeof message);
     if (wrong) return tool_failed("serve", "%s", wrong);
     return read_api_key(s);
 }
@@ -346,24 +344,6 @@ static char **make_line(serve *s)
     }
     for (int i = s->with_device ? 0 : 1; i < s->flags.argc; i++) line[at++] = s->flags.argv[i];
     return line;
-}
-
-static void raise_file_limit(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit)) return;
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-/* Pages of a megabyte come and go all the time; to get each from the kernel anew takes as long as all else that is done with them. */
-static void keep_memory(void)
-{
-#ifdef __GLIBC__
-    mallopt(M_MMAP_THRESHOLD, 32 << 20);
-    mallopt(M_TRIM_THRESHOLD, 64 << 20);
-    mallopt(M_ARENA_MAX, 4); /* a connection has a thread, but not an arena, for itself */
-#endif
 }
 
 typedef struct waiter {
@@ -418,6 +398,7 @@ static int run(serve *s)
                                               .swa_full = s->flags.swa_full,
                                               .chunked = s->has_model && !strcmp(s->model.arch, "llama4")},
                                    .tenants = s->tenants,
+                                   .files = s->files,
                                    .n_slots = s->flags.n_slots,
                                    .min_tokens = s->min_tokens ? s->min_tokens : 256,
                                    .restore_least = s->restore_least ? s->restore_least : 128,
@@ -427,7 +408,7 @@ static int run(serve *s)
     if (!w.sidecar || !line) return tool_failed("serve", "out of memory");
     const front_options face = {.host = s->flags.host,
                                 .port = s->flags.port,
-                                .most_connections = MOST_CONNECTIONS,
+                                .most_connections = s->most_connections,
                                 .header_seconds = s->client_seconds,
                                 .most_body = MOST_BODY,
                                 .handle = sidecar_handle,
@@ -438,6 +419,7 @@ static int run(serve *s)
     engine *e = f ? engine_start(&server) : NULL;
     if (!f) tool_failed("serve", "%s", message);
     if (e) {
+        limits_tell(s->most_connections);
         fprintf(stderr, "quire serve: listening at %s, port %u\n", s->flags.host, front_port(f));
         while (!sigwait(&ends, &which) && which == SIGHUP) read_tenants_again(s);
         front_quiesce(f);
@@ -474,7 +456,7 @@ static int run_gateway(const serve *s, const sigset_t *ends)
     gateway *g = gateway_create(&about);
     const front_options face = {.host = s->host ? s->host : "127.0.0.1",
                                 .port = (uint16_t)(s->port ? s->port : 8080),
-                                .most_connections = MOST_CONNECTIONS,
+                                .most_connections = s->most_connections,
                                 .header_seconds = s->client_seconds,
                                 .most_body = MOST_BODY,
                                 .handle = gateway_handle,
@@ -482,6 +464,7 @@ static int run_gateway(const serve *s, const sigset_t *ends)
     if (!g) return tool_failed("serve", "out of memory, or of threads");
     front *f = front_start(&face, message, sizeof message);
     if (f) {
+        limits_tell(s->most_connections);
         fprintf(stderr, "quire serve: a gateway at %s, port %u, before %zu replicas\n", face.host,
                 front_port(f), s->n_replicas);
         sigwait(ends, &which);
@@ -510,8 +493,8 @@ int cmd_serve(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     set_signals(&s, &ends);
     pthread_sigmask(SIG_BLOCK, &ends, NULL); /* before any thread: the main one waits for them */
-    raise_file_limit();
-    keep_memory();
+    s.most_connections = limits_raise_files();
+    limits_keep_memory();
     if (!upstream_init()) return tool_failed("serve", "libcurl cannot be used");
     if (s.n_replicas) {
         code = run_gateway(&s, &ends);
@@ -520,6 +503,8 @@ int cmd_serve(int argc, char **argv)
     }
     code = folder_make(s.folder, sizeof s.folder, s.tenants_file || s.store.seal_disk);
     snprintf(s.socket, sizeof s.socket, "%s/llama.sock", s.folder);
+    s.files = watched_create();
+    if (!s.files) code = tool_failed("serve", "out of memory");
     if (!code) code = open_tenants(&s);
     if (!code) code = read_flags(&s);
     if (!code) code = open_store(&s);
@@ -528,6 +513,8 @@ int cmd_serve(int argc, char **argv)
     if (s.open_store) quire_store_close(s.open_store);
     tenants_close(s.tenants);
     flags_free(&s.flags);
+    host_config_free(&s.config);
+    watched_destroy(s.files);
     folder_remove(s.folder);
     upstream_end();
     return code;

@@ -83,6 +83,14 @@ def adapters():
         expect(said and "LoRA" in said, "an adapter of the server, not given to put-slot: refused", f"{said}")
         said = refused(store, slot, "--pid", s.process.pid)
         expect(said and "--lora" in said, "an adapter in the flags of the server, not given to put-slot: refused", f"{said}")
+        settings = kit.folder() / "config/llama.cpp/config.ini"
+        settings.parent.mkdir(parents=True, exist_ok=True)
+        settings.write_text("[*]\nlora = /x.gguf\n")
+        other = subprocess.Popen(["llama-server", "600"], executable="/bin/sleep", env={"XDG_CONFIG_HOME": str(settings.parents[1])})
+        said = refused(store, slot, "--pid", other.pid)
+        other.kill()
+        other.wait()
+        expect(said and "lora in" in said and str(settings) in said, "an adapter in llama.cpp's config.ini, not given to put-slot: refused", f"{said}")
         given = ["--adapter", "a", "--adapter-scale", "1"]
         said = refused(store, slot, *url, *given)
         expect(said is None, "an adapter of the server, given: taken", f"{said}")

@@ -4,6 +4,7 @@
 import http.client
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -240,6 +241,37 @@ def strange_peers():
     expect(status == 302 and n == 1 and figures["left_total"] == 0, "a redirection is passed on, and an empty answer is a whole one", f"{status} {n} {figures}")
 
 
+def without_files():
+    """A gateway that may open no more files says so, and takes no replica for down."""
+    peer = Peer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    with Gateway(peer.name) as g:
+        c = http.client.HTTPConnection("127.0.0.1", g.port, timeout=30)
+
+        def ask(method, path):
+            c.request(method, path, b"{}" if method == "POST" else None)
+            r = c.getresponse()
+            return r.status, r.read()
+
+        expect(ask("POST", "/completion")[0] == 200, "a request is passed on")
+        before = resource.prlimit(g.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(g.process.pid, resource.RLIMIT_NOFILE, (3, before[1]))
+        status, body = ask("POST", "/completion")
+        expect(status == 503 and b"cannot open a connection" in body, "without files it says that it cannot", f"{status} {body[:300]}")
+        time.sleep(2.5)  # the replica is asked every second
+        status, body = ask("GET", "/quire/health")
+        expect(status == 200 and json.loads(body)["replicas"][0]["ready"], "and the replica stays ready", f"{status} {body[:300]}")
+        resource.prlimit(g.process.pid, resource.RLIMIT_NOFILE, before)
+        expect(ask("POST", "/completion")[0] == 200 and "gets no requests" not in g.text(), "with files it goes on", g.text())
+        c.close()
+    line = ["sh", "-c", 'ulimit -n 64; exec "$0" "$@"', tool(), "serve", "--replica", peer.name, "--port", str(kit.free_port())]
+    p = subprocess.Popen(line, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    said = p.stderr.readline()
+    p.terminate()
+    p.wait(20)
+    p.stderr.close()
+    expect("12 connections" in said, "the limit of files is one of connections", said)
+
+
 def refused():
     for words in (["--replica", "host"], ["--replica", "host:0"], ["--replica", "host:99999"], ["--replica", "::1:80"], ["--replica", "[::1]"], ["--replica", "http://a:80"],
                   ["--replica", "a b:80"], ["--replica", "a:80x"], ["--replica", ""], ["--replica", "a:80", "--replica", "A:80"], ["--replica", "a:80", "--", "llama-server"], ["--port", "80"],
@@ -273,6 +305,7 @@ def run():
         part(refused)
         part(without_replicas)
         part(strange_peers)
+        part(without_files)
         part(with_fleet)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -141,6 +141,8 @@ def framing(s):
             ("two keys", post(length, b"Authorization: Bearer a", b"Authorization: Bearer b"), 400),
             ("two types", post(length, b"Content-Type: application/json", b"Content-Type: text/plain"), 400),
             ("a key for one hop", post(length, b"Authorization: Bearer a", b"Connection: authorization"), 400),
+            *((f"{name.decode()} for one hop", post(length, b"Connection: x, " + name), 400)
+              for name in (b"content-type", b"Content-Length", b"Content-Encoding", b"Transfer-Encoding")),
             ("gzip", post(length, b"Content-Encoding: gzip"), 415), ("deflate after identity", post(length, b"Content-Encoding: identity", b"Content-Encoding: deflate"), 415),
             ("101 headers", post(length, *[b"X-%d: a" % i for i in range(100)]), 431),
             ("a header of 20,000 bytes", post(length, b"X-A: " + b"a" * 20000), 431), ("a header of 1 MB", post(length, b"X-A: " + b"a" * 1000000), 431),
@@ -187,6 +189,10 @@ def bodies(s):
     expect(all(code == 400 for code, _ in found), "a form is not a completion", str(found))
     found = answers(form, b"Content-Type: multipart/form-data; boundary=b", path=b"/infill")
     expect([slot for _, slot in found] != list(wishes), "nor a way to a slot", str(found))
+    deep = lambda k: b'{"input_prefix":"a","input_suffix":"b","n_predict":1,"id_slot":%d,"a":' % k + b"[" * 300 + b"]" * 300 + b"}"
+    for headers in ((), (b"Connection: Content-Type",), (b"Connection: close, content-type",)):
+        found = answers(deep, b"Content-Type: multipart/form-data; boundary=b", *headers, path=b"/infill")
+        expect(all(code >= 400 for code, _ in found), f"nor is JSON that is called a form, {headers}", str(found))
     for depth in (300, 1000000):
         body = b'{"messages":[{"role":"user","content":"x"}],"max_tokens":1,"tools":' + b"[" * depth + b"]" * depth + b"}"
         begin = time.monotonic()

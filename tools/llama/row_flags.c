@@ -5,13 +5,14 @@
 #include <string.h>
 
 static const row_flag flags[] = {
-    {"--context-shift", "LLAMA_ARG_CONTEXT_SHIFT", ROW_FLAG_ALWAYS, "shifts slots"},
+    {"--context-shift", "LLAMA_ARG_CONTEXT_SHIFT", ROW_FLAG_SWITCH, "shifts slots"},
     {"--cache-reuse", "LLAMA_ARG_CACHE_REUSE", ROW_FLAG_NUMBER, "re-uses parts of other prompts"},
     {"--fim-*", NULL, ROW_FLAG_ALWAYS, "re-uses parts of other prompts"},
     {"--lora*", "LLAMA_ARG_LORA", ROW_FLAG_ADAPTER, "uses a LoRA adapter, and --adapter is not given"},
     {"--control-vector*", NULL, ROW_FLAG_ALWAYS, "changes what layers compute"},
     {"--grp-attn-*", "LLAMA_ARG_GRP_ATTN_N", ROW_FLAG_ALWAYS, "changes positions"},
     {"-gan", NULL, ROW_FLAG_ALWAYS, "changes positions"},
+    {"-gaw", "LLAMA_ARG_GRP_ATTN_W", ROW_FLAG_ALWAYS, "changes positions"},
     {"--rope-*", "LLAMA_ARG_ROPE_SCALE", ROW_FLAG_ROPE, "changes RoPE, and --rope is not given"},
     {"--yarn-*", "LLAMA_ARG_YARN_ORIG_CTX", ROW_FLAG_ROPE, "changes RoPE, and --rope is not given"},
     {"--override-kv", NULL, ROW_FLAG_ALWAYS, "changes the model"},

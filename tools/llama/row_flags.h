@@ -6,7 +6,8 @@
 #include <stdbool.h>
 
 typedef enum row_flag_kind {
-    ROW_FLAG_ALWAYS,  /* whatever its value is */
+    ROW_FLAG_ALWAYS, /* whatever its value is */
+    ROW_FLAG_SWITCH, /* as a flag; a variable or a file may say no, and there is an opposite: --no-context-shift */
     ROW_FLAG_NUMBER,  /* unless it is 0 */
     ROW_FLAG_ADAPTER, /* unless the adapter is known */
     ROW_FLAG_ROPE,    /* unless what it does to RoPE is known */

@@ -17,7 +17,10 @@ typedef enum flag_use {
 
 #define OTHER_MODEL "it serves a model whose file is not known here; give the file with -m"
 
-/* Flags of llama-server (llama.cpp 0.5 to 0.7) that matter here, with the variables that stand for them. */
+/*
+ * Flags of llama-server (llama.cpp 0.5 to 0.7) that matter here, with the variables that stand for them. In a file, flags without a value
+ * count whatever the file says, unless they have an opposite; see switches.
+ */
 static const struct known {
     const char *name, *brief, *variable;
     bool has_value;
@@ -92,9 +95,27 @@ static bool is_preset(const char *word)
     return true;
 }
 
+/* Flags of which one says the opposite of the other, and which of both must not be. */
+static const struct {
+    const char *names[2], *opposites[2], *variable, *why;
+    bool wanted;
+} switches[] = {
+    {{"--kv-unified", "-kvu"},
+     {"--no-kv-unified", "-no-kvu"},
+     "LLAMA_ARG_KV_UNIFIED",
+     "a unified cache clears idle slots whenever a request begins",
+     false},
+    {{"--cache-prompt", NULL},
+     {"--no-cache-prompt", NULL},
+     "LLAMA_ARG_CACHE_PROMPT",
+     "no prefix would ever be reused",
+     true},
+};
+
 typedef struct reading {
     serve_flags *out;
     const char *values[N_KNOWN]; /* NULL: not given; "" of a switch that is */
+    const char *in_files[N_KNOWN];
     char *message;
     int size;
 } reading;
@@ -160,7 +181,7 @@ static const char *read_words(reading *r, int argc, char **argv)
 }
 
 /* A switch may say "no"; of the flags with a value only one has a value that does. */
-static bool says_no(const struct known *k, const char *value)
+static bool says_no_value(const struct known *k, const char *value)
 {
     return k->has_value ? !strcmp(value, "-1") : row_flag_is_off(value);
 }
@@ -172,7 +193,7 @@ static const char *read_variables(reading *r)
     for (size_t i = 0; i < N_KNOWN; i++) {
         const char *value = known[i].variable ? getenv(known[i].variable) : NULL;
         if (!value || !*value) continue;
-        if (known[i].use == REFUSED && !says_no(&known[i], value))
+        if (known[i].use == REFUSED && !says_no_value(&known[i], value))
             return refuse(r, known[i].variable, known[i].why);
         if (!r->values[i] && known[i].use != REFUSED) r->values[i] = value;
         if (known[i].use == TAKEN) unsetenv(known[i].variable);
@@ -188,6 +209,84 @@ static const char *read_variables(reading *r)
             return refuse(r, *v, "there are too many RoPE settings");
     }
     return NULL;
+}
+
+/* -------------------------------------------------------------------- files */
+
+static const char *refuse_key(reading *r, const host_config_entry *e, const char *why)
+{
+    snprintf(r->message, (size_t)r->size, "%s in %s cannot be used with quire serve: %s", e->key, e->file,
+             why);
+    return r->message;
+}
+
+/* false: the key is none of them. */
+static bool read_switch(reading *r, const host_config_entry *e, const char **wrong)
+{
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) {
+        bool is_it = host_config_is_flag(e, switches[i].names[0]) ||
+                     host_config_is_flag(e, switches[i].names[1]) ||
+                     host_config_is_variable(e, switches[i].variable);
+        bool is_opposite = host_config_is_flag(e, switches[i].opposites[0]) ||
+                           host_config_is_flag(e, switches[i].opposites[1]);
+        if (!is_it && !is_opposite) continue;
+        bool is_on = host_config_says_yes(e->value) != is_opposite;
+        *wrong = is_on == switches[i].wanted ? NULL : refuse_key(r, e, switches[i].why);
+        return true;
+    }
+    return false;
+}
+
+static const char *read_row_key(reading *r, const host_config_entry *e, const row_flag *flag)
+{
+    size_t n = strlen(r->out->rope), room = sizeof r->out->rope - n;
+    if (flag->kind == ROW_FLAG_ADAPTER)
+        return refuse_key(r, e, "rows of a LoRA adapter are not kept apart yet");
+    if (flag->kind != ROW_FLAG_ROPE) return refuse_key(r, e, flag->what);
+    /* What flags say of the same stands there too, and is what counts. */
+    int added = snprintf(r->out->rope + n, room, "%sconfig.ini:%s=%s", n ? " " : "", e->key, e->value);
+    return added < (int)room ? NULL : refuse_key(r, e, "there are too many RoPE settings");
+}
+
+static const char *read_key(reading *r, const host_config_entry *e)
+{
+    char word[256];
+    const char *wrong = NULL;
+    bool says_no = false;
+    const row_flag *flag = host_config_row_flag(e, &says_no);
+    if (flag) return says_no ? NULL : read_row_key(r, e, flag);
+    if (read_switch(r, e, &wrong)) return wrong;
+    snprintf(word, sizeof word, "--%s", e->key);
+    if (is_preset(word)) return refuse_key(r, e, OTHER_MODEL);
+    int at = find_known(word), brief = find_known(word + 1);
+    bool is_exact =
+        at >= 0 && (host_config_is_flag(e, known[at].name) || host_config_is_flag(e, known[at].brief));
+    if (at < 0) at = brief;
+    for (size_t i = 0; at < 0 && i < N_KNOWN; i++)
+        if (host_config_is_variable(e, known[i].variable)) at = (int)i;
+    if (at < 0) return NULL;
+    const struct known *k = &known[at];
+    if (k->use == REFUSED)
+        return k->has_value && says_no_value(k, e->value) ? NULL : refuse_key(r, e, k->why);
+    if (!is_exact && at != brief && !host_config_is_variable(e, k->variable))
+        return refuse_key(r, e, "llama.cpp writes it with dashes");
+    r->in_files[at] = k->has_value ? e->value : "";
+    return NULL;
+}
+
+static const char *read_files(reading *r, const host_config *config)
+{
+    const char *wrong = NULL;
+    for (size_t i = 0; config && !wrong && i < config->n; i++) wrong = read_key(r, &config->entries[i]);
+    for (size_t i = 0; !wrong && i < N_KNOWN; i++) {
+        if (r->values[i] || !r->in_files[i]) continue;
+        r->values[i] = r->in_files[i];
+        /* quire run, which starts the server, looks for the model and its windows on the command line. */
+        if ((i == MODEL && !(push(r->out, "-m") && push(r->out, r->values[i]))) ||
+            (i == WHOLE_WINDOWS && !push(r->out, "--swa-full")))
+            wrong = "out of memory";
+    }
+    return wrong;
 }
 
 static bool number(const char *text, long least, long most, long *out)
@@ -224,6 +323,7 @@ static const char *add_own(reading *r, const serve_place *place)
                 push(f, place->folder);
     if (place->has_tenants) good = good && push(f, "--no-cache-prompt");
     if (!c) c = (long)place->trained;
+    if (!c && r->in_files[CONTEXT]) good = good && push(f, "-c") && push(f, "0"); /* not what the file says */
     if (c) { /* -c is divided among the slots, and one request may take all of the user's */
         if ((uint64_t)c * f->n_slots > INT32_MAX)
             return refuse(r, "-c", "that times the number of slots is too large");
@@ -241,6 +341,7 @@ const char *flags_read(serve_flags *out, int argc, char **argv, const serve_plac
     *out = (serve_flags){0};
     const char *wrong = push(out, argv[0]) ? read_words(&r, argc, argv) : "out of memory";
     if (!wrong) wrong = read_variables(&r);
+    if (!wrong) wrong = read_files(&r, place->config);
     return wrong ? wrong : add_own(&r, place);
 }
 

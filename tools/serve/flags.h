@@ -3,6 +3,8 @@
 #ifndef QUIRE_TOOLS_SERVE_FLAGS_H
 #define QUIRE_TOOLS_SERVE_FLAGS_H
 
+#include "llama/host_config.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -26,6 +28,7 @@ typedef struct serve_place {
     const char *socket, *folder; /* where the server listens, and keeps slot files */
     bool has_tenants;            /* no rows are reused unless this program asks for it */
     bool with_device;            /* caches of all slots are touched lazily */
+    const host_config *config;   /* what llama.cpp's files say, below variables and flags; or NULL */
     uint32_t trained; /* the context that the model was trained for, which counts without -c; 0: unknown */
 } serve_place;
 

@@ -69,6 +69,20 @@ static void read_length(form *f, const char *value, size_t n)
     f->length = good ? length : 0;
 }
 
+/* What it names is not passed on: the server would get another key than this program, or read the body in another way. */
+static void read_connection(form *f, const char *value)
+{
+    static const char *const keys[] = {"Authorization", "X-Api-Key"}, *const body[] = {"Content-Type",
+                                                                                       "Content-Length",
+                                                                                       "Content-Encoding",
+                                                                                       "Transfer-Encoding"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (form_names(value, keys[i])) refuse(f, 400, "a Connection header must not name keys");
+    for (size_t i = 0; i < sizeof body / sizeof *body; i++)
+        if (form_names(value, body[i]))
+            refuse(f, 400, "a Connection header must not name what says how the body is read");
+}
+
 void form_header(form *f, const char *name, size_t n_name, const char *value, size_t n_value)
 {
     if (++f->n_headers > MOST_HEADERS) refuse(f, 431, "the request has more than 100 headers");
@@ -79,9 +93,7 @@ void form_header(form *f, const char *name, size_t n_name, const char *value, si
     if (is(name, n_name, "Authorization")) f->n_keys++;
     if (is(name, n_name, "X-Api-Key")) f->n_other_keys++;
     if (is(name, n_name, "Content-Type")) f->n_types++;
-    if (is(name, n_name, "Connection") &&
-        (form_names(value, "Authorization") || form_names(value, "X-Api-Key")))
-        refuse(f, 400, "a Connection header must not name keys");
+    if (is(name, n_name, "Connection")) read_connection(f, value);
     if (is(name, n_name, "Content-Length")) {
         f->n_lengths++;
         read_length(f, value, n_value);

@@ -102,7 +102,9 @@ static void failed(void *ctx, exchange_end why)
 {
     visit *v = (visit *)ctx;
     if (why == EXCHANGE_DONE) return; /* takes() has said it */
-    v->result = why == EXCHANGE_UNREACHED ? REPLICA_UNREACHED : REPLICA_FAILED;
+    v->result = why == EXCHANGE_UNREACHED  ? REPLICA_UNREACHED
+                : why == EXCHANGE_HELPLESS ? REPLICA_NOT_ASKED
+                                           : REPLICA_FAILED;
 }
 
 static void give_up(visit *v, front_request *request)
@@ -110,7 +112,9 @@ static void give_up(visit *v, front_request *request)
     COUNT(v->g, unavailable);
     if (!v->n_taken) { /* only then: a gateway before this one takes the header for "not begun" */
         (void)front_add_header(request, "Retry-After", "1");
-        front_give_fault(request, 503, "unavailable_error", "no replica of this gateway answers");
+        front_give_fault(request, 503, "unavailable_error",
+                         v->result == REPLICA_NOT_ASKED ? "this gateway cannot open a connection to a replica"
+                                                        : "no replica of this gateway answers");
     } else {
         front_give_fault(request, 503, "unavailable_error",
                          v->n_taken < MOST_TAKEN
@@ -139,6 +143,7 @@ static void pass(visit *v, front_request *request)
         if (relay_pass(request, &order)) return; /* v may be gone */
         replicas_give(g->replicas, v->at, v->result);
         v->n_taken += v->result == REPLICA_FAILED;
+        if (v->result == REPLICA_NOT_ASKED) break; /* the next one could not be either */
     }
     give_up(v, request);
 }

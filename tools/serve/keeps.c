@@ -14,17 +14,22 @@ typedef struct keep {
 struct keeps {
     prefix_options o;
     bool has_tenants;
-    pthread_mutex_t lock; /* of what follows */
-    prefix *first;        /* of all, or of nobody if there are tenants */
+    const watched *files;
+    atomic_bool is_stopped; /* the server of now is not learnt, or differs from the first */
+    pthread_mutex_t lock;   /* of what follows */
+    prefix *first;          /* of all, or of nobody if there are tenants */
     keep *more;
 };
 
-keeps *keeps_create(const prefix_options *options, bool has_tenants)
+keeps *keeps_create(const prefix_options *options, bool has_tenants, const watched *files)
 {
     keeps *k = (keeps *)calloc(1, sizeof *k);
     if (!k) return NULL;
     k->o = *options;
+    k->o.is_stopped = &k->is_stopped;
     k->has_tenants = has_tenants;
+    k->files = files;
+    atomic_init(&k->is_stopped, true);
     pthread_mutex_init(&k->lock, NULL);
     return k;
 }
@@ -42,12 +47,20 @@ void keeps_destroy(keeps *k)
     free(k);
 }
 
-bool keeps_learn(keeps *k, char *message, size_t size)
+/* Only the thread of the engine sets what was learnt. */
+static bool learn(keeps *k, char *message, size_t size)
 {
-    pthread_mutex_lock(&k->lock);
-    bool has = k->first || !k->o.store;
-    pthread_mutex_unlock(&k->lock);
-    if (has) return true;
+    const char *changed = k->files ? watched_change(k->files) : NULL;
+    if (changed) {
+        snprintf(message, size, "%s is not as it was when quire serve was started; start quire serve again",
+                 changed);
+        return false;
+    }
+    if (k->first) {
+        const char *wrong = prefix_differs(k->first);
+        if (wrong) snprintf(message, size, "%s", wrong);
+        return !wrong;
+    }
     prefix *p = prefix_create(&k->o, message, size);
     pthread_mutex_lock(&k->lock);
     k->first = p;
@@ -55,10 +68,23 @@ bool keeps_learn(keeps *k, char *message, size_t size)
     return p;
 }
 
+bool keeps_learn(keeps *k, char *message, size_t size)
+{
+    if (!k->o.store) return true;
+    bool good = learn(k, message, size);
+    atomic_store(&k->is_stopped, !good);
+    return good;
+}
+
+void keeps_forget(keeps *k)
+{
+    atomic_store(&k->is_stopped, true);
+}
+
 bool keeps_can_keep(keeps *k)
 {
     pthread_mutex_lock(&k->lock);
-    bool can = k->first;
+    bool can = k->first && !atomic_load(&k->is_stopped);
     pthread_mutex_unlock(&k->lock);
     return can;
 }
@@ -79,7 +105,7 @@ prefix *keeps_of(keeps *k, uint32_t owner)
     for (const keep *one = k->more; one; one = one->next)
         if (one->owner == owner) found = one->prefix;
     pthread_mutex_unlock(&k->lock);
-    return found;
+    return atomic_load(&k->is_stopped) ? NULL : found;
 }
 
 static keep *open_keep(const keeps *k, const tenant *t)
@@ -105,7 +131,7 @@ prefix *keeps_of_tenant(keeps *k, const tenant *t)
         one->next = k->more;
         k->more = one;
     }
-    prefix *p = one ? one->prefix : NULL;
+    prefix *p = one && !atomic_load(&k->is_stopped) ? one->prefix : NULL;
     pthread_mutex_unlock(&k->lock);
     return p;
 }

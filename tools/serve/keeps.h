@@ -5,6 +5,7 @@
 
 #include "serve/prefix.h"
 #include "serve/tenants.h"
+#include "serve/watched.h"
 
 #include <stdbool.h>
 
@@ -13,11 +14,17 @@ typedef struct keeps keeps;
 /* Without tenants all requests have this owner. */
 enum { OWNER_ALL = 1 };
 
-keeps *keeps_create(const prefix_options *options, bool has_tenants);
+/* files: on which rows depend, which must stay as they are; or NULL. */
+keeps *keeps_create(const prefix_options *options, bool has_tenants, const watched *files);
 void keeps_destroy(keeps *k);
 
-/* The server is ready, and slot 0 is free. false: message has one sentence, and its prompts cannot be kept. */
+/*
+ * The server is ready, and slot 0 is free: each time that it was started. false: message has one sentence, and its prompts cannot be kept,
+ * because it cannot be learnt or is not what it was.
+ */
 bool keeps_learn(keeps *k, char *message, size_t size);
+/* The server has ended: nothing is kept or restored before the next was learnt. */
+void keeps_forget(keeps *k);
 bool keeps_can_keep(keeps *k); /* it has learnt it */
 /* The server was learnt, and its model has windows or recurrent layers: see prefix_has_states(). */
 bool keeps_have_states(keeps *k);

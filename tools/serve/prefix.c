@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
-#include "serve/prefix.h"
+#include "serve/prefix_parts.h"
 
-#include "files/slot_file.h"
 #include "serve/clock.h"
 #include "serve/prompt.h"
-#include "serve/states.h"
-#include "store/vouch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,18 +11,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGE = QUIRE_PAGE_TOKENS, LAYOUT_TEXT = 8192 };
+enum { PAGE = QUIRE_PAGE_TOKENS };
 /* A state is saved if it is so many tokens after the last, and where two prompts part, if that is worth it for both. */
 enum { ADVANCE_LEAST = 128, PART_LEAST = 256 };
-struct prefix {
-    prefix_options o;
-    bool has_rows; /* of full attention, in pages */
-    quire_namespace *ns;
-    slot_layout layout;
-    states *states; /* NULL: all that the server needs is in the pages */
-    header_lines *headers;
-    swap swap;
-};
+
+static bool is_stopped(const prefix *p)
+{
+    return p->o.is_stopped && atomic_load(p->o.is_stopped);
+}
 
 /* Room that is written once: large pages of the system, where they are allowed, take a third of the time of small ones. */
 static uint8_t *take_room(size_t bytes)
@@ -40,7 +33,7 @@ static uint8_t *take_room(size_t bytes)
 }
 
 /* Has the server compute these tokens in a slot and nothing after them. */
-static bool compute(const prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, bool reuse,
+bool prefix_compute(const prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, bool reuse,
                     int client, body_timings *t)
 {
     const prompt_source from = {.to = &p->o.to,
@@ -57,20 +50,20 @@ void prefix_remove_copy(const prefix_options *of, const char *name)
 
 bool prefix_copy_out(prefix *p, uint32_t slot, char name[SWAP_NAME])
 {
-    return swap_out(&p->swap, slot, name);
+    return !is_stopped(p) && swap_out(&p->swap, slot, name);
 }
 
 bool prefix_copy_in(prefix *p, uint32_t slot, const char *name)
 {
-    return swap_in(&p->swap, slot, name);
+    return !is_stopped(p) && swap_in(&p->swap, slot, name);
 }
 
 /* in_states: like slot_map_state() does, which takes `like`. */
-static const char *read_slot(prefix *p, uint32_t slot, bool in_states, const slot_layout *like,
+const char *prefix_read_slot(prefix *p, uint32_t slot, bool in_states, const slot_layout *like,
                              slot_file *out)
 {
     char path[SWAP_PATH], name[SWAP_NAME];
-    if (!prefix_copy_out(p, slot, name))
+    if (!swap_out(&p->swap, slot, name))
         return "llama-server did not write its slot file; is there room for it in /dev/shm or /tmp?";
     swap_path(&p->swap, name, path);
     const char *wrong = in_states ? slot_map_state(out, path, like) : slot_map(out, path);
@@ -79,9 +72,9 @@ static const char *read_slot(prefix *p, uint32_t slot, bool in_states, const slo
     return wrong;
 }
 
-static bool has_same_rows(const slot_layout *a, const slot_layout *b)
+bool prefix_has_same_rows(const slot_layout *a, const slot_layout *b)
 {
-    static const size_t size = LAYOUT_TEXT;
+    static const size_t size = PREFIX_LAYOUT_TEXT;
     char *texts = (char *)malloc(2 * size);
     if (!texts) return false;
     slot_rows_print(a, texts, size);
@@ -91,10 +84,8 @@ static bool has_same_rows(const slot_layout *a, const slot_layout *b)
     return same;
 }
 
-/* ------------------------------------------------------------------ what it is */
-
 /* Gives the server back what a slot held. */
-static bool put_back(const prefix *p, uint32_t slot, const slot_file *file, const uint8_t *tail,
+bool prefix_put_back(const prefix *p, uint32_t slot, const slot_file *file, const uint8_t *tail,
                      size_t n_tail)
 {
     char path[SWAP_PATH], name[SWAP_NAME];
@@ -117,157 +108,11 @@ static bool put_back(const prefix *p, uint32_t slot, const slot_file *file, cons
 }
 
 /* Whether the slot holds whole pages and the rows of all of them. */
-static bool is_whole(const prefix *p, const slot_file *file)
+bool prefix_is_whole(const prefix *p, const slot_file *file)
 {
     return file->n_tokens % PAGE == 0 && file->tail_bytes &&
            (!p->has_rows ||
             (file->n_cells == file->n_tokens && file->layout.page_bytes == p->layout.page_bytes));
-}
-
-/* Whether the server goes on from a state that it is given: not all do, and none says so. With windows the trial would be long. */
-static const char *try_state(prefix *p)
-{
-    uint32_t tokens[PAGE + 1];
-    body_timings t;
-    slot_file slot;
-    for (uint32_t i = 0; i <= PAGE; i++) tokens[i] = 1;
-    if (!compute(p, 0, tokens, PAGE, true, -1, &t)) return "the server does not compute a first page";
-    const char *wrong = read_slot(p, 0, true, &p->layout, &slot);
-    if (wrong) return wrong;
-    if (!is_whole(p, &slot) || (p->has_rows && !has_same_rows(&slot.layout, &p->layout)))
-        wrong = "the server's slot files have an unknown form";
-    else if (!put_back(p, 0, &slot, slot.bytes + slot.tail_at, slot.tail_bytes) ||
-             !compute(p, 0, tokens, PAGE + 1, true, -1, &t) || t.cache_n != PAGE)
-        wrong = "the server does not go on from a state of this model that it is given";
-    slot_free(&slot);
-    return wrong;
-}
-
-static const char *describe_rows(const prefix *p, char rows[LAYOUT_TEXT])
-{
-    slot_rows_print(&p->layout, rows, LAYOUT_TEXT);
-    return strlen(rows) + 1 >= LAYOUT_TEXT ? "the layers of this model are too many to be described" : NULL;
-}
-
-static const char *open_states(prefix *p)
-{
-    char text[LAYOUT_TEXT + 512], rows[LAYOUT_TEXT];
-    const char *why = describe_rows(p, rows);
-    if (why) return why;
-    snprintf(text, sizeof text, "llama state %u streams=%u window=%u after %s kv=%s " VOUCHED,
-             p->layout.version, p->o.n_slots, p->o.window, p->has_rows ? rows : "nothing", p->o.kv);
-    p->states = states_create(p->o.store, p->o.identity, text, &why);
-    return p->states ? NULL : why;
-}
-
-/* How much of a row is codes. A few rows might end in codes or scales that are 0. */
-static const char *learn_kept(prefix *p)
-{
-    enum { N = 32 };
-    uint32_t tokens[N];
-    slot_file slot;
-    body_timings t;
-    for (uint32_t i = 0; i < N; i++) tokens[i] = i + 1;
-    if (!compute(p, 0, tokens, N, true, -1, &t)) return "the server does not compute its first tokens";
-    const char *wrong = read_slot(p, 0, true, &p->layout, &slot);
-    if (wrong) return wrong;
-    if (slot.n_cells == N) {
-        slot_leave_out_zeros(&slot);
-        p->layout = slot.layout;
-    }
-    slot_free(&slot);
-    return NULL;
-}
-
-static const char *learn_layout(prefix *p)
-{
-    static const uint32_t one[] = {1};
-    slot_file slot;
-    body_timings t;
-    if (p->o.chunked)
-        return "its windows begin at multiples of their length, and the server does not go on from such";
-    if (!compute(p, 0, one, 1, true, -1, &t)) return "the server does not compute a first token";
-    p->swap.erases = swap_needs_erasing(&p->swap);
-    const char *wrong = read_slot(p, 0, true, NULL, &slot);
-    if (wrong) return wrong;
-    /* A model whose layers all have windows has one cache, which lacks rows as soon as the window is full. */
-    bool has_states = slot.tail_bytes > 0 || p->o.window > 0;
-    p->has_rows = slot.n_cells > 0 && (slot.tail_bytes > 0 || !p->o.window);
-    p->layout = slot.layout;
-    if (p->o.swa_full && has_states) /* whether there are windows is not known of every model */
-        wrong =
-            "with --swa-full the server takes rows of its windows as present that its slot files do not have";
-    else if (p->o.window && slot.tail_bytes &&
-             !slot_tail_is_cache(slot.layout.version, slot.bytes + slot.tail_at, slot.tail_bytes))
-        wrong = "beside sliding windows it has other states, and such a mixture is not kept";
-    if (!p->has_rows) p->layout = (slot_layout){.version = slot.layout.version};
-    slot_free(&slot);
-    if (!wrong && p->has_rows && strcmp(p->o.kv, "stock") != 0) wrong = learn_kept(p);
-    if (wrong) return wrong;
-    if (has_states) wrong = open_states(p);
-    if (has_states && !wrong && !p->o.window) wrong = try_state(p);
-    return wrong;
-}
-
-static const char *open_namespace(prefix *p)
-{
-    char text[LAYOUT_TEXT + 512], rows[LAYOUT_TEXT];
-    if (!p->has_rows) return NULL;
-    const char *wrong = describe_rows(p, rows);
-    if (wrong) return wrong;
-    snprintf(text, sizeof text, "%s%s kv=%s " VOUCHED, p->states ? "first cache of a state: " : "", rows,
-             p->o.kv);
-    quire_status status =
-        quire_namespace_create_raw(&p->ns, p->o.store, p->o.identity, text, p->layout.page_bytes);
-    return status ? quire_status_text(status) : NULL;
-}
-
-/* What another one has learnt of the same server. */
-static const char *learn_from(prefix *p, const prefix *other)
-{
-    p->has_rows = other->has_rows;
-    p->layout = other->layout;
-    p->swap.erases = other->swap.erases;
-    return other->states ? open_states(p) : NULL;
-}
-
-static prefix *make(const prefix_options *options, const prefix *like, char *message, size_t size)
-{
-    prefix *p = (prefix *)calloc(1, sizeof *p);
-    const char *wrong = "out of memory";
-    if (p) {
-        p->o = *options;
-        bool good = header_lines_of_own(&p->headers, options->authorization);
-        p->swap = (swap){
-            .to = &p->o.to, .headers = p->headers, .folder = p->o.folder, .timeout_ms = p->o.slot_timeout_ms};
-        if (good) wrong = like ? learn_from(p, like) : learn_layout(p);
-        if (good && !wrong) wrong = open_namespace(p);
-    }
-    if (!wrong) return p;
-    snprintf(message, size, "%s", wrong);
-    prefix_destroy(p);
-    return NULL;
-}
-
-prefix *prefix_create(const prefix_options *options, char *message, size_t size)
-{
-    return make(options, NULL, message, size);
-}
-
-prefix *prefix_create_like(const prefix *p, const quire_identity *identity, char *message, size_t size)
-{
-    prefix_options options = p->o;
-    options.identity = identity;
-    return make(&options, p, message, size);
-}
-
-void prefix_destroy(prefix *p)
-{
-    if (!p) return;
-    quire_namespace_destroy(p->ns);
-    states_destroy(p->states);
-    header_lines_free(p->headers);
-    free(p);
 }
 
 static quire_chain *chain_of(const prefix *p, const uint32_t *tokens, uint32_t n)
@@ -296,6 +141,7 @@ static uint32_t look_up_rows(const prefix *p, const uint32_t *tokens, uint32_t n
 
 uint32_t prefix_look_up(prefix *p, const uint32_t *tokens, uint32_t n)
 {
+    if (is_stopped(p)) return 0;
     if (!p->states) return look_up_rows(p, tokens, n);
     if (n <= PAGE) return 0;
     uint32_t found = p->has_rows ? look_up_rows(p, tokens, n - 1) : n - 1;
@@ -352,7 +198,7 @@ uint32_t prefix_load(prefix *p, const uint32_t *tokens, uint32_t n_tokens, prefi
 bool prefix_restore(prefix *p, uint32_t slot, const char *name, prefix_times *times)
 {
     double begin = clock_ms();
-    bool good = swap_in(&p->swap, slot, name);
+    bool good = !is_stopped(p) && swap_in(&p->swap, slot, name);
     times->restore = clock_ms() - begin;
     return good;
 }
@@ -410,15 +256,17 @@ prefix_image *prefix_take_image(prefix *p, uint32_t slot, const uint32_t *tokens
 {
     *is_other = false;
     prefix_image *i = (prefix_image *)calloc(1, sizeof *i);
-    *why = i ? read_slot(p, slot, false, NULL, &i->file) : "out of memory";
+    *why = i ? prefix_read_slot(p, slot, false, NULL, &i->file) : "out of memory";
     if (*why) {
         free(i);
         return NULL;
     }
     *is_other = i->file.n_cells < n || memcmp(i->file.tokens, tokens, sizeof *tokens * n);
-    if (*is_other)
+    if (is_stopped(p))
+        *why = "nothing of this server is kept";
+    else if (*is_other)
         *why = "the slot does not hold the prompt that was watched";
-    else if (!has_same_rows(&i->file.layout, &p->layout))
+    else if (!prefix_has_same_rows(&i->file.layout, &p->layout))
         *why = "the slot has other types than before";
     if (!*why) return i;
     prefix_free_image(i);
@@ -456,7 +304,7 @@ static bool save_state(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_
     slot_file file;
     size_t n_tail;
     *is_lost = false;
-    if (read_slot(p, slot, true, &p->layout, &file)) return false;
+    if (prefix_read_slot(p, slot, true, &p->layout, &file)) return false;
     const uint8_t *tail = file.bytes + file.tail_at;
     uint8_t *wide =
         p->o.window && file.layout.version == 3 ? slot_widen_tail(3, tail, file.tail_bytes, &n_tail) : NULL;
@@ -465,8 +313,8 @@ static bool save_state(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_
     else
         n_tail = file.tail_bytes;
     bool good = file.n_tokens == n && !memcmp(file.tokens, tokens, sizeof *tokens * n) &&
-                is_whole(p, &file) && (!p->has_rows || has_same_rows(&file.layout, &p->layout));
-    *is_lost = good && p->o.window && !put_back(p, slot, &file, tail, n_tail);
+                prefix_is_whole(p, &file) && (!p->has_rows || prefix_has_same_rows(&file.layout, &p->layout));
+    *is_lost = good && p->o.window && !prefix_put_back(p, slot, &file, tail, n_tail);
     good = good && (!p->has_rows || save_pages(p, &file, n_known, 0) == n) &&
            states_save(p->states, tokens, n, tail, n_tail, p->o.timeout_ms);
     free(wide);
@@ -487,12 +335,12 @@ prefix_progress prefix_advance(prefix *p, const prefix_place *place, const uint3
     prefix_progress done = {0};
     uint32_t end = n ? (n - 1) / PAGE * PAGE : 0, n_known = place->have;
     bool reuse = place->is_own;
-    if (end < place->have + ADVANCE_LEAST || end <= p->o.window) return done;
+    if (is_stopped(p) || end < place->have + ADVANCE_LEAST || end <= p->o.window) return done;
     const uint32_t stops[] = {parting(p, place, tokens, end), end};
     for (int i = 0; i < 2; i++) {
         body_timings t;
         if (!stops[i]) continue;
-        if (!compute(p, place->slot, tokens, stops[i], reuse, place->client, &t))
+        if (!prefix_compute(p, place->slot, tokens, stops[i], reuse, place->client, &t))
             return (prefix_progress){.is_lost = true};
         done.n_saved += save_state(p, place->slot, tokens, stops[i], n_known, &done.is_lost);
         done.n_computed += t.prompt_n;

@@ -8,6 +8,7 @@
 
 #include <quire/store.h>
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -27,6 +28,8 @@ typedef struct prefix_options {
         window; /* the longest of the model's sliding windows, in tokens; 0: it has none, or that is not known */
     bool swa_full; /* the server keeps all rows of windows */
     bool chunked;  /* windows begin at multiples of their length, as in Llama 4 */
+    /* While it is true nothing is looked up, restored, copied or saved: the server is not the one that was learnt. Or NULL. */
+    const atomic_bool *is_stopped;
 } prefix_options;
 
 /* What a restore or save took, in milliseconds. */
@@ -39,6 +42,10 @@ typedef struct prefix_times {
  * prompts of this server cannot be kept.
  */
 prefix *prefix_create(const prefix_options *options, char *message, size_t size);
+/*
+ * After the server was started again, with slot 0 free: NULL if its slots hold the same as before, as far as one can see; else what is wrong.
+ */
+const char *prefix_differs(const prefix *p);
 /* The same server for another tenant. */
 prefix *prefix_create_like(const prefix *p, const quire_identity *identity, char *message, size_t size);
 void prefix_destroy(prefix *p);

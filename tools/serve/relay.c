@@ -137,7 +137,7 @@ bool relay_pass(front_request *request, const relay_order *order)
     r->order = *order;
     r->end = EXCHANGE_LEFT; /* unless the answer is read to its end */
     r->x = exchange_begin(order->to, &wire);
-    exchange_end end = r->x ? exchange_wait(r->x) : EXCHANGE_FAILED;
+    exchange_end end = r->x ? exchange_wait(r->x) : EXCHANGE_HELPLESS;
     if (end == EXCHANGE_LEFT) {
         front_drop(request);
         end_relay(r);

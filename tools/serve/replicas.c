@@ -74,8 +74,8 @@ static void set_state(replica *r, bool is_ready, const char *why)
         fprintf(stderr, "quire serve: the replica %s gets no requests: %s\n", r->name, why);
 }
 
-/* NULL: it is ready. */
-static const char *ask(const replica *r)
+/* NULL: it is ready. *end: EXCHANGE_HELPLESS if it could not be asked. */
+static const char *ask(const replica *r, exchange_end *end)
 {
     char *body;
     size_t n;
@@ -84,7 +84,7 @@ static const char *ask(const replica *r)
                                        .headers = r->all->headers,
                                        .client = -1,
                                        .timeout_ms = ASK_LIMIT_MS};
-    unsigned status = upstream_ask(&r->to, &question, 1u << 20, &body, &n);
+    unsigned status = upstream_try(&r->to, &question, 1u << 20, &body, &n, end);
     free(body);
     switch (status) {
     case 200: return NULL;
@@ -104,11 +104,14 @@ static void *check(void *ctx)
         r->is_doubted = false;
         pthread_mutex_unlock(&all->lock);
         double begin = clock_ms();
-        const char *why = ask(r);
+        exchange_end end;
+        const char *why = ask(r, &end);
         bool was_slow = clock_ms() - begin > ASK_LIMIT_MS * 0.9;
         pthread_mutex_lock(&all->lock);
         if (all->is_ending) break;
-        if (!why || !was_slow || !r->is_ready || ++r->n_slow >= MOST_SLOW) set_state(r, !why, why);
+        bool is_known = end != EXCHANGE_HELPLESS; /* else it stays what it was */
+        if (is_known && (!why || !was_slow || !r->is_ready || ++r->n_slow >= MOST_SLOW))
+            set_state(r, !why, why);
         struct timespec until = clock_in_ms(ASK_EVERY_MS);
         int late = 0;
         while (!all->is_ending && !r->is_doubted && !late)

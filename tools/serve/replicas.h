@@ -20,6 +20,7 @@ typedef enum replica_result {
     REPLICA_LEFT,      /* the client did not wait for the answer */
     REPLICA_UNREACHED, /* no connection: it counts as down until it says that it is ready */
     REPLICA_NOT_READY, /* its own word: the same */
+    REPLICA_NOT_ASKED, /* this program could not open a connection, which says nothing about the replica */
     REPLICA_FAILED /* it took the request and gave no answer, or not all of it: it is asked at once how it is */
 } replica_result;
 

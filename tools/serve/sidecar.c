@@ -48,10 +48,11 @@ static void say_what_is_kept(const sidecar *s)
 void sidecar_engine_changed(void *ctx, engine_state state, uint32_t generation, const char *why)
 {
     sidecar *s = (sidecar *)ctx;
-    char message[256], line[400];
+    char message[4400], line[4600];
     pthread_mutex_lock(&s->lock);
     s->is_ready = false;
     pthread_mutex_unlock(&s->lock);
+    if (state != ENGINE_READY) keeps_forget(s->keeps);
     if (state == ENGINE_DOWN) {
         snprintf(line, sizeof line, "the server is started again: %s", why);
         sidecar_say(line);
@@ -147,9 +148,10 @@ static char *make_body(const visit *v, body *b)
     return body_for_slot(b, knows_slot ? (int32_t)v->lease.slot : BODY_ANY_SLOT, reuse, &n);
 }
 
-static bool is_form(const front_request *request)
+/* As the server will see it. */
+static bool is_form(const visit *v)
 {
-    const char *type = front_header(request, "Content-Type");
+    const char *type = header_lines_find(v->headers, "Content-Type");
     return type && !strncasecmp(type, "multipart/form-data", 19) && strchr("; \t", type[19]);
 }
 
@@ -181,7 +183,7 @@ static void complete(visit *v, front_request *request, route to)
     const prompt_source from = {.to = &s->o.to, .headers = v->headers, .client = client};
     bool has_keys = s->o.prefix.authorization; /* else the server refuses nobody */
     body *b = body_read(bytes, n);
-    if (!b && !(to == ROUTE_UNWATCHED && is_form(request))) {
+    if (!b && !(to == ROUTE_UNWATCHED && is_form(v))) {
         /* What this program reads otherwise than the server could name a slot. */
         front_give_fault(request, 400, "invalid_request_error",
                          "the body of the request is not a JSON object that can be read");
@@ -324,7 +326,7 @@ sidecar *sidecar_create(const sidecar_options *options)
     if (!s) return NULL;
     s->o = *options;
     s->slots = slots_create(options->n_slots);
-    s->keeps = keeps_create(&options->prefix, options->tenants);
+    s->keeps = keeps_create(&options->prefix, options->tenants, options->files);
     s->flights = flights_create(remove_copy, s);
     worth_init(&s->worth, options->restore_least);
     pthread_mutex_init(&s->lock, NULL);

@@ -7,6 +7,7 @@
 #include "serve/front.h"
 #include "serve/prefix.h"
 #include "serve/tenants.h"
+#include "serve/watched.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,6 +18,7 @@ typedef struct sidecar_options {
     upstream to;
     prefix_options prefix; /* store NULL: nothing is kept */
     tenants *tenants;      /* NULL: all clients are one */
+    const watched *files;  /* on which rows depend; or NULL */
     uint32_t n_slots;
     uint32_t min_tokens;    /* prompts with fewer tokens are not saved */
     uint32_t restore_least; /* restored only if that saves so many tokens */

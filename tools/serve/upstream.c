@@ -16,6 +16,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 /* Of an answer; when so much waits for the client, the server has to wait too. */
 #define MOST_WAITING (256u << 10)
@@ -37,6 +38,14 @@ bool header_lines_add(header_lines **lines, const char *name, const char *value)
     free(line);
     if (list) (*lines)->list = list;
     return list;
+}
+
+const char *header_lines_find(const header_lines *lines, const char *name)
+{
+    size_t n = strlen(name);
+    for (const struct curl_slist *h = lines ? lines->list : NULL; h; h = h->next)
+        if (!strncasecmp(h->data, name, n) && h->data[n] == ':') return h->data + n + 2;
+    return NULL;
 }
 
 bool header_lines_of_own(header_lines **lines, const char *authorization)
@@ -71,6 +80,7 @@ struct exchange {
     unsigned status;
     long long length;
     bool has_headers, is_paused, is_done, has_failed, was_reached, is_local;
+    bool is_helpless; /* no socket could be made for it */
 };
 
 bool upstream_init(void)
@@ -173,6 +183,17 @@ static int set_socket(void *ctx, curl_socket_t fd, curlsocktype purpose)
     return CURL_SOCKOPT_OK;
 }
 
+/* As libcurl does it. But libcurl does not say that it was this program's limit, which would be taken for a server that is down. */
+static curl_socket_t open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *address)
+{
+    exchange *x = (exchange *)ctx;
+    (void)purpose;
+    int fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
+        x->is_helpless = true;
+    return fd < 0 ? CURL_SOCKET_BAD : fd;
+}
+
 static bool has_header(const struct curl_slist *list, const char *name)
 {
     size_t n = strlen(name);
@@ -223,6 +244,8 @@ static bool set_request(exchange *x, const upstream *to, const exchange_request 
     curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, to->connect_ms ? to->connect_ms : 5000L);
     curl_easy_setopt(c, CURLOPT_SOCKOPTFUNCTION, set_socket);
     curl_easy_setopt(c, CURLOPT_SOCKOPTDATA, x);
+    curl_easy_setopt(c, CURLOPT_OPENSOCKETFUNCTION, open_socket);
+    curl_easy_setopt(c, CURLOPT_OPENSOCKETDATA, x);
     curl_easy_setopt(c, CURLOPT_HTTP_CONTENT_DECODING, 0L);
     curl_easy_setopt(c, CURLOPT_ERRORBUFFER, x->fault);
     curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, take_header);
@@ -337,12 +360,21 @@ static exchange_end step(exchange *x)
     return EXCHANGE_GOES_ON;
 }
 
+/* Libcurl needs more than the socket, for names, and does not say what it lacked. */
+static bool may_open_files(void)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0) close(fd);
+    return fd >= 0;
+}
+
 exchange_end exchange_wait(exchange *x)
 {
     exchange_end end = EXCHANGE_GOES_ON;
     while (end == EXCHANGE_GOES_ON && !x->has_headers && !x->is_done) end = step(x);
     if (end != EXCHANGE_GOES_ON || x->has_headers) return end;
-    return x->was_reached ? EXCHANGE_FAILED : EXCHANGE_UNREACHED;
+    if (x->was_reached) return EXCHANGE_FAILED;
+    return x->is_helpless || !may_open_files() ? EXCHANGE_HELPLESS : EXCHANGE_UNREACHED;
 }
 
 size_t exchange_read(exchange *x, char *bytes, size_t size, exchange_end *end)
@@ -396,8 +428,8 @@ const char *exchange_fault(const exchange *x)
     return *x->fault ? x->fault : "the connection broke off";
 }
 
-unsigned upstream_ask(const upstream *to, const exchange_request *request, size_t most, char **body,
-                      size_t *size)
+unsigned upstream_try(const upstream *to, const exchange_request *request, size_t most, char **body,
+                      size_t *size, exchange_end *why)
 {
     char piece[16384], target[512];
     growing all = {0};
@@ -405,7 +437,7 @@ unsigned upstream_ask(const upstream *to, const exchange_request *request, size_
     snprintf(target, sizeof target, "%s%s", to->api_prefix ? to->api_prefix : "", request->target);
     wire.target = target;
     exchange *x = exchange_begin(to, &wire);
-    exchange_end end = x ? exchange_wait(x) : EXCHANGE_FAILED;
+    exchange_end end = x ? exchange_wait(x) : EXCHANGE_HELPLESS;
     unsigned status = 0;
     while (end == EXCHANGE_GOES_ON) {
         size_t n = exchange_read(x, piece, sizeof piece, &end);
@@ -413,6 +445,7 @@ unsigned upstream_ask(const upstream *to, const exchange_request *request, size_
     }
     if (end == EXCHANGE_DONE && growing_add(&all, "", 1)) status = exchange_status(x);
     exchange_free(x);
+    *why = end;
     *body = NULL;
     *size = 0;
     if (status) {
@@ -422,4 +455,11 @@ unsigned upstream_ask(const upstream *to, const exchange_request *request, size_
         growing_free(&all);
     }
     return status;
+}
+
+unsigned upstream_ask(const upstream *to, const exchange_request *request, size_t most, char **body,
+                      size_t *size)
+{
+    exchange_end end;
+    return upstream_try(to, request, most, body, size, &end);
 }

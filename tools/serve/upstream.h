@@ -22,6 +22,8 @@ void upstream_end(void);
 typedef struct header_lines header_lines;
 bool header_lines_add(header_lines **lines, const char *name,
                       const char *value); /* *lines NULL: a new list */
+/* Of the first of that name; NULL: there is none, or an empty one. */
+const char *header_lines_find(const header_lines *lines, const char *name);
 /* Those of a request that this program itself sends, with the value of Authorization, or NULL. */
 bool header_lines_of_own(header_lines **lines, const char *authorization);
 void header_lines_free(header_lines *lines);
@@ -33,6 +35,7 @@ typedef enum exchange_end {
     EXCHANGE_DONE,
     EXCHANGE_FAILED,    /* the answer broke off, or never came */
     EXCHANGE_UNREACHED, /* there was no connection: the server knows nothing of the request */
+    EXCHANGE_HELPLESS,  /* nor was one tried: this program may open no more files, or has no memory */
     EXCHANGE_LEFT,      /* the client has closed its connection */
     EXCHANGE_TIMED_OUT  /* the limit of the caller */
 } exchange_end;
@@ -47,7 +50,7 @@ typedef struct exchange_request {
     long timeout_ms; /* for the whole answer; 0: none */
 } exchange_request;
 
-/* NULL: out of memory. Free it in any case; that ends it, which makes a llama-server stop computing. */
+/* NULL: out of memory or of files that may be open. Free it in any case; that ends it, which makes a llama-server stop computing. */
 exchange *exchange_begin(const upstream *to, const exchange_request *request);
 void exchange_free(exchange *x);
 
@@ -67,5 +70,8 @@ const char *exchange_fault(const exchange *x); /* what failed, for people */
 /* Of a question of this program itself, whose target begins after the server's prefix. A whole answer: status, or 0 if there is none; *body from malloc(), ended by a 0. At most `most` bytes. */
 unsigned upstream_ask(const upstream *to, const exchange_request *request, size_t most, char **body,
                       size_t *size);
+/* The same; *end says why there is no answer. */
+unsigned upstream_try(const upstream *to, const exchange_request *request, size_t most, char **body,
+                      size_t *size, exchange_end *end);
 
 #endif

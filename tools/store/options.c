@@ -183,11 +183,25 @@ static unsigned count_parts(const char *path, size_t *n_name)
     return n_parts > 1 ? n_parts : 1;
 }
 
+unsigned store_model_parts(const char *model)
+{
+    size_t n_name;
+    return count_parts(model, &n_name);
+}
+
+bool store_model_part(const char *model, unsigned i, char *path, size_t size)
+{
+    size_t n_name = 0;
+    unsigned n = count_parts(model, &n_name);
+    int length = n == 1 ? snprintf(path, size, "%s", model)
+                        : snprintf(path, size, "%.*s-%05u-of-%05u.gguf", (int)n_name, model, i + 1, n);
+    return length >= 0 && (size_t)length < size;
+}
+
 /* That of a model in one file is its own; that of several is the digest of theirs. */
 static int digest_parts(const store_options *o, uint8_t digest[32])
 {
-    size_t n_name = 0;
-    unsigned n = count_parts(o->model, &n_name);
+    unsigned n = store_model_parts(o->model);
     char part[4096];
     int code = TOOL_OK;
     if (n == 1)
@@ -196,8 +210,7 @@ static int digest_parts(const store_options *o, uint8_t digest[32])
     uint8_t(*parts)[32] = (uint8_t(*)[32])malloc(32 * (size_t)n);
     if (!parts) return tool_failed(o->command, "out of memory");
     for (unsigned i = 0; !code && i < n; i++) {
-        int length = snprintf(part, sizeof part, "%.*s-%05u-of-%05u.gguf", (int)n_name, o->model, i + 1, n);
-        if (length >= (int)sizeof part)
+        if (!store_model_part(o->model, i, part, sizeof part))
             code = tool_failed(o->command, "the name of the model is too long");
         else if (!digest_file(part, parts[i]))
             code = tool_failed(o->command, "%s, a part of the model: %s", part, strerror(errno));

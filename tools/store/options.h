@@ -52,6 +52,9 @@ int store_begin(store_options *o, uint32_t groups, const tool_command *about, co
                 size_t n_more, int argc, char **argv, quire_store **out);
 /* Reads the secret and takes the digest of the model. */
 int store_identity(store_options *o, quire_identity *out);
+/* The files of a model: NAME-00001-of-0000N.gguf stands for N of them. false: the path is too long. */
+unsigned store_model_parts(const char *model);
+bool store_model_part(const char *model, unsigned i, char *path, size_t size);
 /* Only the secret, into o->secret. */
 int store_secret(store_options *o);
 

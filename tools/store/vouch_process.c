@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* vouch_process: flags of a llama-server on this machine that make rows depend on more than the tokens. */
 #define _POSIX_C_SOURCE 200809L
+#include "llama/host_config.h"
 #include "llama/row_flags.h"
 #include "store/vouch.h"
 
 #include <errno.h>
+#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define MAX_WORDS (4u << 20) /* bytes; Linux allows 2 MiB for both together by default */
 
@@ -37,7 +40,8 @@ static const char *next_word(const words *w, const char *word)
 
 static bool matters(const store_options *o, row_flag_kind kind, const char *value, bool is_rotation_open)
 {
-    return kind == ROW_FLAG_ALWAYS || (kind == ROW_FLAG_NUMBER && !row_flag_is_off(value)) ||
+    return kind == ROW_FLAG_ALWAYS || kind == ROW_FLAG_SWITCH ||
+           (kind == ROW_FLAG_NUMBER && !row_flag_is_off(value)) ||
            (kind == ROW_FLAG_ADAPTER && !o->adapter) || (kind == ROW_FLAG_ROPE && !o->rope) ||
            (kind == ROW_FLAG_OPEN && is_rotation_open && !row_flag_is_off(value));
 }
@@ -69,6 +73,41 @@ static int judge_environment(const store_options *o, const words *w, bool is_rot
     return TOOL_OK;
 }
 
+static const char *find_variable(const words *w, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *word = NULL; (word = next_word(w, word));)
+        if (!strncmp(word, name, n) && word[n] == '=') return word + n + 1;
+    return NULL;
+}
+
+/* The files as the server sees them now; it read them when it began. */
+static int judge_config(const store_options *o, const words *environment, bool is_rotation_open)
+{
+    char root[64], message[PLACE_SIZE + 256];
+    struct stat st;
+    host_config config;
+    int code = TOOL_OK;
+    snprintf(root, sizeof root, "/proc/%llu", (unsigned long long)o->pid);
+    const struct passwd *user = stat(root, &st) ? NULL : getpwuid(st.st_uid);
+    snprintf(root, sizeof root, "/proc/%llu/root", (unsigned long long)o->pid);
+    const host_config_place where = {.root = root,
+                                     .xdg = find_variable(environment, "XDG_CONFIG_HOME"),
+                                     .home = find_variable(environment, "HOME"),
+                                     .user_home = user ? user->pw_dir : NULL};
+    const char *wrong = host_config_read(&config, &where, message, sizeof message);
+    if (wrong) code = tool_failed(o->command, "%s", wrong);
+    for (size_t i = 0; !code && i < config.n; i++) {
+        const host_config_entry *e = &config.entries[i];
+        bool says_no = false;
+        const row_flag *flag = host_config_row_flag(e, &says_no);
+        if (flag && !says_no && matters(o, flag->kind, e->value, is_rotation_open))
+            code = tool_failed(o->command, "the server has %s in %s, which %s", e->key, e->file, flag->what);
+    }
+    host_config_free(&config);
+    return code;
+}
+
 int vouch_read_process(const store_options *o, bool is_rotation_open)
 {
     words flags = {0}, environment = {0};
@@ -79,6 +118,7 @@ int vouch_read_process(const store_options *o, bool is_rotation_open)
     else
         code = judge_flags(o, &flags, is_rotation_open);
     if (!code) code = judge_environment(o, &environment, is_rotation_open);
+    if (!code) code = judge_config(o, &environment, is_rotation_open);
     free(flags.bytes);
     free(environment.bytes);
     return code;
