@@ -130,10 +130,15 @@ void quire_survey_disk(quire_loader *l, quire_load *load)
 
 /* ------------------------------------------------------------------ remote */
 
-/* Leaves what the remote has too; what it did not answer counts as there. What it lacks can be handed in again. */
-static void leave_common(quire_load *load, const question *q, const quire_call *calls)
+/*
+ * Leaves what the remote has too; what it did not answer counts as there, and so does all while pages of ours wait to be sent: they may
+ * be these. What it lacks can be handed in again.
+ */
+static void leave_common(const quire_store *store, quire_load *load, const question *q,
+                         const quire_call *calls)
 {
-    size_t n = calls ? quire_load_n_slots(load) : 0;
+    bool waits = quire_counted(&store->counters.queued_bytes[QUIRE_REMOTE]) > 0;
+    size_t n = calls && !waits ? quire_load_n_slots(load) : 0;
     for (size_t i = 0; i < n; i++) {
         const quire_call *call = q->at[i] == NOT_ASKED ? NULL : &calls[q->at[i]];
         if (!call || call->miss || call->found) continue;
@@ -182,7 +187,7 @@ void quire_survey_remote(quire_loader *l, quire_load *load, quire_lane *lane)
     pthread_mutex_lock(&l->lock);
     if (load->stage == QUIRE_STAGE_SURVEYING) { /* else the engine has left */
         if (load->every_tier)
-            leave_common(load, &q, calls);
+            leave_common(l->store, load, &q, calls);
         else
             apply_remote(l, load, &q, calls);
         end_survey(l, load, false);

@@ -427,6 +427,9 @@ static int run(serve *s)
         code = engine_stop(e);
     }
     front_stop(f);
+    /* A slow remote must not hold the end up: what it has not taken by now stays on the disk alone. */
+    if (s->open_store && quire_store_flush(s->open_store, FLUSH_TIMEOUT_MS))
+        quire_store_stop_remote(s->open_store);
     sidecar_destroy(w.sidecar);
     free(line);
     return code;

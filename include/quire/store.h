@@ -334,8 +334,8 @@ QUIRE_API quire_status quire_chain_lookup_many(const quire_chain *const *chains,
                                                uint32_t timeout_ms, uint32_t *n_tokens);
 /*
  * The number of tokens of the prompt, in whole pages, that every tier has: saving these again would change nothing. Asks the disk
- * at once and, with timeout_ms > 0, the remote; what the remote has not answered by then counts as there.
- * Pages that the disk has and the remote lacks can be handed in again at once.
+ * at once and, with timeout_ms > 0, the remote. With a disk, what the remote has not answered by then counts as there, and so does
+ * all that the disk has while pages wait to be sent to the remote. Pages that the remote lacks can be handed in again at once.
  */
 QUIRE_API quire_status quire_chain_stored(const quire_chain *chain, uint32_t timeout_ms, uint32_t *n_tokens);
 

@@ -56,6 +56,19 @@ def environment(folder):
     return env
 
 
+def print_rows(script, arguments):
+    """Runs a script of scripts/ in vLLM's Python, with the model. Lines that begin with ROW go to stdout, others to stderr."""
+    env = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR"}
+    command = [HERE / "run.py", ROOT / "scripts" / script, *arguments, "--model", "@model"]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line.startswith("ROW "):
+                print(line[4:].rstrip(), flush=True)
+            else:
+                sys.stderr.write(line)
+    return process.returncode
+
+
 def main():
     if len(sys.argv) < 2:
         print(__doc__, file=sys.stderr)

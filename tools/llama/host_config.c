@@ -179,7 +179,7 @@ static char *read_bytes(const char *path, bool *is_absent)
     errno = why;
     char *bytes = fd >= 0 ? (char *)malloc(MOST_BYTES + 1) : NULL;
     ssize_t n = 0, got = -1;
-    if (bytes && (fstat(fd, &st) || !S_ISREG(st.st_mode))) {
+    if (bytes && (fstat(fd, &st) || !(S_ISREG(st.st_mode) || S_ISCHR(st.st_mode)))) { /* or /dev/null */
         errno = EINVAL;
     } else if (bytes) {
         while (n < (ssize_t)MOST_BYTES && (got = read(fd, bytes + n, MOST_BYTES - (size_t)n)) > 0) n += got;

@@ -113,7 +113,16 @@ int folder_make(char *folder, size_t size, bool is_sealed)
     for (int i = 0; i < TRIES; i++) {
         snprintf(folder, size, "%s/quire-serve.XXXXXX", base);
         if (!mkdtemp(folder)) {
+            int why = errno;
             *folder = 0;
+            if (strcmp(base, "/dev/shm") != 0 &&
+                !access("/dev/shm", W_OK)) { /* better little room than none */
+                fprintf(stderr, "quire serve: slot files are in /dev/shm all the same: /tmp: %s\n",
+                        strerror(why));
+                base = "/dev/shm";
+                continue;
+            }
+            errno = why;
             return tool_failed("serve", "no folder can be made in %s: %s", base, strerror(errno));
         }
         int fd = lock(folder);

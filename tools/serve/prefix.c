@@ -53,11 +53,6 @@ bool prefix_copy_out(prefix *p, uint32_t slot, char name[SWAP_NAME])
     return !is_stopped(p) && swap_out(&p->swap, slot, name);
 }
 
-bool prefix_copy_in(prefix *p, uint32_t slot, const char *name)
-{
-    return !is_stopped(p) && swap_in(&p->swap, slot, name);
-}
-
 /* in_states: like slot_map_state() does, which takes `like`. */
 const char *prefix_read_slot(prefix *p, uint32_t slot, bool in_states, const slot_layout *like,
                              slot_file *out)
@@ -211,26 +206,30 @@ enum { WAIT_AFTER_BYTES = 128 << 20 };
 /* Pages of the first n_known tokens that the tiers still have. If nobody may wait, only the disk is asked, if there is one. */
 static uint32_t known_pages(const prefix *p, const quire_chain *chain, uint32_t n_known, bool may_wait)
 {
-    uint32_t found = 0, ms = may_wait || !p->o.has_disk ? p->o.timeout_ms : 0;
-    if (n_known < PAGE || quire_chain_stored(chain, ms, &found)) return 0;
+    uint32_t found = 0;
+    if (!may_wait && !p->o.has_disk) return n_known / PAGE;
+    if (n_known < PAGE || quire_chain_stored(chain, may_wait ? p->o.timeout_ms : 0, &found)) return 0;
     return (found < n_known ? found : n_known) / PAGE;
 }
 
-/* Until the store has taken what waits, or that time (of clock_ms()) has come. */
-static bool wait_for_room(const prefix *p, double until)
+/* Until the store has taken what waits; false: it has not. */
+static bool wait_for_room(const prefix *p, const prefix_patience *patience)
 {
-    double left = until - clock_ms();
-    return left >= 1 && !quire_store_flush(p->o.store, (uint32_t)left);
+    enum { STEP_MS = 100 };
+    while (patience && clock_ms() < patience->until && !(patience->is_over && atomic_load(patience->is_over)))
+        if (!quire_store_flush(p->o.store, STEP_MS)) return true;
+    return false;
 }
 
-static uint32_t save_pages(const prefix *p, const slot_file *slot, uint32_t n_known, double until)
+static uint32_t save_pages(const prefix *p, const slot_file *slot, uint32_t n_known,
+                           const prefix_patience *patience)
 {
     size_t handed_in = 0;
     uint32_t n_pages = slot->n_cells / PAGE, done = 0;
     uint8_t *page = (uint8_t *)malloc(p->layout.page_bytes);
     const void *one[] = {page};
     quire_chain *chain = page ? chain_of(p, slot->tokens, n_pages * PAGE) : NULL;
-    if (chain) done = known_pages(p, chain, n_known, until > 0);
+    if (chain) done = known_pages(p, chain, n_known, patience);
     while (chain && done < n_pages) {
         uint32_t dropped = 0;
         if (!slot_get_page(slot, done, page)) break;
@@ -238,7 +237,7 @@ static uint32_t save_pages(const prefix *p, const slot_file *slot, uint32_t n_kn
         done += !dropped;
         handed_in += p->layout.page_bytes;
         if (!dropped && handed_in < WAIT_AFTER_BYTES) continue;
-        bool has_room = wait_for_room(p, until);
+        bool has_room = wait_for_room(p, patience);
         if (dropped && !has_room) break; /* what remains is tried with the next save */
         handed_in = 0;
     }
@@ -279,9 +278,10 @@ const uint32_t *prefix_image_tokens(const prefix_image *i, uint32_t *n)
     return i->file.tokens;
 }
 
-uint32_t prefix_store_image(const prefix *p, const prefix_image *i, uint32_t n_known, double until)
+uint32_t prefix_store_image(const prefix *p, const prefix_image *i, uint32_t n_known,
+                            const prefix_patience *patience)
 {
-    return save_pages(p, &i->file, n_known < i->file.n_cells ? n_known : i->file.n_cells, until);
+    return save_pages(p, &i->file, n_known < i->file.n_cells ? n_known : i->file.n_cells, patience);
 }
 
 void prefix_free_image(prefix_image *i)
@@ -312,10 +312,13 @@ static bool save_state(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_
         tail = wide;
     else
         n_tail = file.tail_bytes;
-    bool good = file.n_tokens == n && !memcmp(file.tokens, tokens, sizeof *tokens * n) &&
-                prefix_is_whole(p, &file) && (!p->has_rows || prefix_has_same_rows(&file.layout, &p->layout));
+    bool good =
+        file.n_tokens == n && !memcmp(file.tokens, tokens, sizeof *tokens * n) && prefix_is_whole(p, &file) &&
+        (!p->has_rows || prefix_has_same_rows(&file.layout, &p->layout)) &&
+        !is_stopped(
+            p); /* now that the rows were read: a server that was started again may have written them */
     *is_lost = good && p->o.window && !prefix_put_back(p, slot, &file, tail, n_tail);
-    good = good && (!p->has_rows || save_pages(p, &file, n_known, 0) == n) &&
+    good = good && (!p->has_rows || save_pages(p, &file, n_known, NULL) == n) &&
            states_save(p->states, tokens, n, tail, n_tail, p->o.timeout_ms);
     free(wide);
     slot_free(&file);
@@ -339,7 +342,7 @@ prefix_progress prefix_advance(prefix *p, const prefix_place *place, const uint3
     const uint32_t stops[] = {parting(p, place, tokens, end), end};
     for (int i = 0; i < 2; i++) {
         body_timings t;
-        if (!stops[i]) continue;
+        if (!stops[i] || is_stopped(p)) continue;
         if (!prefix_compute(p, place->slot, tokens, stops[i], reuse, place->client, &t))
             return (prefix_progress){.is_lost = true};
         done.n_saved += save_state(p, place->slot, tokens, stops[i], n_known, &done.is_lost);

@@ -71,7 +71,6 @@ uint32_t prefix_load(prefix *p, const uint32_t *tokens, uint32_t n_tokens, prefi
 bool prefix_restore(prefix *p, uint32_t slot, const char *name, prefix_times *times);
 /* A slot as a file of the server's, from which other slots can be filled. The caller removes it. */
 bool prefix_copy_out(prefix *p, uint32_t slot, char name[SWAP_NAME]);
-bool prefix_copy_in(prefix *p, uint32_t slot, const char *name);
 void prefix_remove_copy(const prefix_options *of, const char *name);
 
 /*
@@ -79,15 +78,20 @@ void prefix_remove_copy(const prefix_options *of, const char *name);
  * with these. NULL: *why says it; is_other: the slot holds something else than these tokens.
  */
 typedef struct prefix_image prefix_image;
+/* How long storing may wait: to that time of clock_ms(), or until *is_over (may be NULL) is set. */
+typedef struct prefix_patience {
+    double until;
+    const atomic_bool *is_over;
+} prefix_patience;
 prefix_image *prefix_take_image(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n,
                                 const char **why, bool *is_other);
 const uint32_t *prefix_image_tokens(const prefix_image *i, uint32_t *n);
 /*
  * Returns how many of its tokens the store has taken or had. Pages of the first n_known tokens are left out as far as all tiers of the
- * store still have them. Where pages come faster than a tier takes them it waits, at the latest until that time of clock_ms(); 0: never,
- * and the tier drops some.
+ * store still have them. Where pages come faster than a tier takes them it waits, if it may; else the tier drops some.
  */
-uint32_t prefix_store_image(const prefix *p, const prefix_image *i, uint32_t n_known, double until);
+uint32_t prefix_store_image(const prefix *p, const prefix_image *i, uint32_t n_known,
+                            const prefix_patience *patience /* NULL: it may not */);
 void prefix_free_image(prefix_image *i);
 
 typedef struct prefix_place {

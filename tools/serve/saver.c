@@ -4,6 +4,7 @@
 #include "serve/clock.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +32,7 @@ struct saver {
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t changed;
     bool is_stopping, is_saving;
+    atomic_bool is_hurried; /* the thread waits for the store no more */
     waiting waiting[MOST_WAITING];
     uint32_t n_waiting;
     const char *told; /* the last reason why a prompt could not be saved */
@@ -68,9 +70,9 @@ static waiting take(saver *s, uint32_t slot, const find *f)
     return w;
 }
 
-static void store(const saver *s, const waiting *w, double until)
+static void store(const saver *s, const waiting *w, const prefix_patience *patience)
 {
-    uint32_t n_held, n_stored = prefix_store_image(w->prefix, w->image, w->n_known, until);
+    uint32_t n_held, n_stored = prefix_store_image(w->prefix, w->image, w->n_known, patience);
     (void)prefix_image_tokens(w->image, &n_held);
     bool all = n_stored + QUIRE_PAGE_TOKENS > n_held;
     SERVE_COUNT(s->o.counts, saved_tokens, n_stored);
@@ -80,7 +82,7 @@ static void store(const saver *s, const waiting *w, double until)
 }
 
 /* false: no slot holds anything new. */
-static bool save_one(saver *s, uint32_t wait_ms, double until)
+static bool save_one(saver *s, uint32_t wait_ms, const prefix_patience *patience)
 {
     slot_lease lease;
     find f;
@@ -94,7 +96,7 @@ static bool save_one(saver *s, uint32_t wait_ms, double until)
         uint32_t n;
         const uint32_t *tokens = prefix_image_tokens(w.image, &n);
         slots_give_stored(s->o.slots, &lease, tokens, n, n);
-        store(s, &w, until);
+        store(s, &w, patience);
     } else if (w.is_other) {
         slots_give_unknown(s->o.slots, &lease);
     } else { /* to try and save it has changed nothing in the slot */
@@ -112,7 +114,7 @@ static void store_next(saver *s)
     for (uint32_t i = 0; i < s->n_waiting; i++) s->waiting[i] = s->waiting[i + 1];
     s->is_saving = true;
     pthread_mutex_unlock(&s->lock);
-    store(s, &first, clock_ms() + WAIT_MS);
+    store(s, &first, &(prefix_patience){clock_ms() + WAIT_MS, &s->is_hurried});
     pthread_mutex_lock(&s->lock);
     s->is_saving = false;
     pthread_cond_broadcast(&s->changed);
@@ -132,7 +134,7 @@ void saver_save_before(saver *s, const slot_lease *lease)
     if (has_room) s->waiting[s->n_waiting++] = w;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
-    if (!has_room) store(s, &w, 0); /* a request waits for it */
+    if (!has_room) store(s, &w, NULL); /* a request waits for it */
 }
 
 /* The server does nothing else while it saves: so in idle moments. If there are none, some seconds after the last save the next slot that a
@@ -154,7 +156,9 @@ static void *keep_saving(void *ctx)
         s->is_saving = true;
         pthread_mutex_unlock(&s->lock);
         if (s->o.can_save(s->o.ctx) && (late || !slots_busy(s->o.slots)) &&
-            (save_one(s, late ? SAVE_EVERY_MS : 0, clock_ms() + WAIT_MS) || !slots_busy(s->o.slots)))
+            (save_one(s, late ? SAVE_EVERY_MS : 0,
+                      &(prefix_patience){clock_ms() + WAIT_MS, &s->is_hurried}) ||
+             !slots_busy(s->o.slots)))
             last = clock_ms();
         pthread_mutex_lock(&s->lock);
         s->is_saving = false;
@@ -169,12 +173,14 @@ void saver_finish(saver *s, uint32_t timeout_ms)
     double until = clock_ms() + timeout_ms;
     struct timespec t = clock_in_ms(timeout_ms);
     int late = 0;
+    atomic_store(&s->is_hurried, true); /* the time is for slots that were not saved yet */
     pthread_mutex_lock(&s->lock);
     s->is_stopping = true;
     pthread_cond_broadcast(&s->changed);
     while ((s->is_saving || s->n_waiting) && !late) late = pthread_cond_timedwait(&s->changed, &s->lock, &t);
     pthread_mutex_unlock(&s->lock);
-    while (s->o.can_save(s->o.ctx) && clock_ms() < until && save_one(s, 0, until)) {
+    while (s->o.can_save(s->o.ctx) && clock_ms() < until &&
+           save_one(s, 0, &(prefix_patience){.until = until})) {
     }
 }
 
@@ -195,6 +201,7 @@ saver *saver_start(const saver_options *options)
 void saver_stop(saver *s)
 {
     if (!s) return;
+    atomic_store(&s->is_hurried, true);
     pthread_mutex_lock(&s->lock);
     s->is_stopping = true;
     pthread_cond_broadcast(&s->changed);

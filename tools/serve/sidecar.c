@@ -67,7 +67,8 @@ void sidecar_engine_changed(void *ctx, engine_state state, uint32_t generation, 
     if (!knew && keeps_have_states(s->keeps)) say_what_is_kept(s);
     slots_reset(s->slots, generation);
     pthread_mutex_lock(&s->lock);
-    s->n_short = s->n_failed = 0;
+    s->n_short = s->n_failed = s->n_broken = 0;
+    s->paused_until = 0;
     s->is_ready = true;
     pthread_mutex_unlock(&s->lock);
 }

@@ -29,6 +29,8 @@ static void log_visit(const visit *v, const relay_outcome *o, const body_timings
 
 /* In a row. One may be no fault of the server's: a template with the time in it gives other tokens after midnight. */
 enum { MOST_SHORT = 3, MOST_FAILED = 3 };
+/* What makes a restore fail can pass: a place that is full, a request that the server cannot answer. */
+enum { PAUSE_MS = 60000 };
 /* For one token in a slot that is free. */
 enum { CLEAR_MS = 60000 };
 
@@ -39,34 +41,45 @@ static void count_short(sidecar *s)
     pthread_mutex_unlock(&s->lock);
     if (is_last)
         sidecar_say(
-            "the server reused less of restored prompts than was restored, or failed with them; prompts are no longer restored");
+            "the server reused less of restored prompts than was restored; prompts are no longer restored");
 }
 
 static void forgive_short(sidecar *s)
 {
     pthread_mutex_lock(&s->lock);
     if (s->n_short < MOST_SHORT) s->n_short = 0;
+    s->n_broken = 0;
     pthread_mutex_unlock(&s->lock);
+}
+
+/* The next failure after a pause is the last one again. */
+static void count_towards_pause(sidecar *s, uint32_t *n)
+{
+    pthread_mutex_lock(&s->lock);
+    bool is_last = ++*n == MOST_FAILED;
+    if (is_last) {
+        *n = MOST_FAILED - 1;
+        s->paused_until = clock_ms() + PAUSE_MS;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (is_last)
+        sidecar_say(
+            "slot files could not be written, or the server did not take them or failed with them, several times in a row; "
+            "prompts are no longer restored, for a minute");
 }
 
 /* Each failure costs the prompt its time, and may cost a slot what it held. */
 static void count_failed(sidecar *s, bool is_of_place)
 {
     SERVE_COUNT(&s->counts, restores_failed, 1);
-    if (!is_of_place)
-        return; /* the store did not give the pages: it has rules of its own for what does not answer */
-    pthread_mutex_lock(&s->lock);
-    bool is_last = ++s->n_failed == MOST_FAILED;
-    pthread_mutex_unlock(&s->lock);
-    if (is_last)
-        sidecar_say(
-            "slot files could not be written, or the server did not take them, three times in a row; prompts are no longer restored");
+    /* If the store did not give the pages: it has rules of its own for what does not answer. */
+    if (is_of_place) count_towards_pause(s, &s->n_failed);
 }
 
 static void forgive_failed(sidecar *s)
 {
     pthread_mutex_lock(&s->lock);
-    if (s->n_failed < MOST_FAILED) s->n_failed = 0;
+    s->n_failed = 0;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -81,7 +94,7 @@ static void lose_slot(const visit *v)
 bool sidecar_restores(sidecar *s)
 {
     pthread_mutex_lock(&s->lock);
-    bool may = s->n_short < MOST_SHORT && s->n_failed < MOST_FAILED;
+    bool may = s->n_short < MOST_SHORT && clock_ms() >= s->paused_until;
     pthread_mutex_unlock(&s->lock);
     return may;
 }
@@ -130,8 +143,10 @@ void visit_settle(visit *v, const relay_outcome *o)
     }
     if (is_short && v->to == ROUTE_MESSAGES && s->o.n_slots > 1)
         lose_slot(v); /* the server has chosen another one */
-    else if (is_short || is_broken)
+    else if (is_short)
         count_short(s);
+    else if (is_broken)
+        count_towards_pause(s, &s->n_broken);
     else if (told && v->restored && !has_less)
         forgive_short(s);
     if (s->o.log_requests) log_visit(v, o, &t);
@@ -205,7 +220,7 @@ static uint32_t restore(visit *v, uint32_t warm)
     if (better && (v->to != ROUTE_MESSAGES || loaded > v->lease.n_same)) slots_exchange(s->slots, &v->lease);
     save_before(v);
     if (better && fill(v, name, loaded, loaded)) {
-        v->restored = loaded;
+        v->restored = v->lease.n_same = loaded;
         worth_restored(&s->worth, stored / QUIRE_PAGE_TOKENS,
                        v->times.load + v->times.write + v->times.restore);
         SERVE_COUNT(&s->counts, restores, 1);

@@ -26,8 +26,10 @@ struct sidecar {
     worth worth;
     pthread_mutex_t lock; /* of what follows */
     bool is_ready, is_finishing;
-    uint32_t n_short;  /* restored prompts in a row of which the server reused less */
-    uint32_t n_failed; /* slots in a row that could not be filled */
+    uint32_t n_short;    /* restored prompts in a row of which the server reused less */
+    uint32_t n_failed;   /* slots in a row that could not be filled */
+    uint32_t n_broken;   /* restored prompts in a row with which the server failed */
+    double paused_until; /* of clock_ms(): nothing is restored before */
 };
 
 /* Of slots: one that the server chooses, one that is known, with or without knowing the tokens, all. */

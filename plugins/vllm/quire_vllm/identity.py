@@ -215,10 +215,14 @@ class Spaces:
             spaces = self._to_close.get()
             if spaces is None:
                 return
-            for space in spaces:
-                space.close()
-            with self._lock:
-                self._n_to_close -= 1
+            try:
+                for space in spaces:
+                    space.close()
+            except QuireError:
+                pass  # the store ends; others that wait must still be closed
+            finally:
+                with self._lock:
+                    self._n_to_close -= 1
 
     @contextmanager
     def using(self, tenant: Tenant) -> Iterator[List[Namespace]]:
@@ -273,7 +277,7 @@ def release_store(settings: Settings) -> bool:
         try:
             store.flush(_FLUSH_S)
         except QuireError:
-            is_saved = False
+            is_saved = settings.remote is None  # closing waits for the disk
             store.stop_remote()
         store.close()  # under the lock: whoever opens the directory next finds it free
         return is_saved
