@@ -282,7 +282,7 @@ static void stored_in_every_tier(void **state)
     free(kit_command(server.port, "DEL %s", name));
     assert_int_equal(n_stored(&raw, PAGES, 5000), 3);
     assert_int_equal(n_stored(&raw, PAGES, 0), PAGES - 2); /* the disk alone */
-    proxy.latency_ms = 300; /* others are being sent, and might be that one */
+    proxy.latency_ms = 300;                                /* others are being sent, and might be that one */
     kit_raw_save(&raw, 8, 4);
     assert_int_equal(n_stored(&raw, PAGES, 5000), PAGES - 2);
     proxy.latency_ms = 0;
