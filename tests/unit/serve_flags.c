@@ -185,7 +185,8 @@ static const char *read_line(const char *text, char **words, bool with_files)
 
 static const char *judge(const char *text)
 {
-    char *words[] = {(char[]){"llama-server"}, (char[]){"-m"}, (char[]){"a.gguf"}, NULL};
+    static char server[] = "llama-server", flag[] = "-m", model[] = "a.gguf"; /* flags point to them */
+    static char *words[] = {server, flag, model, NULL};
     return read_line(text, words, true);
 }
 
