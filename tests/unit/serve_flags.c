@@ -112,21 +112,10 @@ static void test_sections(void **state)
 
 static void test_not_understood(void **state)
 {
-    static const char *const texts[] = {" a=1",
-                                        "--a=1",
-                                        "a",
-                                        "a b=1",
-                                        "1=2",
-                                        "[default ]\na=1",
-                                        "[* ]\n",
-                                        "[]",
-                                        "[x",
-                                        "[ ]",
-                                        "[x] y=1",
-                                        "=1",
-                                        "\xef\xbb\xbf"
-                                        "a=1",
-                                        "a=1\nb\nc=2"};
+    static const char *const texts[] = {
+        " a=1",       "--a=1", "a",   "a b=1",   "1=2", "[default ]\na=1",  "[* ]\n",
+        "[]",         "[x",    "[ ]", "[x] y=1", "=1",  "\xef\xbb\xbf_a=1", /* a mark of UTF-8 */
+        "a=1\nb\nc=2"};
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         put(of_user, texts[i]);
