@@ -512,7 +512,6 @@ int cmd_serve(int argc, char **argv)
     if (!code) code = read_flags(&s);
     if (!code) code = open_store(&s);
     if (!code) code = run(&s);
-    if (s.open_store) quire_store_flush(s.open_store, FLUSH_TIMEOUT_MS);
     if (s.open_store) quire_store_close(s.open_store);
     tenants_close(s.tenants);
     flags_free(&s.flags);

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """A llama-server (REAL_SERVER) that does not do what the file FAULTS says, a word for each: "save" and "restore" of slots are refused; with "late" a save
-is refused too, and its file is made half a second later. With "slow" completions begin a second late, also if the client has left meanwhile."""
+is refused too, and its file is made half a second later. With "slow" completions begin a second late, also if the client has left meanwhile. With "forget" it says that it has reused less
+of a prompt than it has."""
 import ctypes
 import json
 import os
@@ -30,9 +31,16 @@ def read(c):
         data += piece
 
 
-def refuses(request):
+def less(m):
+    cache, prompt = int(m[1]), int(m[2])
+    other = 10 ** (len(m[1]) - 1)
+    if cache < 64 or len(str(prompt + cache - other)) != len(m[2]):
+        return m[0]
+    return b'"cache_n":%d,"prompt_n":%d' % (other, prompt + cache - other)
+
+
+def refuses(request, faults):
     action = re.match(rb"POST /slots/\d+\?action=(\w+)", request)
-    faults = Path(os.environ["FAULTS"]).read_text().split()
     if action and action[1] == b"save" and "late" in faults:
         name = json.loads(request.partition(b"\r\n\r\n")[2])["filename"]
         threading.Timer(0.5, lambda: (Path(line[line.index("--slot-save-path") + 1]) / name).write_bytes(b"late")).start()
@@ -43,15 +51,16 @@ def refuses(request):
 def serve(client):
     try:
         with client, socket.socket(socket.AF_UNIX) as real:
-            request = read(client)
-            if refuses(request):
+            request, faults = read(client), Path(os.environ["FAULTS"]).read_text().split()
+            if refuses(request, faults):
                 client.sendall(REFUSAL)
                 return
-            if request.startswith(b"POST /completion") and "slow" in Path(os.environ["FAULTS"]).read_text():
+            if request.startswith(b"POST /completion") and "slow" in faults:
                 time.sleep(1)
             real.connect(line[at])
             real.sendall(request)
-            client.sendall(read(real))
+            answer = read(real)
+            client.sendall(re.sub(rb'"cache_n":(\d+),"prompt_n":(\d+)', less, answer) if "forget" in faults else answer)
     except OSError:
         pass
 

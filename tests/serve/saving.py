@@ -126,63 +126,14 @@ def hung():
         note(f"ended after {took:.1f} s")
 
 
-FORGETFUL = """#!/usr/bin/env python3
-# A llama-server that says it has reused less than it has.
-import ctypes, os, re, socket, subprocess, sys, threading
-line = sys.argv[1:]
-at = line.index("--host") + 1
-mine, line[at] = line[at], line[at].replace("llama.sock", "real.sock")
-# PR_SET_PDEATHSIG, SIGKILL: it ends with this program, which is killed
-server = subprocess.Popen([os.environ["REAL_SERVER"], *line], preexec_fn=lambda: ctypes.CDLL(None).prctl(1, 9))
-listening = socket.socket(socket.AF_UNIX)
-listening.bind(mine)
-listening.listen(64)
-
-def less(m):
-    cache, prompt = int(m[1]), int(m[2])
-    other = 10 ** (len(m[1]) - 1)
-    if cache < 64 or len(str(prompt + cache - other)) != len(m[2]):
-        return m[0]
-    return b'"cache_n":%d,"prompt_n":%d' % (other, prompt + cache - other)
-
-def send_on(client, real):
-    while (data := client.recv(65536)):
-        real.sendall(data)
-
-def serve(client):
-    real = socket.socket(socket.AF_UNIX)
-    try:
-        real.connect(line[at])
-        threading.Thread(target=send_on, args=(client, real), daemon=True).start()
-        answer = b""
-        while (data := real.recv(65536)):
-            answer += data
-            head = answer.find(b"\\r\\n\\r\\n")
-            length = re.search(rb"Content-Length: (\\d+)", answer[:max(head, 0)])
-            if head >= 0 and length and len(answer) >= head + 4 + int(length[1]):
-                break
-        client.sendall(re.sub(rb'"cache_n":(\\d+),"prompt_n":(\\d+)', less, answer))
-    except OSError:
-        pass
-    client.close()
-    real.close()
-
-threading.Thread(target=lambda: os._exit(server.wait()), daemon=True).start()
-while True:
-    threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
-"""
-
-
 def short():
     """A server that reuses less than was restored: it is counted; three in a row end restoring, which is said once."""
-    wrapper = folder / "llama-server"
-    wrapper.write_text(FORGETFUL)
-    wrapper.chmod(0o755)
-    os.environ["REAL_SERVER"] = str(kit.programs() / "llama-server")
+    (folder / "faults").write_text("forget")
+    os.environ.update(REAL_SERVER=str(kit.programs() / "llama-server"), FAULTS=str(folder / "faults"))
     with start("short") as s:
         for i in range(4):
             s.complete(TEXT[4000 * i:4000 * i + 900], 1)
-    with start("short", server=wrapper) as s:
+    with start("short", server=Path(__file__).with_name("faulty_server.py")) as s:
         for i in range(4):
             told = s.complete(TEXT[4000 * i:4000 * i + 900] + TEXT[20000:21500], 1)
             figures, most = s.figures(), min(i + 1, 3)
