@@ -437,17 +437,14 @@ static int run(serve *s)
 
 /* ---------------------------------------------------------------- the gateway */
 
-static const double drain_ms = 30000, last_piece_ms = 300;
+static const double drain_ms = 30000;
 
 /* Requests that have begun may come to their end; a second signal does not wait for them. */
-static void drain(gateway *g, const sigset_t *ends)
+static void drain(front *f, const sigset_t *ends)
 {
     static const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
     double end = clock_ms() + drain_ms;
-    while (gateway_is_busy(g) && clock_ms() < end)
-        if (sigtimedwait(ends, NULL, &pause) > 0) return;
-    /* A request counts as ended when its replica has said the last word, which may not be sent to the client yet. */
-    for (end = clock_ms() + last_piece_ms; clock_ms() < end;)
+    while (front_is_busy(f) && clock_ms() < end)
         if (sigtimedwait(ends, NULL, &pause) > 0) return;
 }
 
@@ -472,7 +469,7 @@ static int run_gateway(const serve *s, const sigset_t *ends)
                 front_port(f), s->n_replicas);
         sigwait(ends, &which);
         front_quiesce(f);
-        drain(g, ends);
+        drain(f, ends);
         front_stop(f);
     }
     gateway_destroy(g);

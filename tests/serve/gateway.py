@@ -170,7 +170,8 @@ def drained(f):
         g.wait(lambda: sum(v for k, v in g.figures().items() if k.startswith("replica_in_flight")) == 1)
         g.process.terminate()
         t.join()
-        expect(got == [200] and g.process.wait(60) == 0, "it ends when its requests have ended", str(got))
+        code = g.process.wait(60)
+        expect(got == [200] and code == 0, "it ends when its requests have ended", f"{got} exit status {code}: {g.text()}")
 
 
 def without_replicas():
@@ -241,6 +242,38 @@ def strange_peers():
     expect(status == 302 and n == 1 and figures["left_total"] == 0, "a redirection is passed on, and an empty answer is a whole one", f"{status} {n} {figures}")
 
 
+def slow_clients():
+    """A client that reads slowly gets its whole answer, also after its replica has said the last word; proxies that keep connections are sent away."""
+    body = os.urandom(16 << 20)
+    peer = Peer(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    with Gateway(peer.name) as g:
+        kept = http.client.HTTPConnection("127.0.0.1", g.port, timeout=30)
+        kept.request("GET", "/quire/health")
+        before = kept.getresponse()
+        before.read()
+        with socket.socket() as c:
+            c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)  # buffers of sockets do not take the end of the answer
+            c.settimeout(20)
+            c.connect(("127.0.0.1", g.port))
+            c.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+            got = bytearray(c.recv(65536))
+            g.process.terminate()
+            time.sleep(0.5)
+            kept.request("GET", "/quire/health")
+            after = kept.getresponse()
+            after.read()
+            expect((before.getheader("Connection"), after.getheader("Connection")) == (None, "close"), "a connection that is kept ends with its next answer", str(after.headers))
+            pauses = 0
+            while piece := c.recv(65536):
+                got += piece
+                if len(got) > len(body) - (5 << 20) + (pauses << 18):
+                    pauses += 1
+                    time.sleep(0.3)
+        rest = bytes(got).partition(b"\r\n\r\n")[2]
+        expect(rest == body, "a client that reads slowly gets its whole answer", f"{len(rest)} of {len(body)} bytes")
+        expect(g.process.wait(10) == 0, "then it ends")
+
+
 def without_files():
     """A gateway that may open no more files says so, and takes no replica for down."""
     peer = Peer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
@@ -305,6 +338,7 @@ def run():
         part(refused)
         part(without_replicas)
         part(strange_peers)
+        part(slow_clients)
         part(without_files)
         part(with_fleet)
     finally:

@@ -31,7 +31,9 @@ struct front {
     front_options options;
     deadlines *deadlines;
     atomic_size_t n_bodies; /* bytes of bodies of all requests */
-    int socket;             /* that listens */
+    atomic_uint n_requests; /* from their first line to the last byte of their answers */
+    atomic_bool is_ending;
+    int socket; /* that listens */
     uint16_t port;
     char path[sizeof((struct sockaddr_un *)0)->sun_path]; /* of a UNIX socket, or "" */
 };
@@ -160,6 +162,8 @@ static void queue(front_request *r, unsigned status, struct MHD_Response *respon
     r->has_answer = true;
     r->result = MHD_NO;
     if (!response) return;
+    /* Otherwise a proxy that keeps its connection would send its next requests until the end. */
+    if (atomic_load(&r->front->is_ending)) MHD_add_response_header(response, "Connection", "close");
     for (added_header *h = r->headers; h; h = h->next) MHD_add_response_header(response, h->name, h->value);
     r->result = MHD_queue_response(r->connection, status, response);
     MHD_destroy_response(response);
@@ -254,6 +258,7 @@ static void *begin_request(void *ctx, const char *target, struct MHD_Connection 
     front_request *r = (front_request *)calloc(1, sizeof *r);
     if (!r) return NULL;
     r->front = (front *)ctx;
+    atomic_fetch_add(&r->front->n_requests, 1);
     r->connection = connection;
     r->last = &r->headers;
     r->target = strdup(target);
@@ -339,6 +344,7 @@ static void end_request(void *ctx, struct MHD_Connection *connection, void **min
     MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, r->front->options.idle_seconds);
     deadline_begin(r->front->deadlines, r->deadline, STAGE_LINE);
     atomic_fetch_sub(&r->front->n_bodies, r->body.n);
+    atomic_fetch_sub(&r->front->n_requests, 1);
     free_headers(r);
     growing_free(&r->body);
     free(r->target);
@@ -471,9 +477,15 @@ uint16_t front_port(const front *f)
 
 void front_quiesce(front *f)
 {
+    atomic_store(&f->is_ending, true);
     int fd = MHD_quiesce_daemon(f->daemon);
     if (fd >= 0) close(fd);
     f->socket = -1;
+}
+
+bool front_is_busy(front *f)
+{
+    return atomic_load(&f->n_requests) > 0;
 }
 
 void front_stop(front *f)

@@ -36,8 +36,10 @@ typedef struct front_options {
 /* NULL: message has one sentence. */
 front *front_start(const front_options *options, char *message, size_t size);
 uint16_t front_port(const front *f);
-/* Takes no more connections. Those that exist go on. */
+/* Takes no more connections. Those that exist end with the answer that they wait for. */
 void front_quiesce(front *f);
+/* Whether a request is being read or answered. One whose answer was sent to its last byte is not. */
+bool front_is_busy(front *f);
 /* Ends all connections and waits for their threads. */
 void front_stop(front *f);
 

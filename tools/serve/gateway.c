@@ -275,8 +275,3 @@ void gateway_destroy(gateway *g)
     replicas_stop(g->replicas);
     free(g);
 }
-
-bool gateway_is_busy(gateway *g)
-{
-    return replicas_in_flight(g->replicas) > 0;
-}

@@ -22,7 +22,5 @@ gateway *gateway_create(const gateway_options *options);
 void gateway_destroy(gateway *g);
 /* Answers a request (front_options.handle). */
 void gateway_handle(void *ctx, front_request *request);
-/* Requests are being answered. */
-bool gateway_is_busy(gateway *g);
 
 #endif

@@ -202,15 +202,6 @@ const char *replicas_name(const replicas *r, size_t which)
     return r->list[which].name;
 }
 
-uint32_t replicas_in_flight(replicas *r)
-{
-    uint32_t n = 0;
-    pthread_mutex_lock(&r->lock);
-    for (size_t i = 0; i < r->n; i++) n += r->list[i].in_flight;
-    pthread_mutex_unlock(&r->lock);
-    return n;
-}
-
 /* -------------------------------------------------------------------- figures */
 
 static const struct {

@@ -39,7 +39,6 @@ void replicas_give(replicas *r, size_t which, replica_result result);
 
 const upstream *replicas_address(const replicas *r, size_t which);
 const char *replicas_name(const replicas *r, size_t which);
-uint32_t replicas_in_flight(replicas *r);
 
 /* One line of labelled samples for each replica and figure, in Prometheus' text format. */
 bool replicas_print_metrics(replicas *r, growing *out);
