@@ -35,7 +35,7 @@ enum { SAVE_TIMEOUT_MS = 10000, FLUSH_TIMEOUT_MS = 5000 };
 typedef struct serve {
     store_options store; /* first: the options of the store are parsed into it */
     const char *kv, *tenants_file;
-    uint32_t min_tokens, restore_least, client_seconds, load_ms;
+    uint32_t min_tokens, restore_least, client_seconds, load_ms, drain_seconds;
     bool log;
     int argc; /* of the server */
     char **argv;
@@ -113,6 +113,10 @@ static const tool_option options[] = {
      "instead of a llama-server, several times: be a gateway before these quire serve; a conversation\n"
      "stays with one of them while that is not overloaded",
      .set = set_replica},
+    {"--drain-seconds", "N",
+     "how long a gateway that is asked to end waits for the requests that it answers (default: 300); a second\n"
+     "signal ends it at once",
+     TOOL_NUMBER(serve, drain_seconds, 1, 86400)},
     {"--host", "ADDRESS", "where a gateway listens (default: 127.0.0.1)", TOOL_WORD(serve, host)},
     {"--port", "PORT", "and its port (default: 8080)", TOOL_NUMBER(serve, port, 1, 65535)},
 };
@@ -437,15 +441,22 @@ static int run(serve *s)
 
 /* ---------------------------------------------------------------- the gateway */
 
-static const double drain_ms = 30000;
-
-/* Requests that have begun may come to their end; a second signal does not wait for them. */
-static void drain(front *f, const sigset_t *ends)
+/*
+ * Requests that have begun may come to their end. On a CPU that is minutes: the prompt may be long, or wait behind one whose
+ * client has left, because llama-server does not stop in the middle of a batch.
+ */
+static void drain(front *f, uint32_t seconds, const sigset_t *ends)
 {
     static const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
-    double end = clock_ms() + drain_ms;
+    double end = clock_ms() + 1e3 * seconds;
+    if (!front_is_busy(f)) return;
+    fprintf(stderr,
+            "quire serve: ending when the requests that are being answered have ended, after %u s at most; a "
+            "second signal does not wait\n",
+            seconds);
     while (front_is_busy(f) && clock_ms() < end)
         if (sigtimedwait(ends, NULL, &pause) > 0) return;
+    if (front_is_busy(f)) fprintf(stderr, "quire serve: requests that have not ended are broken off\n");
 }
 
 static int run_gateway(const serve *s, const sigset_t *ends)
@@ -469,7 +480,7 @@ static int run_gateway(const serve *s, const sigset_t *ends)
                 front_port(f), s->n_replicas);
         sigwait(ends, &which);
         front_quiesce(f);
-        drain(f, ends);
+        drain(f, s->drain_seconds ? s->drain_seconds : 300, ends);
         front_stop(f);
     }
     gateway_destroy(g);
@@ -483,9 +494,10 @@ int cmd_serve(int argc, char **argv)
     int code = store_parse(&s.store, STORE_REMOTE | STORE_OPTIONAL, &command, options,
                            sizeof options / sizeof *options, argc, argv);
     if (code >= 0) return code;
-    if (!s.n_replicas && (s.host || s.port))
+    if (!s.n_replicas && (s.host || s.port || s.drain_seconds))
         return tool_usage("serve",
-                          "--host and --port before the server's name are those of a gateway (--replica)");
+                          "--host, --port and --drain-seconds before the server's name are those of a "
+                          "gateway (--replica)");
     if (s.n_replicas && s.argc)
         return tool_usage("serve", "give either --replica or a llama-server: a gateway has none of its own");
     if (s.argc < 1 && !s.n_replicas)

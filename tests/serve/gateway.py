@@ -83,7 +83,7 @@ def passed_on(f):
 
 def client_leaves(f):
     """What the gateway and the sidecar have seen when the client is gone, before the first byte of an answer."""
-    body = json.dumps(chat(TEXT[30000:36000], n=400)).encode()
+    body = json.dumps(chat(TEXT[30000:32000], n=400)).encode()
     before = [s.figures()["left_total"] for s in f.servers]
     c = socket.create_connection(("127.0.0.1", f.port))
     c.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
@@ -163,6 +163,8 @@ def all_down(f):
 
 def drained(f):
     """A gateway that is asked to end lets requests come to their end."""
+    for s in f.servers:  # one of them may still compute the prompt of the client that has left
+        s.ask("POST", "/v1/chat/completions", chat("Hello", n=1), timeout=120)
     with Gateway(*f.names) as g:
         got = []
         t = threading.Thread(target=lambda: got.append(post(g, chat("Write a long story.", n=40))[0]))
@@ -274,6 +276,31 @@ def slow_clients():
         expect(g.process.wait(10) == 0, "then it ends")
 
 
+def too_slow():
+    """The end does not wait for ever: not longer than was said, and not at all after a second signal."""
+    class Silent(Peer):
+        def run(self):
+            held = []
+            while True:
+                c, _ = self.listener.accept()
+                held.append(c)
+                if c.recv(65536).startswith(b"GET /quire/health"):
+                    c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+                    held.pop().close()
+
+    for seconds, signals in ((1, 1), (100, 2)):
+        with Gateway(Silent(b"").name, options=("--drain-seconds", str(seconds))) as g, socket.create_connection(("127.0.0.1", g.port)) as c:
+            c.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+            g.wait(lambda: sum(v for k, v in g.figures().items() if k.startswith("replica_in_flight")) == 1)
+            begin = time.monotonic()
+            for _ in range(signals):
+                g.process.terminate()
+                time.sleep(0.3)
+            code = g.process.wait(20)
+            took = time.monotonic() - begin
+            expect(code == 0 and took < 8 and (signals == 2 or took >= 1), f"the end waits {seconds} s at most, {signals} signals", f"{code} {took}")
+
+
 def without_files():
     """A gateway that may open no more files says so, and takes no replica for down."""
     peer = Peer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
@@ -308,7 +335,7 @@ def without_files():
 def refused():
     for words in (["--replica", "host"], ["--replica", "host:0"], ["--replica", "host:99999"], ["--replica", "::1:80"], ["--replica", "[::1]"], ["--replica", "http://a:80"],
                   ["--replica", "a b:80"], ["--replica", "a:80x"], ["--replica", ""], ["--replica", "a:80", "--replica", "A:80"], ["--replica", "a:80", "--", "llama-server"], ["--port", "80"],
-                  ["--port", "80", "--", "llama-server"]):
+                  ["--port", "80", "--", "llama-server"], ["--drain-seconds", "5", "--", "llama-server"]):
         done = subprocess.run([tool(), "serve", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=20)
         expect(done.returncode == 2 and done.stderr.strip().count("\n") <= 1, f"refused: {' '.join(words)}", f"{done.returncode} {done.stderr}")
 
@@ -339,6 +366,7 @@ def run():
         part(without_replicas)
         part(strange_peers)
         part(slow_clients)
+        part(too_slow)
         part(without_files)
         part(with_fleet)
     finally:

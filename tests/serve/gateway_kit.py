@@ -65,10 +65,10 @@ class At(Observed):
 class Gateway(Observed):
     """with Gateway("127.0.0.1:8081", ...) as g: it listens, and is stopped at the end."""
 
-    def __init__(self, *replicas, port=None):
+    def __init__(self, *replicas, port=None, options=()):
         self.port = port or kit.free_port()
         self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([tool(), "serve", "--log", "--port", str(self.port), *(w for r in replicas for w in ("--replica", r))],
+        self.process = subprocess.Popen([tool(), "serve", "--log", "--port", str(self.port), *options, *(w for r in replicas for w in ("--replica", r))],
                                         stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
         if not self.wait(lambda: self.ask("GET", "/quire/health")[0]):
             raise kit.Broken("the gateway does not listen: " + self.text())
