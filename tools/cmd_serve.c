@@ -54,6 +54,8 @@ typedef struct serve {
     quire_store *open_store;
     quire_identity identity;
     tenants *tenants;
+    uint64_t slot_memory;
+    budget *memory;
 } serve;
 
 static void set_rest(void *ctx, int argc, char **argv)
@@ -100,6 +102,10 @@ static const tool_option options[] = {
      TOOL_WORD(serve, tenants_file)},
     {"--min-tokens", "N", "prompts with fewer tokens are not kept (default: 256)",
      TOOL_NUMBER(serve, min_tokens, 64, 1u << 30)},
+    {"--slot-memory", "BYTES",
+     "what slot files and pages that are restored or saved may take of memory at a time, such as 8G; what does\n"
+     "not fit waits or is computed (default: three quarters of what is free at that time)",
+     TOOL_BYTES(serve, slot_memory, 1, STORE_MAX_BYTES)},
     {"--client-seconds", "N",
      "what a client may take for the headers of a request; twice that for its body, and a second more for\n"
      "each KiB; four times that for each piece of the answer, and between requests (default: 15)",
@@ -393,6 +399,8 @@ static int run(serve *s)
                                               .kv = s->kv_name,
                                               .to = to,
                                               .folder = s->folder,
+                                              .folder_is_memory = folder_is_memory(s->folder),
+                                              .memory = s->memory,
                                               .authorization = *s->authorization ? s->authorization : NULL,
                                               .n_slots = s->flags.n_slots,
                                               .has_disk = s->store.directory,
@@ -516,7 +524,8 @@ int cmd_serve(int argc, char **argv)
     code = folder_make(s.folder, sizeof s.folder, s.tenants_file || s.store.seal_disk);
     snprintf(s.socket, sizeof s.socket, "%s/llama.sock", s.folder);
     s.files = watched_create();
-    if (!s.files) code = tool_failed("serve", "out of memory");
+    s.memory = budget_create(s.slot_memory);
+    if (!s.files || !s.memory) code = tool_failed("serve", "out of memory");
     if (!code) code = open_tenants(&s);
     if (!code) code = read_flags(&s);
     if (!code) code = open_store(&s);
@@ -526,6 +535,7 @@ int cmd_serve(int argc, char **argv)
     flags_free(&s.flags);
     host_config_free(&s.config);
     watched_destroy(s.files);
+    budget_destroy(s.memory);
     folder_remove(s.folder);
     upstream_end();
     return code;

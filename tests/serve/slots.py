@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -90,6 +91,31 @@ def no_room():
         resource.prlimit(s.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         n = sum(first["timings"][k] for k in ("cache_n", "prompt_n"))
         expect(reused(again) >= n - 1 and s.figures()["restores_failed"] == 1, "what a slot holds is used", f"{first['timings']} {again['timings']} {s.figures()}")
+
+
+def little_memory():
+    """What does not fit into memory is computed; what would not fit at once comes one after the other."""
+    prompts = [TEXT[4000 * i:4000 * i + 1800] for i in range(4)]
+    with start("memory", "-np", "4") as s:
+        first = [s.complete(p, 2) for p in prompts]
+        expect(s.wait_figure("saves", 4), "prompts are saved", str(s.figures()))
+    one = 2 * 1024 * max(p["timings"]["prompt_n"] for p in first)  # a slot file, and pages for it
+    with start("memory", options=("--kv", "none", "--slot-memory", str(one // 4))) as s:
+        for p, before in zip(prompts[:2], first):
+            expect(s.complete(p, 2)["content"] == before["content"], "without memory it is computed")
+        f = s.figures()
+        expect(f["restores_refused"] == 2 and f["restores"] == f["restores_failed"] == 0, "that is counted", str(f))
+        expect(s.text().count("more memory than there is for them now") == 1, "and said once", s.text()[-1500:])
+        expect(s.wait_figure("saves_refused", 1) and s.text().count("more memory than there is for slot files") == 1, "nor are slots saved", str(s.figures()))
+    with start("memory", "-np", "4", options=("--kv", "none", "--slot-memory", str(one * 5 // 4))) as s:
+        got = [None] * 4
+        threads = [threading.Thread(target=lambda i=i: got.__setitem__(i, s.complete(prompts[i], 2)["content"])) for i in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        f = s.figures()
+        expect(got == [b["content"] for b in first] and f["restores"] == 4 and f["restores_refused"] == 0, "with memory for one, four are restored", f"{got} {f}")
 
 
 def controlled():
@@ -182,6 +208,7 @@ def run():
         part(drafted, "safe")
         part(unrestored)
         part(no_room)
+        part(little_memory)
         part(unsaved)
         part(left)
         part(controlled)

@@ -7,6 +7,7 @@
 #include "common/system.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #if defined(__APPLE__)
@@ -32,6 +33,13 @@ uint64_t system_free_bytes(void)
     return ((uint64_t)now.free_count + now.inactive_count) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+uint64_t system_group_bytes(const char *list, const char *root)
+{
+    (void)list;
+    (void)root;
+    return UINT64_MAX;
+}
+
 uint64_t system_memory_bytes(void)
 {
     uint64_t bytes = 0;
@@ -49,16 +57,60 @@ bool system_program_path(char *path, size_t size)
     return true;
 }
 
+/* The number after `name` in a file of lines; "": the first one. UINT64_MAX: it is not there, or no number. */
+static uint64_t read_number(const char *folder, const char *path, const char *name)
+{
+    char full[1200], line[128];
+    unsigned long long found = UINT64_MAX;
+    snprintf(full, sizeof full, "%s/%s", folder, path);
+    FILE *file = fopen(full, "r");
+    if (!file) return UINT64_MAX;
+    while (found == UINT64_MAX && fgets(line, sizeof line, file))
+        if (!strncmp(line, name, strlen(name)) && sscanf(line + strlen(name), "%llu", &found) != 1)
+            found = UINT64_MAX;
+    fclose(file);
+    return found;
+}
+
+/* Files that were read and are not in use can be read again: their pages are as good as free. */
+static uint64_t group_bytes(const char *folder)
+{
+    uint64_t most = read_number(folder, "memory.max", "");
+    uint64_t used = read_number(folder, "memory.current", "");
+    uint64_t files = read_number(folder, "memory.stat", "inactive_file ");
+    if (most == UINT64_MAX || used == UINT64_MAX) return UINT64_MAX;
+    if (files != UINT64_MAX) used = used > files ? used - files : 0;
+    return most > used ? most - used : 1; /* 0 says that it is not known */
+}
+
+uint64_t system_group_bytes(const char *list, const char *root)
+{
+    char folder[1024];
+    uint64_t least = UINT64_MAX;
+    const char *group = !strncmp(list, "0::", 3) ? list : strstr(list, "\n0::");
+    if (!group) return least; /* version 1, or none */
+    group = strchr(group, '/');
+    int n = group ? snprintf(folder, sizeof folder, "%s%.*s", root, (int)strcspn(group, "\n"), group) : -1;
+    if (n < 0 || (size_t)n >= sizeof folder) return least;
+    for (;;) {
+        uint64_t bytes = group_bytes(folder);
+        if (bytes < least) least = bytes;
+        char *end = strrchr(folder, '/');
+        if (!end || end < folder + strlen(root)) return least;
+        *end = 0;
+    }
+}
+
 uint64_t system_free_bytes(void)
 {
-    char line[128];
-    unsigned long long kib = 0;
-    FILE *file = fopen("/proc/meminfo", "r");
-    if (!file) return 0;
-    while (!kib && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) != 1) kib = 0;
-    fclose(file);
-    return (uint64_t)kib * 1024;
+    char list[4096];
+    uint64_t kib = read_number("/proc", "meminfo", "MemAvailable:");
+    FILE *file = fopen("/proc/self/cgroup", "r");
+    size_t n = file ? fread(list, 1, sizeof list - 1, file) : 0;
+    if (file) fclose(file);
+    list[n] = 0;
+    uint64_t most = system_group_bytes(list, "/sys/fs/cgroup"), bytes = kib == UINT64_MAX ? 0 : kib * 1024;
+    return most < bytes ? most : bytes;
 }
 
 uint64_t system_memory_bytes(void)

@@ -79,6 +79,8 @@ uint8_t *slot_widen_tail(uint32_t version, const uint8_t *tail, size_t n, size_t
 bool slot_version_known(uint32_t version);
 /* Fills in what follows from the rest: page_bytes, and for version 3 what can be told of rotations. */
 void slot_layout_complete(slot_layout *layout);
+/* Of a file of so many tokens, without its head and tail. */
+size_t slot_bytes(const slot_layout *layout, uint32_t n_tokens);
 /* A text that says all of the layout; the same text gives the same layout. */
 void slot_layout_print(const slot_layout *layout, char *text, size_t size);
 /* What the rows are, whichever version the file has: slots with the same text can share pages. */

@@ -36,6 +36,14 @@ void slot_layout_complete(slot_layout *l)
         l->page_bytes += (size_t)(l->k[i].kept + (l->n_v ? l->v[i].kept : 0)) * PAGE_TOKENS;
 }
 
+size_t slot_bytes(const slot_layout *l, uint32_t n_tokens)
+{
+    size_t each = sizeof(uint32_t);
+    for (uint32_t i = 0; i < l->n_layers; i++)
+        each += (size_t)(l->k[i].row_bytes + (l->n_v ? l->v[i].row_bytes : 0));
+    return each * n_tokens;
+}
+
 static bool is_alike(const slot_rows *a, const slot_rows *b)
 {
     return a->type == b->type && a->row_bytes == b->row_bytes && a->kept == b->kept &&

@@ -51,7 +51,7 @@ bool recommend(recommendation *out, const model *m, const model_use *use, const 
 
 /*
  * Bytes for the cache beside the model. ram: what both may take, or 0: what the system says is available now
- * (MemAvailable of /proc/meminfo, which knows nothing of the limits of a container).
+ * (system_free_bytes()).
  */
 double recommend_room(const model *m, uint64_t ram);
 

@@ -67,7 +67,7 @@ static void remove_old_folders(const char *base)
     globfree(&found);
 }
 
-static bool is_memory(const char *path)
+bool folder_is_memory(const char *path)
 {
 #ifdef __linux__
     struct statfs about;
@@ -89,7 +89,7 @@ static const char *choose_base(bool is_sealed)
             "/dev/shm has less than 1 GiB free"; /* containers often have 64 MiB of it, less than one slot */
     if (!why) return "/dev/shm";
     fprintf(stderr, "quire serve: slot files are in /tmp: %s\n", why);
-    if (is_sealed && !is_memory("/tmp"))
+    if (is_sealed && !folder_is_memory("/tmp"))
         fprintf(
             stderr,
             "quire serve: pages are encrypted on disk, but slot files are not, and /tmp is on a disk: give "

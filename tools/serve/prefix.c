@@ -32,6 +32,12 @@ static uint8_t *take_room(size_t bytes)
     return (uint8_t *)room;
 }
 
+/* That the slot file of so many tokens takes. */
+static size_t file_memory(const prefix *p, uint32_t n_tokens)
+{
+    return p->o.folder_is_memory ? slot_bytes(&p->layout, n_tokens) : 0;
+}
+
 /* Has the server compute these tokens in a slot and nothing after them. */
 bool prefix_compute(const prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, bool reuse,
                     int client, body_timings *t)
@@ -158,36 +164,58 @@ static uint32_t load(const prefix *p, const uint32_t *tokens, uint32_t n_pages, 
     return n / PAGE;
 }
 
-uint32_t prefix_load(prefix *p, const uint32_t *tokens, uint32_t n_tokens, prefix_times *times,
-                     char name[SWAP_NAME], bool *has_room)
+/* Returns how many pages the file has. */
+static uint32_t load_to(const prefix *p, const uint32_t *tokens, uint32_t n_pages, const char *name,
+                        prefix_times *times, prefix_lack *lack)
 {
     char path[SWAP_PATH];
-    uint32_t n_pages = n_tokens / PAGE, got = n_pages;
+    uint32_t got = n_pages;
     size_t n_tail = 0;
     double begin = clock_ms();
     uint8_t *room = take_room(p->layout.page_bytes * (n_pages + 1));
     void **rooms = (void **)calloc(n_pages + 1, sizeof *rooms);
-    uint8_t *tail = p->states ? states_load(p->states, tokens, n_tokens, p->o.timeout_ms, &n_tail) : NULL;
-    *has_room = room && rooms;
-    if (!*has_room || (p->states && !tail))
+    uint8_t *tail =
+        p->states ? states_load(p->states, tokens, n_pages * PAGE, p->o.timeout_ms, &n_tail) : NULL;
+    *lack = room && rooms ? LACKS_PAGES : LACKS_MEMORY;
+    if (*lack == LACKS_MEMORY || (p->states && !tail))
         got = 0;
     else if (p->has_rows)
         got = load(p, tokens, n_pages, room, rooms);
     if (p->states && got < n_pages) got = 0; /* a state is of no use after a shorter prefix */
     times->load = clock_ms() - begin;
-    swap_make_name(name);
     swap_path(&p->swap, name, path);
     if (got && slot_write_state(path, &p->layout, tokens, got, (uint8_t *const *)(void *)rooms, p->o.n_slots,
                                 tail, n_tail)) {
         unlink(path);
         got = 0;
-        *has_room = false;
+        *lack = LACKS_PLACE;
     }
     free(room);
     free(rooms);
     free(tail);
     times->write = clock_ms() - begin - times->load;
+    return got;
+}
+
+uint32_t prefix_load(prefix *p, const uint32_t *tokens, uint32_t n_tokens, double wait_ms,
+                     prefix_times *times, prefix_file *file, prefix_lack *lack)
+{
+    uint32_t n_pages = n_tokens / PAGE;
+    size_t of_pages = p->layout.page_bytes * n_pages;
+    *file = (prefix_file){.bytes = file_memory(p, n_tokens)};
+    *lack = LACKS_MEMORY;
+    if (!budget_take(p->o.memory, of_pages + file->bytes, wait_ms)) return 0;
+    swap_make_name(file->name);
+    uint32_t got = load_to(p, tokens, n_pages, file->name, times, lack);
+    budget_give(p->o.memory, got ? of_pages : of_pages + file->bytes);
+    if (got) *lack = LACKS_NOTHING;
     return got * PAGE;
+}
+
+void prefix_drop(const prefix *p, const prefix_file *file)
+{
+    swap_remove(p->o.folder, file->name);
+    budget_give(p->o.memory, file->bytes);
 }
 
 bool prefix_restore(prefix *p, uint32_t slot, const char *name, prefix_times *times)
@@ -246,20 +274,33 @@ static uint32_t save_pages(const prefix *p, const slot_file *slot, uint32_t n_kn
     return done * PAGE;
 }
 
+/* For others to give memory back, while a request waits. */
+enum { SAVE_WAIT_MS = 1000 };
+
 struct prefix_image {
     slot_file file;
+    budget *memory;
+    size_t bytes; /* of it */
 };
 
 prefix_image *prefix_take_image(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n,
                                 const char **why, bool *is_other)
 {
     *is_other = false;
+    size_t bytes = file_memory(p, n);
+    if (!budget_take(p->o.memory, bytes, SAVE_WAIT_MS)) {
+        *why = "its slot file would take more memory than there is for slot files (--slot-memory)";
+        return NULL;
+    }
     prefix_image *i = (prefix_image *)calloc(1, sizeof *i);
     *why = i ? prefix_read_slot(p, slot, false, NULL, &i->file) : "out of memory";
     if (*why) {
+        budget_give(p->o.memory, bytes);
         free(i);
         return NULL;
     }
+    i->memory = p->o.memory;
+    i->bytes = bytes;
     *is_other = i->file.n_cells < n || memcmp(i->file.tokens, tokens, sizeof *tokens * n);
     if (is_stopped(p))
         *why = "nothing of this server is kept";
@@ -288,6 +329,7 @@ void prefix_free_image(prefix_image *i)
 {
     if (!i) return;
     slot_free(&i->file);
+    budget_give(i->memory, i->bytes);
     free(i);
 }
 
@@ -302,9 +344,15 @@ static bool save_state(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_
                        bool *is_lost)
 {
     slot_file file;
-    size_t n_tail;
+    size_t n_tail, memory = file_memory(p, n);
     *is_lost = false;
-    if (prefix_read_slot(p, slot, true, &p->layout, &file)) return false;
+    /* The state is given back to the slot through pages and a file of its own. */
+    if (p->o.window) memory = 2 * memory + p->layout.page_bytes * (n / PAGE);
+    if (!budget_take(p->o.memory, memory, SAVE_WAIT_MS)) return false;
+    if (prefix_read_slot(p, slot, true, &p->layout, &file)) {
+        budget_give(p->o.memory, memory);
+        return false;
+    }
     const uint8_t *tail = file.bytes + file.tail_at;
     uint8_t *wide =
         p->o.window && file.layout.version == 3 ? slot_widen_tail(3, tail, file.tail_bytes, &n_tail) : NULL;
@@ -322,6 +370,7 @@ static bool save_state(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_
            states_save(p->states, tokens, n, tail, n_tail, p->o.timeout_ms);
     free(wide);
     slot_free(&file);
+    budget_give(p->o.memory, memory);
     return good;
 }
 

@@ -3,6 +3,7 @@
 #ifndef QUIRE_TOOLS_SERVE_PREFIX_H
 #define QUIRE_TOOLS_SERVE_PREFIX_H
 
+#include "serve/budget.h"
 #include "serve/swap.h"
 #include "serve/upstream.h"
 
@@ -19,8 +20,10 @@ typedef struct prefix_options {
     const quire_identity *identity; /* of one tenant and model; copied by the store */
     const char *kv;                 /* the policy of the cache, or "stock" */
     upstream to;
-    bool has_disk;                /* the store has a directory */
-    const char *folder;           /* where the server keeps slot files */
+    bool has_disk;      /* the store has a directory */
+    const char *folder; /* where the server keeps slot files */
+    bool folder_is_memory;
+    budget *memory;               /* of slot files and of pages for them, of all tenants */
     const char *authorization;    /* value of the header for the server's own interface, or NULL */
     uint32_t n_slots, timeout_ms; /* timeout_ms: of the store */
     uint32_t slot_timeout_ms;     /* of the server, to save or restore a slot */
@@ -61,12 +64,22 @@ bool prefix_has_states(const prefix *p);
  * least one token of the prompt is left to compute, because the server cannot go back by one.
  */
 uint32_t prefix_look_up(prefix *p, const uint32_t *tokens, uint32_t n);
+/* A slot file, and what it has of the memory for all of them. */
+typedef struct prefix_file {
+    char name[SWAP_NAME];
+    size_t bytes;
+} prefix_file;
+
+/* What was not there: pages of the prompt, the place for its slot file, memory for both. */
+typedef enum prefix_lack { LACKS_NOTHING, LACKS_PAGES, LACKS_PLACE, LACKS_MEMORY } prefix_lack;
+
 /*
- * Writes a slot file of the first n_tokens, a multiple of 64, as far as the store gives them in time. Returns how many it has; 0: there
- * is no file. has_room: if not, the file itself was what failed. The caller removes it (prefix_remove_copy). No slot is touched.
+ * Writes a slot file of the first n_tokens, a multiple of 64, as far as the store gives them in time, and there is memory in wait_ms.
+ * Returns how many it has; 0: there is no file, and *lack says why. Else the caller drops it. No slot is touched.
  */
-uint32_t prefix_load(prefix *p, const uint32_t *tokens, uint32_t n_tokens, prefix_times *times,
-                     char name[SWAP_NAME], bool *has_room);
+uint32_t prefix_load(prefix *p, const uint32_t *tokens, uint32_t n_tokens, double wait_ms,
+                     prefix_times *times, prefix_file *file, prefix_lack *lack);
+void prefix_drop(const prefix *p, const prefix_file *file);
 /* Fills the slot from that file. false: what the slot holds is not known. */
 bool prefix_restore(prefix *p, uint32_t slot, const char *name, prefix_times *times);
 /* A slot as a file of the server's, from which other slots can be filled. The caller removes it. */

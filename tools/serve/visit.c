@@ -76,6 +76,16 @@ static void count_failed(sidecar *s, bool is_of_place)
     if (is_of_place) count_towards_pause(s, &s->n_failed);
 }
 
+/* Told once: it can come again with every long prompt. */
+static void count_refused(sidecar *s)
+{
+    SERVE_COUNT(&s->counts, restores_refused, 1);
+    if (!atomic_exchange(&s->has_told_memory, true))
+        sidecar_say(
+            "a prompt was computed though the store has it: its pages and its slot file would take more memory than "
+            "there is for them now (--slot-memory)");
+}
+
 static void forgive_failed(sidecar *s)
 {
     pthread_mutex_lock(&s->lock);
@@ -195,22 +205,33 @@ static bool fill(visit *v, const char *name, uint32_t n, uint32_t n_stored)
     return good;
 }
 
+/* To wait for memory must not take longer than to compute the tokens. */
+static double memory_wait(sidecar *s, uint32_t n_tokens)
+{
+    static const double unknown = 5000, most = 60000;
+    double each = worth_ms_per_token(&s->worth), ms = each > 0 ? each * n_tokens / 2 : unknown;
+    return ms < most ? ms : most;
+}
+
 /* warm: tokens that the slot needs not compute again. Returns what that is then. */
 static uint32_t restore(visit *v, uint32_t warm)
 {
     sidecar *s = v->s;
     uint32_t stored = 0, loaded = 0;
-    char name[SWAP_NAME];
-    bool has_room = true;
+    prefix_file file;
+    prefix_lack lack;
     if (v->keep && may_restore(s) && v->n > warm + QUIRE_PAGE_TOKENS) {
         double begin = clock_ms();
         stored = prefix_look_up(v->keep, v->tokens, v->n);
         v->lookup = clock_ms() - begin;
     }
     if (stored > warm && worth_restoring(&s->worth, stored / QUIRE_PAGE_TOKENS, stored - warm)) {
-        loaded = prefix_load(v->keep, v->tokens, stored, &v->times, name, &has_room);
-        if (!loaded) {
-            count_failed(s, !has_room);
+        loaded =
+            prefix_load(v->keep, v->tokens, stored, memory_wait(s, stored - warm), &v->times, &file, &lack);
+        if (!loaded && lack == LACKS_MEMORY) {
+            count_refused(s);
+        } else if (!loaded) {
+            count_failed(s, lack == LACKS_PLACE);
             worth_failed(&s->worth, stored / QUIRE_PAGE_TOKENS, v->times.load + v->times.write);
         }
     }
@@ -219,13 +240,13 @@ static uint32_t restore(visit *v, uint32_t warm)
     bool better = loaded > warm;
     if (better && (v->to != ROUTE_MESSAGES || loaded > v->lease.n_same)) slots_exchange(s->slots, &v->lease);
     save_before(v);
-    if (better && fill(v, name, loaded, loaded)) {
+    if (better && fill(v, file.name, loaded, loaded)) {
         v->restored = v->lease.n_same = loaded;
         worth_restored(&s->worth, stored / QUIRE_PAGE_TOKENS,
                        v->times.load + v->times.write + v->times.restore);
         SERVE_COUNT(&s->counts, restores, 1);
     }
-    if (loaded) prefix_remove_copy(&s->o.prefix, name);
+    if (loaded) prefix_drop(v->keep, &file);
     return better ? v->restored : warm;
 }
 

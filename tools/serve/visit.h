@@ -15,6 +15,7 @@
 #include "serve/worth.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 struct sidecar {
     sidecar_options o;
@@ -24,6 +25,7 @@ struct sidecar {
     saver *saver;
     serve_counts counts;
     worth worth;
+    atomic_bool has_told_memory;
     pthread_mutex_t lock; /* of what follows */
     bool is_ready, is_finishing;
     uint32_t n_short;    /* restored prompts in a row of which the server reused less */
