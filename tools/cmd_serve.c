@@ -11,10 +11,9 @@
 #include "serve/folder.h"
 #include "serve/gateway.h"
 #include "serve/limits.h"
-#include "serve/pages_place.h"
 #include "serve/replicas.h"
 #include "serve/sidecar.h"
-#include "store/options.h"
+#include "serve/tiers.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -24,7 +23,6 @@
 #include <strings.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum { SLOT_TIMEOUT_MS = 60000, LOAD_TIMEOUT_MS = 2000 };
@@ -46,11 +44,12 @@ typedef struct serve {
     model model;
     bool has_model, with_device;
     char kv_name[512]; /* what the rows are, for the keys of pages */
-    char folder[64], socket[80], directory[PLACE_SIZE], secret_file[PLACE_SIZE + 16], program[PLACE_SIZE];
+    char folder[64], socket[80], program[PLACE_SIZE];
     char authorization[600];
     host_config config;
     watched *files; /* that rows depend on */
     serve_flags flags;
+    tiers tiers;
     quire_store *open_store;
     quire_identity identity;
     tenants *tenants;
@@ -87,7 +86,7 @@ static const tool_option options[] = {
     {"--store-size", "BYTES",
      "limit of its files, such as 200G (default: that of the directory; of a new one 20G, at most a\n"
      "tenth of the space that is free)",
-     TOOL_BYTES(serve, store.cap_bytes, 0, STORE_MAX_BYTES)},
+     TOOL_BYTES(serve, store.cap_bytes, 16 << 20, STORE_MAX_BYTES), .wish = "a size of 16M or more"},
     {"--secret-file", "FILE",
      "32 bytes or 64 hex digits, the same on all servers that share prompts; only you may be able to\n"
      "read it (default: serve.key in the directory of --store, made there; needed with --remote)",
@@ -142,49 +141,12 @@ static const tool_command command = {
         "  quire serve --kv balanced --store /srv/pages --store-size 200G -- llama-server -m model.gguf -c 131072\n"
         "  quire serve --remote cache:6379 --secret-file tenant.key -- llama-server -m model.gguf\n"
         "  quire serve --replica a:8080 --replica b:8080 --replica c:8080 --host 0.0.0.0 --port 8080\n",
-    .exit_codes = "that of llama-server; before it starts 1 failed or refused, 2 the command line is wrong",
+    .exit_codes =
+        "that of llama-server; before it starts 1 failed, 2 the command line or a flag of llama-server is refused",
     .set_rest = set_rest,
 };
 
-/* ------------------------------------------------------------------- places */
-
-static int make_secret(serve *s)
-{
-    snprintf(s->secret_file, sizeof s->secret_file, "%s/serve.key", s->store.directory);
-    s->store.secret_file = s->secret_file;
-    const char *wrong = pages_key(s->secret_file);
-    return wrong ? tool_failed("serve", "%s: %s", s->secret_file, wrong) : TOOL_OK;
-}
-
-static int find_store(serve *s)
-{
-    if (s->store.directory && !strcmp(s->store.directory, "none")) {
-        s->store.directory = NULL;
-    } else if (!s->store.directory) {
-        const char *wrong = pages_find(s->directory, sizeof s->directory);
-        if (wrong) return tool_failed("serve", "%s", wrong);
-        s->store.directory = s->directory;
-    }
-    if (s->tenants && s->store.secret_file)
-        return tool_usage("serve", "give --tenants or --secret-file: each tenant has a secret of its own");
-    if (s->store.remote.host && !s->store.secret_file && !s->tenants)
-        return tool_usage("serve",
-                          "give --secret-file FILE with --remote: servers that share prompts share a secret");
-    if (s->store.seal_disk && !s->store.secret_file && !s->tenants)
-        return tool_usage("serve",
-                          "give --secret-file FILE with --seal-disk: a key beside the pages opens them");
-    if (!s->store.directory) return TOOL_OK;
-    if (!pages_make(s->store.directory))
-        return tool_failed("serve", "%s: %s", s->store.directory, strerror(errno));
-    struct statvfs room;
-    char slabs[PLACE_SIZE + 16];
-    snprintf(slabs, sizeof slabs, "%s/index", s->store.directory);
-    if (!s->store.cap_bytes && access(slabs, F_OK) && !statvfs(s->store.directory, &room)) {
-        uint64_t tenth = (uint64_t)room.f_bavail * room.f_frsize / 10, usual = UINT64_C(20) << 30;
-        s->store.cap_bytes = tenth < usual ? tenth : usual;
-    }
-    return s->store.secret_file || s->tenants ? TOOL_OK : make_secret(s);
-}
+/* ---------------------------------------------------------------- the store */
 
 /* Of nobody: with tenants nothing is kept under it. */
 static int invent_secret(serve *s)
@@ -201,15 +163,6 @@ static int open_tenants(serve *s)
     s->tenants = tenants_open(s->tenants_file, message, sizeof message);
     s->store.seal_disk = true;
     return s->tenants ? invent_secret(s) : tool_failed("serve", "%s", message);
-}
-
-static void read_tenants_again(serve *s)
-{
-    char message[512];
-    if (tenants_read_again(s->tenants, message, sizeof message))
-        fprintf(stderr, "quire serve: the file of --tenants has %u keys\n", tenants_count(s->tenants));
-    else
-        fprintf(stderr, "quire serve: the tenants stay as they were: %s\n", message);
 }
 
 /* What operators should know of the store. */
@@ -244,9 +197,10 @@ static bool watch_model(serve *s)
 static int open_store(serve *s)
 {
     static const quire_log log = {.size = sizeof log, .write = tell};
-    int code = find_store(s);
+    s->tiers = (tiers){.o = &s->store, .has_tenants = s->tenants};
     s->store.log = &log;
-    if (code || (!s->store.directory && !s->store.remote.host)) return code;
+    int code = tiers_find(&s->tiers);
+    if (code || !tiers_exist(&s->tiers)) return code;
     code = add_rope_factors(s);
     if (code) return code;
     s->store.model = s->flags.model;
@@ -256,7 +210,7 @@ static int open_store(serve *s)
                            "give -m FILE to llama-server: the model's digest is a part of every key");
     if (!watch_model(s)) return tool_failed("serve", "out of memory");
     code = store_identity(&s->store, &s->identity);
-    return code ? code : store_open(&s->store, &s->open_store);
+    return code ? code : tiers_open(&s->tiers, &s->open_store);
 }
 
 /* ----------------------------------------------------------------- the server */
@@ -323,7 +277,10 @@ static int read_flags(serve *s)
                                .config = &s->config,
                                .trained = s->has_model ? s->model.context : 0};
     wrong = flags_read(&s->flags, s->argc, s->argv, &place, message, sizeof message);
-    if (wrong) return tool_failed("serve", "%s", wrong);
+    if (wrong) { /* it stays wrong, however often it is started */
+        (void)tool_failed("serve", "%s", wrong);
+        return TOOL_USAGE;
+    }
     return read_api_key(s);
 }
 
@@ -411,6 +368,7 @@ static int run(serve *s)
                                               .chunked = s->has_model && !strcmp(s->model.arch, "llama4")},
                                    .tenants = s->tenants,
                                    .files = s->files,
+                                   .has_lost_disk = s->tiers.has_lost_disk,
                                    .n_slots = s->flags.n_slots,
                                    .min_tokens = s->min_tokens ? s->min_tokens : 256,
                                    .restore_least = s->restore_least ? s->restore_least : 128,
@@ -433,7 +391,7 @@ static int run(serve *s)
     if (e) {
         limits_tell(s->most_connections);
         fprintf(stderr, "quire serve: listening at %s, port %u\n", s->flags.host, front_port(f));
-        while (!sigwait(&ends, &which) && which == SIGHUP) read_tenants_again(s);
+        while (!sigwait(&ends, &which) && which == SIGHUP) sidecar_read_tenants(w.sidecar);
         front_quiesce(f);
         sidecar_finish(w.sidecar, SAVE_TIMEOUT_MS);
         code = engine_stop(e);

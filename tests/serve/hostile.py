@@ -357,7 +357,7 @@ def private(s):
     expect(folders and all(p.stat().st_mode & 0o77 == 0 for p in folders), "the folder with the socket and slot files is the user's alone", str(folders))
     done = subprocess.run([tool(), "serve", "--store", "none", "--kv", "none", "--", str(BROKEN), "-m", kit.model("smollm2-135m")], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, timeout=60, env={**os.environ, "AIP_MODE": "PREDICTION"})
-    expect(done.returncode == 1 and "AIP_MODE" in done.stderr, "AIP_MODE is refused", done.stderr)
+    expect(done.returncode == 2 and "AIP_MODE" in done.stderr, "AIP_MODE is refused", done.stderr)
 
 
 def run():

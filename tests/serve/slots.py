@@ -118,6 +118,30 @@ def little_memory():
         expect(got == [b["content"] for b in first] and f["restores"] == 4 and f["restores_refused"] == 0, "with memory for one, four are restored", f"{got} {f}")
 
 
+def lost_disk():
+    """A directory that cannot be used: the server starts all the same, says so, and keeps prompts again when it can be used."""
+    later = folder / "later"
+    with start("later") as s:
+        s.complete(TEXT[:900], 1)
+        expect(s.wait_figure("saves", 1), "a prompt is kept")
+    head = later / "quire-store"
+    kept = head.read_bytes()
+    version = (99).to_bytes(4, "little") + (2**32 - 1 - 99).to_bytes(4, "little")
+    for what, place, damage in (("no directory", "/dev/null/pages", None), ("a store of a later version", later, kept[:8] + version + kept[16:])):
+        if damage:
+            head.write_bytes(damage)
+        with start(place) as s:
+            expect(s.complete(TEXT[:900], 1)["timings"]["prompt_n"] > 64, f"it starts and computes, {what}")
+            health = json.loads(s.ask("GET", "/quire/health")[2])
+            expect(health["status"] == "degraded" and health["disk"] == "not used" and health["store"] is False, f"/quire/health says it, {what}", str(health))
+            expect(s.text().count("prompts are not kept on disk: ") == 1, f"one line says why, {what}", s.text()[-800:])
+    head.write_bytes(kept)
+    with start("later") as s:
+        expect(reused(s.complete(TEXT[:900], 1)) > 64, "what was kept is still there")
+    done = subprocess.run([tool(), "serve", "--store-size", "1M", "--", "llama-server"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=20)
+    expect(done.returncode == 2 and "16M" in done.stderr, "too small a store is refused", done.stderr)
+
+
 def controlled():
     """POST /v1/chat/completions/control is about a request that runs, and uses no slot."""
     with start("none") as s:
@@ -209,6 +233,7 @@ def run():
         part(unrestored)
         part(no_room)
         part(little_memory)
+        part(lost_disk)
         part(unsaved)
         part(left)
         part(controlled)

@@ -149,6 +149,7 @@ def refused():
         broken = write(folder / "tenants", "nonsense\n")
         s.process.send_signal(signal.SIGHUP)
         time.sleep(0.5)
+        expect(s.figures()["tenants_unread"] == 1, "and is counted", str(s.figures()))
         expect("stay as they were" in s.text() and s.ask("GET", "/v1/models", headers=key)[0] == 200, "a broken file changes nothing", s.text()[-300:])
         broken.unlink()
 
@@ -190,6 +191,28 @@ def restored():
         expect(found >= 192, "a server with the tenant's secret alone shares its prompts", str(found))
 
 
+def gone():
+    """A tenant that has left: what its slots hold is not saved any more, so that what is removed stays removed."""
+    write_tenants("ann", "bob", "watcher")
+    with start("gone", "-np", "2") as s:
+        s.reused("bob")
+        expect(s.wait_figure("saves", 1), "its prompts are saved", s.text()[-500:])
+        write_tenants("ann", "watcher")
+        seen = s.figures()["watched"]
+        asked = threading.Thread(target=lambda: s.reused("bob", TEXT[:1500], n_predict=600))
+        asked.start()
+        expect(s.wait_figure("watched", seen + 1) and asked.is_alive(), "its last request is being answered")
+        s.process.send_signal(signal.SIGHUP)
+        asked.join()
+        expect("has 2 keys" in s.text(), "and meanwhile it has left", s.text()[-500:])
+        s.reused("ann", TEXT[4000:4700])
+        expect(s.wait_figure("saves", 2), "those of others are", s.text()[-500:])
+        n = s.figures()
+    write_tenants("ann", "bob", "watcher")
+    with start("gone") as s:
+        expect(s.reused("bob", TEXT[:1500]) < 600 and s.reused("ann", TEXT[4000:4700]) >= 192, "its last prompt is not in the store", str(n))
+
+
 def run():
     try:
         for name in ("ann", "bob"):
@@ -200,6 +223,7 @@ def run():
         part(empty_prompts)
         part(refused)
         part(restored)
+        part(gone)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -32,7 +32,7 @@ def configured():
         done = subprocess.run([tool(), "serve", "--store", str(store / "pages"), "--", server, "-m", model], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True, timeout=60, env=env)
         said = done.stderr.strip()
-        expect(done.returncode == 1 and words in said and str(file) in said and "\n" not in said, f"{line!r} in config.ini is refused in one sentence", said)
+        expect(done.returncode == 2 and words in said and str(file) in said and "\n" not in said, f"{line!r} in config.ini is refused in one sentence", said)
     port = kit.free_port()
     file.write_text(f"model = {model} ; no flag says it\nport = {port}\nalias = from-the-file\nnp = 2\nctx-size = 1024\n[other]\nlora = /x.gguf\n")
     with Sidecar(store / "pages", options=("--kv", "none"), server=[server, "-t", str(kit.threads)], port=port, env={"XDG_CONFIG_HOME": env["XDG_CONFIG_HOME"]}) as s:

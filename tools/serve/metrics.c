@@ -27,6 +27,7 @@ bool serve_metrics_print(serve_counts *counts, quire_store *store, growing *text
 /* What keeps prompts from being found, if anything does. */
 static const char *store_fault(const serve_health *now, const quire_store_stats *stats)
 {
+    if (now->has_lost_disk) return "the directory of pages could not be used at the start";
     if (stats->disk_failing) return "pages cannot be saved to the disk";
     if (stats->nodes_down) return "nodes of the remote tier do not answer";
     if (now->is_ready && !now->keeps) return "prompts of this server cannot be kept";
@@ -38,7 +39,7 @@ void serve_health_print(const serve_health *now, char text[SERVE_HEALTH_SIZE])
 {
     quire_store_stats stats = {.size = sizeof stats};
     if (!now->store || quire_store_stats_get(now->store, &stats)) stats = (quire_store_stats){0};
-    const char *fault = now->store ? store_fault(now, &stats) : NULL;
+    const char *fault = now->store || now->has_lost_disk ? store_fault(now, &stats) : NULL;
     snprintf(
         text, SERVE_HEALTH_SIZE,
         "{\"status\":\"%s\",\"server\":\"%s\",\"store\":%s,\"restoring\":%s,\"disk\":\"%s\",\"remote_nodes\":%u,"
@@ -47,7 +48,8 @@ void serve_health_print(const serve_health *now, char text[SERVE_HEALTH_SIZE])
         : fault        ? "degraded"
                        : "ok",
         now->is_ready ? "ready" : "starting", now->store ? "true" : "false", now->restores ? "true" : "false",
-        stats.disk_failing      ? "failing"
+        now->has_lost_disk      ? "not used"
+        : stats.disk_failing    ? "failing"
         : stats.disk_rebuilding ? "its index is being made anew"
                                 : "ok",
         stats.nodes, stats.nodes_down, fault ? fault : "");

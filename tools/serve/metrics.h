@@ -12,29 +12,30 @@
 #include <stdint.h>
 
 /* Name, and what it counts. */
-#define SERVE_COUNTS(X)                                                                          \
-    X(requests, "Requests of clients.")                                                          \
-    X(watched, "Requests whose slot and tokens were known.")                                     \
-    X(unwatched, "Requests that may have used any slot.")                                        \
-    X(unsteered, "Of these, requests of /v1/messages whose tokens were known.")                  \
-    X(passed, "Requests that use no slot.")                                                      \
-    X(left, "Clients that left before their answer had ended.")                                  \
-    X(failed, "Requests that the server did not answer.")                                        \
-    X(prompt_tokens, "Tokens of watched prompts.")                                               \
-    X(warm_tokens, "Of these, tokens that a slot still held.")                                   \
-    X(restored_tokens, "Of these, tokens that came from the store.")                             \
-    X(computed_tokens, "Of these, tokens that the server computed.")                             \
-    X(restores, "Prompts that were restored.")                                                   \
-    X(restores_short, "Restored prompts of which the server reused less.")                       \
-    X(restores_failed, "Prompts that were found and could not be loaded or put into a slot.")    \
-    X(restores_refused, "Prompts that were found, and for whose slot file there was no memory.") \
-    X(saves, "Slots that were saved.")                                                           \
-    X(saves_refused, "Slots that could not be saved, or held another prompt.")                   \
-    X(saved_tokens, "Tokens of saved slots, those that were stored before included.")            \
-    X(saves_partial, "Saves of which the store did not take all pages.")                         \
-    X(shared, "Prompts whose beginning another request had just computed.")                      \
-    X(shared_tokens, "Their tokens that were copied from its slot.")                             \
-    X(strangers, "Requests with a key of no tenant.")                                            \
+#define SERVE_COUNTS(X)                                                                                \
+    X(requests, "Requests of clients.")                                                                \
+    X(watched, "Requests whose slot and tokens were known.")                                           \
+    X(unwatched, "Requests that may have used any slot.")                                              \
+    X(unsteered, "Of these, requests of /v1/messages whose tokens were known.")                        \
+    X(passed, "Requests that use no slot.")                                                            \
+    X(left, "Clients that left before their answer had ended.")                                        \
+    X(failed, "Requests that the server did not answer.")                                              \
+    X(prompt_tokens, "Tokens of watched prompts.")                                                     \
+    X(warm_tokens, "Of these, tokens that a slot still held.")                                         \
+    X(restored_tokens, "Of these, tokens that came from the store.")                                   \
+    X(computed_tokens, "Of these, tokens that the server computed.")                                   \
+    X(restores, "Prompts that were restored.")                                                         \
+    X(restores_short, "Restored prompts of which the server reused less.")                             \
+    X(restores_failed, "Prompts that were found and could not be loaded or put into a slot.")          \
+    X(restores_refused, "Prompts that were found, and for whose slot file there was no memory.")       \
+    X(saves, "Slots that were saved.")                                                                 \
+    X(saves_refused, "Slots that could not be saved, or held another prompt.")                         \
+    X(saved_tokens, "Tokens of saved slots, those that were stored before included.")                  \
+    X(saves_partial, "Saves of which the store did not take all pages.")                               \
+    X(shared, "Prompts whose beginning another request had just computed.")                            \
+    X(shared_tokens, "Their tokens that were copied from its slot.")                                   \
+    X(strangers, "Requests with a key of no tenant.")                                                  \
+    X(tenants_unread, "Times that the file of tenants could not be read again, and stayed as it was.") \
     X(miscounted, "Answers whose token count was not that of the prompt.")
 
 typedef struct serve_counts {
@@ -53,6 +54,7 @@ typedef struct serve_health {
     bool is_ready;      /* the server answers */
     bool keeps;         /* prompts of this server can be kept */
     bool restores;      /* they are restored */
+    bool has_lost_disk; /* the directory for them could not be used at the start */
     quire_store *store; /* or NULL */
 } serve_health;
 

@@ -24,9 +24,11 @@ static bool is_ready(void *ctx)
     return ready;
 }
 
+/* Nothing more is saved for a tenant that has left: what is removed then must stay so. */
 static prefix *keep_of(void *ctx, uint32_t owner)
 {
-    return keeps_of(((sidecar *)ctx)->keeps, owner);
+    sidecar *s = (sidecar *)ctx;
+    return s->o.tenants && !tenants_has(s->o.tenants, owner) ? NULL : keeps_of(s->keeps, owner);
 }
 
 static void remove_copy(void *ctx, const char *name)
@@ -42,6 +44,18 @@ static void say_what_is_kept(const sidecar *s)
     snprintf(line, sizeof line,
              "of this model, prompts %sare kept up to their last whole page, from where others go on",
              longer);
+    sidecar_say(line);
+}
+
+void sidecar_read_tenants(sidecar *s)
+{
+    char message[512], line[600];
+    if (tenants_read_again(s->o.tenants, message, sizeof message)) {
+        snprintf(line, sizeof line, "the file of --tenants has %u keys", tenants_count(s->o.tenants));
+    } else {
+        SERVE_COUNT(&s->counts, tenants_unread, 1);
+        snprintf(line, sizeof line, "the tenants stay as they were: %s", message);
+    }
     sidecar_say(line);
 }
 
@@ -255,6 +269,7 @@ static void give_health(sidecar *s, front_request *request)
     const serve_health now = {.is_ready = s->is_ready && !s->is_finishing,
                               .keeps = can_keep,
                               .restores = can_keep && restores,
+                              .has_lost_disk = s->o.has_lost_disk,
                               .store = s->o.prefix.store};
     pthread_mutex_unlock(&s->lock);
     serve_health_print(&now, text);

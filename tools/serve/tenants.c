@@ -92,8 +92,15 @@ static const char *read_line(list *l, const char *path, char *line)
         if (!memcmp(l->rows[i].digest, r->digest, 32)) return "the same key was there before";
     r->tenant.reads_metrics = !strcmp(secret, "-");
     const char *wrong = r->tenant.reads_metrics ? NULL : read_secret_of(path, secret, r->tenant.secret);
-    if (!wrong) l->n++;
-    return wrong;
+    if (wrong) return wrong;
+    /* `quire store rm --tenant NAME` would remove the pages of both. */
+    for (uint32_t i = 0; i < l->n; i++)
+        if (*name && !r->tenant.reads_metrics && !l->rows[i].tenant.reads_metrics &&
+            !strcmp(l->rows[i].tenant.name, name) &&
+            CRYPTO_memcmp(l->rows[i].tenant.secret, r->tenant.secret, 32) != 0)
+            return "the same name was there before with another secret";
+    l->n++;
+    return NULL;
 }
 
 static const char *read_lines(list *l, const char *path, FILE *f, unsigned *number)
@@ -232,4 +239,13 @@ uint32_t tenants_count(tenants *t)
     uint32_t n = t->list.n;
     pthread_mutex_unlock(&t->lock);
     return n;
+}
+
+bool tenants_has(tenants *t, uint32_t number)
+{
+    bool found = false;
+    pthread_mutex_lock(&t->lock);
+    for (uint32_t i = 0; i < t->list.n && !found; i++) found = t->list.rows[i].tenant.number == number;
+    pthread_mutex_unlock(&t->lock);
+    return found;
 }

@@ -21,7 +21,7 @@ typedef struct tenant {
 
 /*
  * A line for each key: its SHA-256 in hex, the file of the tenant's secret or "-" for a key that only reads /quire/metrics, and a name,
- * which may be left out. Empty lines, and what begins with #, do not count. Paths are relative to the file's folder. NULL: message has one
+ * which may be left out and stands for one secret. Empty lines, and what begins with #, do not count. Paths are relative to the file's folder. NULL: message has one
  * sentence.
  */
 tenants *tenants_open(const char *path, char *message, size_t size);
@@ -32,5 +32,7 @@ void tenants_close(tenants *t);
 /* The tenant of a request with these headers, which may be NULL. false: the key is unknown, or there is none. From any thread. */
 bool tenants_find(tenants *t, const char *authorization, const char *x_api_key, tenant *out);
 uint32_t tenants_count(tenants *t); /* keys */
+/* Whether a key of the file has this number. */
+bool tenants_has(tenants *t, uint32_t number);
 
 #endif

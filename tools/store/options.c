@@ -138,17 +138,24 @@ int store_parse(store_options *o, uint32_t groups, const tool_command *about, co
     return -1;
 }
 
-int store_open(const store_options *o, quire_store **out)
+bool store_try(const store_options *o, quire_store **out, char *message, size_t size)
 {
-    char message[512] = "";
     quire_store_options options = {sizeof(quire_store_options), .directory = o->directory,
                                    .disk_bytes = o->cap_bytes,  .remote = &o->remote,
-                                   .message = message,          .message_size = sizeof message};
+                                   .message = message,          .message_size = size};
     options.seal_disk = o->seal_disk;
     options.log = o->log;
+    *message = 0;
+    *out = NULL;
     quire_status status = quire_store_open(out, &options);
-    if (status) return tool_failed(o->command, "%s", *message ? message : quire_status_text(status));
-    return TOOL_OK;
+    if (status && !*message) snprintf(message, size, "%s", quire_status_text(status));
+    return !status;
+}
+
+int store_open(const store_options *o, quire_store **out)
+{
+    char message[512];
+    return store_try(o, out, message, sizeof message) ? TOOL_OK : tool_failed(o->command, "%s", message);
 }
 
 int store_begin(store_options *o, uint32_t groups, const tool_command *about, const tool_option *more,

@@ -45,6 +45,8 @@ enum {
 /* As tool_parse(): -1 to go on. more: options of this command alone, also in place of one of that name. names: what it takes besides options. */
 int store_parse(store_options *o, uint32_t groups, const tool_command *about, const tool_option *more,
                 size_t n_more, int argc, char **argv);
+/* false: message has one sentence, and *out is NULL. */
+bool store_try(const store_options *o, quire_store **out, char *message, size_t size);
 /* TOOL_OK, or what tool_failed() and tool_usage() said. */
 int store_open(const store_options *o, quire_store **out);
 /* Both: -1, and the store is open; or the exit code. */
