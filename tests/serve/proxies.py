@@ -58,7 +58,7 @@ def client_leaves(port, s, waits):
     """Before the first byte of the answer, and in a stream."""
     before = s.figures()["left"]
     c = connect(port)
-    c.sendall(request("/completion", {"prompt": TEXT[:5000] if waits else "Hello", "n_predict": 1000, "ignore_eos": True, "stream": not waits}))
+    c.sendall(request("/completion", {"prompt": TEXT[:2500] if waits else "Hello", "n_predict": 1000, "ignore_eos": True, "stream": not waits}))
     if waits:
         time.sleep(1)
     else:
@@ -70,10 +70,21 @@ def client_leaves(port, s, waits):
     note(f"after {1e3 * (time.monotonic() - gone):.0f} ms at most")
 
 
-def through(name, command, config, s, g):
+def gateway_ends(name, port, other):
+    """One of two gateways goes: requests go to the other one, from the first moment on."""
+    other.process.terminate()
+    answers = []
+    for i in range(12):
+        with connect(port) as c:
+            c.sendall(request("/v1/chat/completions", {"messages": [{"role": "user", "content": f"Hello {i}"}], "max_tokens": 1}))
+            answers.append(b"".join(b for _, b in receive(c))[:12])
+    expect(answers == [b"HTTP/1.1 200"] * 12, f"{name}: a gateway that ends is passed over", str(answers))
+
+
+def through(name, command, config, s, g, other):
     port = kit.free_port()
     text = (EXAMPLES / config).read_text()
-    for old, new in (("8443", str(port)), ("127.0.0.1:8080", f"127.0.0.1:{g.port}"), ("cert-and-key.pem", str(folder / "cert-and-key.pem"))):
+    for old, new in (("8443", str(port)), ("127.0.0.1:8080", f"127.0.0.1:{g.port}"), ("127.0.0.1:8090", f"127.0.0.1:{other.port}"), ("cert-and-key.pem", str(folder / "cert-and-key.pem"))):
         if old not in text and old != "cert-and-key.pem":
             raise kit.Broken(f"{config} does not have {old}")
         text = text.replace(old, new)
@@ -101,6 +112,7 @@ def through(name, command, config, s, g):
         part(events_come_one_by_one, port)
         part(client_leaves, port, s, True)
         part(client_leaves, port, s, False)
+        part(gateway_ends, name, port, other)
     finally:
         p.terminate()
         p.wait(30)
@@ -113,8 +125,10 @@ def run():
                         "subjectAltName=DNS:localhost", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"], check=True, stderr=subprocess.DEVNULL)
         (folder / "cert-and-key.pem").write_text((folder / "cert.pem").read_text() + (folder / "key.pem").read_text())
         with Sidecar(folder / "pages", "-t", "1", "-np", "2", options=("--kv", "none")) as s, Gateway(f"127.0.0.1:{s.port}") as g:
-            part(through, "nginx", [NGINX, "-p", str(folder), "-c", "nginx.conf", "-g", "daemon off;"], "nginx.conf", s, g)
-            part(through, "haproxy", [HAPROXY, "-db", "-f", "haproxy.cfg"], "haproxy.cfg", s, g)
+            with Gateway(f"127.0.0.1:{s.port}") as other:
+                part(through, "nginx", [NGINX, "-p", str(folder), "-c", "nginx.conf", "-g", "daemon off;"], "nginx.conf", s, g, other)
+            with Gateway(f"127.0.0.1:{s.port}") as other:
+                part(through, "haproxy", [HAPROXY, "-db", "-f", "haproxy.cfg"], "haproxy.cfg", s, g, other)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
