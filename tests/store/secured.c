@@ -27,6 +27,7 @@
 #define TEXTS 40u
 #define PAGES 3u
 #define BYTES 20000u
+#define TIMEOUT_MS 10000u
 
 static char out[KIT_OUTPUT];
 static char *keys; /* directory of the certificates and the passwords */
@@ -98,9 +99,16 @@ static void start_server(kit_server *s, const char *file)
     static const char *const shared[] = {"ca.pem", "server.pem", "server.key"}, *const own[] = {
                                                                                     "server.conf",
                                                                                     "cluster.conf"};
-    /* The page's nodes have a machine each. Replicas begin to copy at once and not after 5 seconds. */
-    const char *const more[] = {"--bind", "127.0.0.1", "--tls-port", "@port", "--repl-diskless-sync-delay",
-                                "0"};
+    /* The page's nodes have a machine each, and the test has less time: replicas begin to copy at once and not after 5 seconds, and
+     * nodes hear of each other within seconds. */
+    const char *const more[] = {"--bind",
+                                "127.0.0.1",
+                                "--tls-port",
+                                "@port",
+                                "--repl-diskless-sync-delay",
+                                "0",
+                                "--cluster-node-timeout",
+                                "5000"};
     char from[600], to[600];
     kit_server_prepare(s);
     for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) {
@@ -129,6 +137,7 @@ static quire_store_remote remote_of(const kit_server *s)
     r.tls = 1;
     r.tls_ca = ca;
     r.tls_name = "pages.example";
+    r.stall_ms = 10000; /* a busy machine is no fault */
     return r;
 }
 
@@ -140,7 +149,7 @@ static uint32_t exchange(const quire_store_remote *remote, quire_store_stats *st
     kit_raw_begin(&raw, store, BYTES);
     kit_raw_save(&raw, 1, PAGES);
     (void)quire_store_flush(store, 10000);
-    uint32_t n = kit_raw_load(&raw, 1, PAGES, 3000);
+    uint32_t n = kit_raw_load(&raw, 1, PAGES, TIMEOUT_MS);
     *stats = kit_stats(store);
     kit_raw_end(&raw);
     quire_store_close(store);
@@ -322,17 +331,17 @@ static void slot_moves(scene *s)
                         "OK");
     assert_non_null(strstr(ask(&s->node[from], "EXISTS %s", key), "ASK "));
 
-    assert_int_equal(kit_raw_load(&s->raw, text, PAGES, 3000), PAGES);
+    assert_int_equal(kit_raw_load(&s->raw, text, PAGES, TIMEOUT_MS), PAGES);
     uint64_t saved = text_in(s, slot);
     kit_raw_save(&s->raw, saved, 1);
     assert_int_equal(quire_store_flush(s->store, 10000), QUIRE_OK);
-    assert_int_equal(kit_raw_load(&s->raw, saved, 1, 3000), 1);
+    assert_int_equal(kit_raw_load(&s->raw, saved, 1, TIMEOUT_MS), 1);
     quire_store_stats good = kit_stats(s->store);
     assert_int_equal(good.misses[QUIRE_MISS_SERVER] + good.misses[QUIRE_MISS_ABSENT] + good.failed[1], 0);
 
     /* Without the right neither works, and the doctor says which one it is. */
     set_right(s, "-asking");
-    assert_int_equal(kit_raw_load(&s->raw, text, PAGES, 3000), 0);
+    assert_int_equal(kit_raw_load(&s->raw, text, PAGES, TIMEOUT_MS), 0);
     kit_raw_save(&s->raw, text_in(s, slot), 1);
     assert_int_equal(quire_store_flush(s->store, 10000), QUIRE_OK);
     quire_store_stats poor = kit_stats(s->store);
@@ -341,7 +350,7 @@ static void slot_moves(scene *s)
     (void)examine(&s->node[from], "pages");
     assert_non_null(strstr(out, "The login lacks +asking"));
     set_right(s, "+asking");
-    assert_int_equal(kit_raw_load(&s->raw, text, PAGES, 3000), PAGES);
+    assert_int_equal(kit_raw_load(&s->raw, text, PAGES, TIMEOUT_MS), PAGES);
 
     assert_string_equal(ask(&s->node[to], "CLUSTER SETSLOT %u NODE %s", slot, s->id[to]), "OK");
     assert_string_equal(ask(&s->node[from], "CLUSTER SETSLOT %u NODE %s", slot, s->id[to]), "OK");
@@ -355,12 +364,12 @@ static void *use(void *arg)
     scene *s = (scene *)arg;
     while (!s->stop) {
         for (uint64_t text = 1; text <= TEXTS; text++, s->n_loads++) {
-            KIT_REQUIRE(kit_raw_load(&s->raw, text, PAGES, 3000) == PAGES);
+            KIT_REQUIRE(kit_raw_load(&s->raw, text, PAGES, TIMEOUT_MS) == PAGES);
             usleep(5000); /* moving slots needs the processors too */
         }
         kit_raw_save(&s->raw, ++s->text, PAGES);
         KIT_REQUIRE(!quire_store_flush(s->store, 10000));
-        KIT_REQUIRE(kit_raw_load(&s->raw, s->text, PAGES, 3000) == PAGES);
+        KIT_REQUIRE(kit_raw_load(&s->raw, s->text, PAGES, TIMEOUT_MS) == PAGES);
         s->n_saved++;
     }
     return NULL;
@@ -397,7 +406,7 @@ static void cluster(void **state)
     assert_int_equal(quire_store_flush(s.store, 20000), QUIRE_OK);
     assert_int_equal(kit_stats(s.store).saved[1], TEXTS * PAGES);
     for (uint64_t text = 1; text <= TEXTS; text++)
-        assert_int_equal(kit_raw_load(&s.raw, text, PAGES, 3000), PAGES);
+        assert_int_equal(kit_raw_load(&s.raw, text, PAGES, TIMEOUT_MS), PAGES);
     assert_int_equal(examine(&s.node[0], "pages"), 0);
     assert_non_null(strstr(out, "\"remote.rights\",\"severity\":\"ok\""));
     replicas_sync(&s);
