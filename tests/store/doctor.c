@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "store/kit/docs_kit.h"
 #include "store/kit/file_kit.h"
 #include "store/kit/raw_kit.h"
 #include "store/kit/run_kit.h"
@@ -376,12 +377,14 @@ static void logins(void **state)
 {
     (void)state;
     kit_server s;
-    char *dir = kit_directory(NULL), more[800];
+    char *dir = kit_directory(NULL), *rights = kit_documented_rights(), more[800], command[400];
     kit_server_start(&s, NULL);
     /* The rights of docs/store.md; then some less. */
-    free(kit_command(s.port,
-                     "ACL SETUSER pages on >secret ~q1:* +getrange +set +exists +del +expire +auth +readonly "
-                     "+cluster|slots"));
+    snprintf(command, sizeof command, "ACL SETUSER pages on >secret %s", rights);
+    free(rights);
+    valkeyContext *c = kit_connect(s.port);
+    freeReplyObject(valkeyCommand(c, command));
+    valkeyFree(c);
     free(kit_command(s.port, "ACL SETUSER poor on >secret ~q1:* +exists +auth"));
     write_file(dir, "right", "secret\n");
     write_file(dir, "wrong", "guess\n");
@@ -399,6 +402,7 @@ static void logins(void **state)
     EXPECT_FINDING("remote.rights", "fault", "lacks +getrange +set,");
     EXPECT_FINDING("remote.rights", "warning", "lacks +expire");
     EXPECT_FINDING("remote.rights", "warning", "lacks +del");
+    EXPECT_FINDING("remote.rights", "warning", "lacks +asking");
     EXPECT_FINDING("remote.rights", "warning", "lacks +readonly");
     EXPECT_FINDING("remote.rights", "warning", "lacks +cluster|slots");
     assert_null(strstr(out, "secret"));

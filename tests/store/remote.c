@@ -85,9 +85,9 @@ static void passwords(void **state)
     kit_server_end(&server);
 
     /* A user that may do what the store needs, and nothing else. */
-    const char *acl[] = {"--user",         "pages",   "on",      ">word", "~q1:*",   "+getrange",
-                         "+set",           "+exists", "+del",    "+auth", "+expire", "+readonly",
-                         "+cluster|slots", "--user",  "default", "off",   NULL};
+    const char *acl[] = {"--user",         "pages",   "on",     ">word",   "~q1:*",   "+getrange",
+                         "+set",           "+exists", "+del",   "+auth",   "+expire", "+readonly",
+                         "+cluster|slots", "+asking", "--user", "default", "off",     NULL};
     kit_server_start(&server, acl);
     remote = kit_remote(server.port);
     remote.user = "pages";

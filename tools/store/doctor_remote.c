@@ -66,6 +66,8 @@ static void look_at_rights(doctor *d, server *s)
         {"+set", "SET %s x EX 5 NX", NULL, true},
         {"+expire", "EXPIRE %s 5", "times to live are not renewed by use", false},
         {"+del", "DEL %s", "damaged pages are not replaced", false},
+        {"+asking", "ASKING",
+         "in a cluster, pages in a slot that is being moved are neither loaded nor saved", false},
         {"+readonly", "READONLY", "replicas are not read while a master is down", false},
         {"+cluster|slots", "CLUSTER SLOTS", "a cluster is not recognised", false},
     };

@@ -126,20 +126,30 @@ static void wait_ready(const kit_server *s)
     abort();
 }
 
+void kit_server_prepare(kit_server *s)
+{
+    *s = (kit_server){.port = free_port(), .directory = kit_directory(NULL)};
+}
+
+void kit_server_add(kit_server *s, const char *arg)
+{
+    char number[16];
+    (void)snprintf(number, sizeof number, "%u", s->port);
+    KIT_REQUIRE(s->n_args + 1 < sizeof s->args / sizeof *s->args); /* NULL is the last */
+    s->args[s->n_args++] = strdup(strcmp(arg, "@port") == 0 ? number : arg);
+}
+
 void kit_server_start(kit_server *s, const char *const *args)
 {
     const char *fixed[] = {"redis-server", "--bind", "127.0.0.1", "--save", "",  "--appendonly",
                            "no",           "--port", NULL,        "--dir",  ".", "--loglevel",
                            "warning"};
-    char number[16];
     bool tls = false;
-    *s = (kit_server){.port = free_port(), .directory = kit_directory(NULL)};
+    kit_server_prepare(s);
     for (int i = 0; args && args[i]; i++) tls |= strcmp(args[i], "--tls-port") == 0;
-    snprintf(number, sizeof number, "%u", s->port);
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
-        s->args[s->n_args++] = strdup(fixed[i] ? fixed[i] : tls ? "0" : number);
-    for (int i = 0; args && args[i]; i++)
-        s->args[s->n_args++] = strdup(strcmp(args[i], "@port") == 0 ? number : args[i]);
+        kit_server_add(s, fixed[i] ? fixed[i] : tls ? "0" : "@port");
+    for (int i = 0; args && args[i]; i++) kit_server_add(s, args[i]);
     launch(s);
     wait_ready(s);
 }

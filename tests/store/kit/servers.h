@@ -21,6 +21,9 @@ typedef struct kit_server {
     uint32_t n_args;
 } kit_server;
 
+/* A port and a directory, and no arguments yet: a test adds its own, and kit_server_restart() starts it there. */
+void kit_server_prepare(kit_server *s);
+void kit_server_add(kit_server *s, const char *arg); /* "@port": its port */
 /* args: further arguments of redis-server, NULL at the end. Ready when it returns. */
 void kit_server_start(kit_server *s, const char *const *args);
 void kit_server_restart(kit_server *s); /* same port, directory and arguments */
