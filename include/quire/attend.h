@@ -33,8 +33,9 @@ typedef struct quire_mask {
 typedef struct quire_attend_options {
     size_t size;
     uint32_t flags;
-    float scale;   /* 0: 1 / sqrt(d_k) */
-    float softcap; /* 0: none; else cap * tanh(score / cap), before any bias */
+    float scale; /* 0: 1 / sqrt(d_k); NaN or infinite: EINVAL */
+    float
+        softcap; /* 0: none; else cap * tanh(score / cap), before any bias; NaN, infinite or negative: EINVAL */
     uint32_t reserved;
     const float *alibi;       /* per query head: score += alibi[h] * (j - p); NULL: none */
     const float *mask_slopes; /* per query head: factor of the mask; NULL: 1 */
@@ -91,8 +92,9 @@ typedef struct quire_attend_job {
 /*
  * Computes attention for all jobs, which lie job_stride bytes apart (sizeof(quire_attend_job)). The result has the same bits
  * whatever the executor, the other jobs and the number of queries per call, and whether tiles come from a list or an array. f16 and
- * bf16 outputs are the f32 result rounded to nearest, ties to even. options may be NULL. ENOMEM: the scratch memory could not grow;
- * nothing was written.
+ * bf16 outputs are the f32 result rounded to nearest, ties to even. options may be NULL. A NaN in a query makes its output NaN; an
+ * infinity in a query makes it NaN or a number without meaning, depending on the codec and the instruction set. Other heads and queries
+ * do not change. ENOMEM: the scratch memory could not grow; nothing was written.
  */
 QUIRE_API quire_status quire_attend(quire_workspace *workspace, const quire_attend_options *options,
                                     const quire_attend_job *jobs, uint32_t n_jobs, size_t job_stride);

@@ -17,7 +17,7 @@ typedef struct quire_pool quire_pool;
 
 typedef struct quire_pool_options {
     size_t size;
-    size_t budget_bytes;              /* limit of page memory; at least one page of every group */
+    size_t budget_bytes; /* limit of page memory; at least quire_plan_bytes() of one token, else EINVAL */
     const quire_allocator *allocator; /* copied */
     const quire_executor *executor;   /* copied; what ctx points to must outlive the pool */
 } quire_pool_options;
@@ -124,10 +124,12 @@ QUIRE_API quire_status quire_step_begin(quire_step **out, quire_pool *pool, quir
 /* Encodes the rows of one layer. k: [all tokens][n_kv_heads][d_k], one sequence after the other; v: the same with d_v,
  * NULL if V is part of K. */
 QUIRE_API quire_status quire_step_append(quire_step *step, uint32_t layer, const float *k, const float *v);
-/* The same for one sequence and any form of rows. Rows in the layer's own codec are stored without re-encoding. */
+/* The same for one sequence and any form of rows. Rows in the layer's own codec are stored without re-encoding. EFORMAT: a NATIVE row
+ * is damaged (a scale that is NaN or infinite); nothing was written. An MLX row with such a scale is encoded again and counted. */
 QUIRE_API quire_status quire_step_append_rows(quire_step *step, uint32_t layer, uint32_t seq_index,
                                               const quire_rows *k, const quire_rows *v);
-/* q: [all tokens][n_q_heads][d_k]. out: [all tokens][n_q_heads][d_v]. A query that sees no row gives zeros. */
+/* q: [all tokens][n_q_heads][d_k]. out: [all tokens][n_q_heads][d_v]. A query that sees no row gives zeros. NaN and infinities in
+ * queries: as with quire_attend(). */
 QUIRE_API quire_status quire_step_attend(quire_step *step, uint32_t layer, const float *q, float *out);
 /*
  * The same with everything that attention can take. The first token of q and out is the first one of the first sequence.
@@ -167,6 +169,7 @@ QUIRE_API quire_status quire_batch_add(quire_batch *batch, const quire_seq *seq)
 QUIRE_API quire_status quire_batch_extract(quire_seq **out, const quire_batch *batch, uint32_t index);
 /* Keeps the sequences with these indices, in this order. An index may appear several times (beam search): forks. */
 QUIRE_API quire_status quire_batch_filter(quire_batch *batch, const uint32_t *indices, uint32_t n);
+/* Adds the sequences of another batch of the same pool at the end. EINVAL: it is the same batch, or one of another pool. */
 QUIRE_API quire_status quire_batch_extend(quire_batch *batch, const quire_batch *other);
 /* Like quire_seq_convert() for all sequences of the batch; pages that they share stay shared. */
 QUIRE_API quire_status quire_batch_convert(quire_batch *batch, const quire_plan *plan, uint32_t flags);

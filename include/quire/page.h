@@ -62,7 +62,7 @@ QUIRE_API void *quire_page_mutable_bytes(quire_page *page);
 /* Makes the memory of empty pages resident, which is faster for several pages at once. The call is optional and affects
  * only speed. Any thread may call it. */
 QUIRE_API void quire_pool_populate(quire_pool *pool, quire_page *const *pages, uint32_t n);
-/* Removes an owner; NULL is accepted. Any thread may call it. */
+/* Removes an owner of a page of this pool; NULL is accepted. Any thread may call it. */
 QUIRE_API void quire_pool_drop_page(quire_pool *pool, quire_page *page);
 
 /*
@@ -71,7 +71,7 @@ QUIRE_API void quire_pool_drop_page(quire_pool *pool, quire_page *page);
  * sequence's ring. find passes one ownership of the page to the sequence. After any failure the sequence is unchanged,
  * and the pages that find returned belong to the caller again. One more page costs the same at every length. EINVAL:
  * n_pages is below the current length; EBUSY: the sequence is in an open step; ERANGE: pages before the current length
- * have been evicted; EMISMATCH: find returned NULL, or a page is not of the sequence's plan.
+ * have been evicted; EMISMATCH: find returned NULL, or a page is not of the sequence's plan or not of its pool.
  */
 typedef quire_page *(*quire_find_page_fn)(void *ctx, uint32_t group, uint32_t page_index);
 QUIRE_API quire_status quire_seq_adopt(quire_seq *seq, uint32_t n_pages, quire_find_page_fn find, void *ctx);

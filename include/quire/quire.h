@@ -7,7 +7,7 @@
  * the tiles. No uncompressed copy of the cache exists at any time.
  *
  * Limits
- *  - Positions are 32-bit; a sequence holds at most 2^31 tokens.
+ *  - Positions are 32-bit; a sequence holds at most 2^31 - 1 tokens.
  *  - Head sizes 1 to 1024, layers 1 to 4096, heads 1 to 65535. A head size that is not a multiple of 16 is padded
  *    in memory; the plan reports it.
  *  - Quantized rows lose information. Encoding never stores NaN or infinity: NaN becomes 0, values that are too

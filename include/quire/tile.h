@@ -38,7 +38,7 @@ QUIRE_API uint64_t quire_tile_format_fingerprint(const quire_tile_format *format
 /*
  * Encode, decode or clear rows [row, row + n) in the tile of one KV head. rows points at that head's first row. A new
  * tile must be zeroed and aligned to 64 bytes. Rows are independent of each other, but two threads must not write to one
- * tile at once. counts may be NULL.
+ * tile at once. counts may be NULL. EFORMAT: a NATIVE row has a scale that is NaN or infinite; no row was written.
  */
 QUIRE_API quire_status quire_tile_encode(const quire_tile_format *format, uint32_t head, void *tile,
                                          uint32_t row, uint32_t n, const quire_rows *rows,

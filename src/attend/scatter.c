@@ -55,13 +55,13 @@ static void check_task(void *arg, uint32_t task)
     scatter *s = (scatter *)arg;
     uint32_t head;
     quire_side side = side_of(s, task, &head);
-    quire_coded_row coded;
-    for (uint32_t i = 0; i < s->n_tokens && can_be_damaged(s, side); i++) {
+    if (!can_be_damaged(s, side)) return;
+    quire_scale_places scales = quire_scale_places_of(&format_of(s, side)->coder);
+    for (uint32_t i = 0; i < s->n_tokens; i++) {
         if (s->slots[i] < 0) continue;
         quire_rows row = quire_rows_at(&s->rows[side], 0, i, head);
-        quire_status status = quire_row_unpack(&format_of(s, side)->coder, (const uint8_t *)row.data, &coded);
-        if (!status) continue;
-        atomic_store_explicit(&s->status, (uint32_t)status, memory_order_relaxed);
+        if (quire_scales_are_finite(scales, (const uint8_t *)row.data)) continue;
+        atomic_store_explicit(&s->status, (uint32_t)QUIRE_EFORMAT, memory_order_relaxed);
         return;
     }
 }

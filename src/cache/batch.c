@@ -225,14 +225,16 @@ static void clear_columns(const quire_planned_layer *l, quire_side side, const q
                           const quire_rows *dense, uint32_t seq, uint32_t n)
 {
     bool prefix = side == QUIRE_V && l->shape.v_in_k;
+    const quire_tile_format *format = side == QUIRE_K ? &l->k : &l->v;
     quire_row_address bytes = {l->shape.d_v * quire_value_bytes(rows->form), 0};
-    if (!prefix) bytes = quire_rows_one(side == QUIRE_K ? &l->k : &l->v, rows->form, rows->scale_form);
+    if (!prefix) bytes = quire_rows_one(format, rows->form, rows->scale_form);
+    bool has_biases = bytes.scales && format->coder.codec->has_bias; /* tv codecs have only scales */
     for (uint32_t t = 0; t < n; t++)
         for (uint32_t h = 0; h < l->shape.n_kv_heads; h++) {
             quire_rows_out one = quire_rows_out_at(rows, dense, seq, t, h);
             memset(one.data, 0, bytes.data);
             if (bytes.scales) memset(one.scales, 0, bytes.scales);
-            if (bytes.scales) memset(one.biases, 0, bytes.scales);
+            if (has_biases) memset(one.biases, 0, bytes.scales);
         }
 }
 

@@ -81,9 +81,11 @@ quire_status quire_pool_take_page(quire_page **out, quire_pool *pool, const quir
     return QUIRE_OK;
 }
 
+/* The page knows its memory. If another pool were believed, both would count wrong, and nobody could be told. */
 void quire_pool_drop_page(quire_pool *pool, quire_page *page)
 {
-    quire_page_drop(&pool->pages, page);
+    (void)pool;
+    if (page) quire_page_drop(page->size_class->pages, page);
 }
 
 quire_pool *quire_seq_pool(const quire_seq *seq)
@@ -139,6 +141,7 @@ static quire_status collect(const quire_seq *seq, uint32_t group, uint32_t n_pag
         if (i >= grow->kept && i < grow->first) continue;
         quire_page *page = find(ctx, group, i);
         if (!page || page->layout != quire_plan_layout(seq->plan, group, i)) return QUIRE_EMISMATCH;
+        if (page->size_class->pages != &seq->pool->pages) return QUIRE_EMISMATCH; /* pools can share a plan */
         *at++ = page;
     }
     return QUIRE_OK;

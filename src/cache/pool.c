@@ -2,15 +2,12 @@
 /* cache: the pool: page memory, plans, workspaces. */
 #include "cache/cache.h"
 
-/* Budget bytes of a page of every group, the larger of its two kinds. */
-static size_t one_page_each(const quire_plan *plan)
+/* Budget bytes of the first page of every group: what quire_plan_bytes() gives for one token. Sink pages may be the smaller ones. */
+static size_t first_page_each(const quire_plan *plan)
 {
     size_t bytes = 0;
-    for (uint32_t g = 0; g < plan->n_groups; g++) {
-        size_t page = quire_page_stride(plan->group[g].pages.bytes);
-        size_t sink = quire_page_stride(plan->group[g].sinks.bytes);
-        bytes += page > sink ? page : sink;
-    }
+    for (uint32_t g = 0; g < plan->n_groups; g++)
+        bytes += quire_page_stride(quire_plan_layout(plan, g, 0)->bytes);
     return bytes;
 }
 
@@ -24,7 +21,7 @@ quire_status quire_pool_create(quire_pool **out, const quire_plan *plan, const q
     if (!status) status = quire_allocator_read(&a, o.allocator);
     if (!status) status = quire_executor_read(&executor, o.executor);
     if (status) return status;
-    if (o.budget_bytes < one_page_each(plan)) return QUIRE_EINVAL;
+    if (o.budget_bytes < first_page_each(plan)) return QUIRE_EINVAL;
     quire_pool *pool = (quire_pool *)quire_alloc(&a, sizeof *pool);
     if (!pool) return QUIRE_ENOMEM;
     pool->allocator = a;

@@ -82,17 +82,30 @@ static void step_free(quire_step *step)
     quire_free(&a, step, step->bytes);
 }
 
+/* Whether an empty pool has room for pages first to end - 1 of a group. Sink pages have a size of their own. */
+static bool can_be_had(const quire_plan *plan, uint32_t group, uint32_t first, uint32_t end, size_t budget)
+{
+    const quire_group *g = &plan->group[group];
+    uint32_t n_sinks = g->n_sink_pages < end ? g->n_sink_pages : end;
+    n_sinks -= n_sinks < first ? n_sinks : first;
+    if (n_sinks) {
+        size_t sink = quire_page_stride(g->sinks.bytes);
+        if (n_sinks > budget / sink) return false;
+        budget -= n_sinks * sink;
+    }
+    return end - first - n_sinks <= budget / quire_page_stride(g->pages.bytes);
+}
+
 /* Take the pages that `tokens` more rows need in one table; they are not cleared yet. On failure the table is as it was. */
 static quire_status reserve_rows(quire_seq *seq, uint32_t group, uint32_t tokens, replaced_page *replaced)
 {
     quire_pages *pages = &seq->pool->pages;
     quire_table *t = &seq->table[group];
-    uint32_t n_before = t->n, need = quire_pages_for(seq->length + tokens) - t->gap;
+    uint32_t n_before = t->n, end = quire_pages_for(seq->length + tokens), need = end - t->gap;
     *replaced = (replaced_page){NULL, n_before};
     if (!tokens) return QUIRE_OK;
     /* Before the table grows for pages that can never be had. */
-    if ((need - t->n) > pages->budget / quire_page_stride(seq->plan->group[group].pages.bytes))
-        return QUIRE_EFULL;
+    if (!can_be_had(seq->plan, group, end - (need - t->n), end, pages->budget)) return QUIRE_EFULL;
     if (!quire_grow(&seq->pool->allocator, &t->page, &t->cap, t->n, need, sizeof *t->page))
         return QUIRE_ENOMEM;
     while (t->n < need) {
@@ -250,7 +263,8 @@ static void append_head(void *arg, uint32_t head)
     quire_pool_count(w->step->pool, &counts);
 }
 
-/* A form that carries codes must fit every page it goes to, sink pages included. */
+/* A form that carries codes must fit every page it goes to, sink pages included. Damaged rows are found before any head is written:
+ * rows that were appended before would be mixed with them. */
 static quire_status check_rows(const quire_seq *seq, const quire_planned_layer *l, quire_side side,
                                uint32_t n_tokens, quire_rows *rows)
 {
@@ -263,7 +277,7 @@ static quire_status check_rows(const quire_seq *seq, const quire_planned_layer *
         const quire_tile_format *held = quire_page_format(t->page[quire_table_entry(t, i)], l->index, side);
         if (held->fingerprint != f->fingerprint) return QUIRE_EUNSUPPORTED;
     }
-    return QUIRE_OK;
+    return quire_rows_are_damaged(f, l->shape.n_kv_heads, n_tokens, rows) ? QUIRE_EFORMAT : QUIRE_OK;
 }
 
 quire_status quire_step_append_rows(quire_step *step, uint32_t layer, uint32_t seq_index, const quire_rows *k,

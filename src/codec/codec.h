@@ -159,6 +159,22 @@ size_t quire_row_bytes(const quire_coder *coder);
 /* Bytes of the codes as one bit stream, filled up to words of four bytes: MLX's packed row. */
 size_t quire_row_code_bytes(const quire_coder *coder);
 void quire_row_pack(const quire_coder *coder, const quire_coded_row *row, uint8_t *bytes);
+/* Where a row of codes has its scales and biases: n of them, 2 bytes each, at the start of every block. To look at them alone costs
+ * much less than to unpack the row. */
+typedef struct quire_scale_places {
+    size_t first, stride;
+    uint32_t n, n_blocks;
+} quire_scale_places;
+
+quire_scale_places quire_scale_places_of(const quire_coder *coder);
+static inline bool quire_scales_are_finite(quire_scale_places at, const uint8_t *row)
+{
+    bool finite = true;
+    row += at.first;
+    for (uint32_t b = 0; b < at.n_blocks; b++, row += at.stride)
+        for (uint32_t i = 0; i < at.n; i++) finite &= quire_f16_is_finite(quire_load16(row + (size_t)2 * i));
+    return finite;
+}
 /* EFORMAT: a scale or value is not finite. */
 quire_status quire_row_unpack(const quire_coder *coder, const uint8_t *bytes, quire_coded_row *row);
 /*

@@ -2,6 +2,8 @@
 /* row_bytes: coded rows as the bytes of other programs, and back, without coding anew. */
 #include "codec/registry.h"
 
+#include <assert.h>
+
 /* -------------------------------------------------------------- bit streams */
 
 /* Code i is bits [i * bits, (i + 1) * bits), least significant first. */
@@ -105,6 +107,17 @@ static bool unpack_common(const quire_coder *coder, const uint8_t *bytes, quire_
         finite &= quire_f16_is_finite(row->bias[g]);
     }
     return finite;
+}
+
+quire_scale_places quire_scale_places_of(const quire_coder *coder)
+{
+    uint32_t n = coder->codec->has_bias ? 2 : 1;
+    assert(coder->codec->values != QUIRE_VALUES_FLOAT);
+    if (has_own_form(coder)) /* ggml's blocks begin with the scale, then the bias */
+        return (quire_scale_places){
+            .n = n, .n_blocks = coder->n_groups, .stride = quire_row_bytes(coder) / coder->n_groups};
+    return (quire_scale_places){
+        .first = quire_row_code_bytes(coder), .n = n * coder->n_groups, .n_blocks = 1};
 }
 
 quire_status quire_row_unpack(const quire_coder *coder, const uint8_t *bytes, quire_coded_row *row)

@@ -168,11 +168,15 @@ quire_status quire_allocator_read(quire_allocator *out, const quire_allocator *a
     quire_allocator a = {.size = sizeof a};
     quire_status status = allocator ? quire_read_sized(&a, sizeof a, allocator) : QUIRE_OK;
     if (status) return status;
-    if (!a.alloc || !a.free) {
+    /* A part of a group is a mistake. Without the rest it could not be used, and its author would not notice. */
+    bool owns_memory = a.alloc || a.free, owns_space = a.reserve || a.release || a.discard;
+    if (owns_memory && !(a.alloc && a.free)) return QUIRE_EINVAL;
+    if (owns_space && !(a.reserve && a.release && a.discard)) return QUIRE_EINVAL;
+    if (!owns_memory) {
         a.alloc = default_alloc;
         a.free = default_free;
     }
-    if (!a.reserve || !a.release || !a.discard) {
+    if (!owns_space) {
         a.reserve = default_reserve;
         a.release = default_release;
         a.discard = default_discard;

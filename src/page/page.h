@@ -56,6 +56,7 @@ typedef struct quire_page_region {
 
 /* Pages of one size: address space for as many as the budget allows. */
 typedef struct quire_page_class {
+    struct quire_pages *pages;      /* the memory that it is a part of */
     size_t bytes;                   /* of layouts it serves */
     size_t stride;                  /* bytes a page takes of the budget */
     uint32_t n_slots, n_used_slots; /* slots ever handed out */

@@ -66,6 +66,7 @@ static quire_page_class *class_create(quire_pages *pages, size_t bytes)
     size_t n = pages->budget / stride;
     quire_page_class *c = (quire_page_class *)quire_alloc(a, sizeof *c);
     if (!c) return NULL;
+    c->pages = pages;
     c->bytes = bytes;
     c->stride = stride;
     c->n_slots = n > UINT32_MAX ? UINT32_MAX : (uint32_t)n;

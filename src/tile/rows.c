@@ -224,6 +224,19 @@ QUIRE_APART static void encode_values(const quire_tile_format *f, uint32_t head,
     }
 }
 
+bool quire_rows_are_damaged(const quire_tile_format *f, uint32_t n_heads, uint32_t n_tokens,
+                            const quire_rows *dense)
+{
+    if (effective_form(f, dense->form) != QUIRE_NATIVE) return false;
+    quire_scale_places scales = quire_scale_places_of(&f->coder);
+    for (uint32_t t = 0; t < n_tokens; t++)
+        for (uint32_t h = 0; h < n_heads; h++) {
+            const uint8_t *row = (const uint8_t *)dense->data + row_address(dense, 0, t, h).data;
+            if (!quire_scales_are_finite(scales, row)) return true;
+        }
+    return false;
+}
+
 QUIRE_APART static quire_status encode_codes(const quire_tile_format *f, uint32_t head, void *tile,
                                              uint32_t row, uint32_t n, const quire_rows *dense,
                                              quire_counts *counts)
@@ -255,6 +268,7 @@ quire_status quire_tile_write(const quire_tile_format *f, uint32_t head, void *t
     quire_rows dense = *rows;
     quire_status status = quire_rows_check(f, 1, n, &dense);
     if (status) return status;
+    if (quire_rows_are_damaged(f, 1, n, &dense)) return QUIRE_EFORMAT; /* before the first row is written */
     uint32_t mode = quire_float_mode_enter();
     status = encode_codes(f, head, tile, row, n, &dense, counts);
     quire_float_mode_leave(mode);

@@ -63,6 +63,10 @@ typedef struct quire_row_address {
  * n_heads heads, n_tokens tokens of a sequence. */
 quire_status quire_rows_check(const quire_tile_format *format, uint32_t n_heads, uint32_t n_tokens,
                               quire_rows *rows);
+/* Whether a row has a scale that is not finite. Only a codec's own bytes can: MLX's rows are encoded again instead. dense: rows that
+ * quire_rows_check() has accepted. */
+bool quire_rows_are_damaged(const quire_tile_format *format, uint32_t n_heads, uint32_t n_tokens,
+                            const quire_rows *dense);
 /* The same block seen as one to read. */
 quire_rows quire_rows_of(const quire_rows_out *out);
 /* Bytes of one row and of its scales. */

@@ -431,8 +431,42 @@ static void failing_again(void **state)
         }
 }
 
+/* Half an allocator is a mistake of its author: whoever takes one says so, instead of taking memory from elsewhere. */
+static void half_allocators(void **state)
+{
+    (void)state;
+    for (uint32_t given = 0; given < 32; given++) {
+        scene s;
+        scene_create(&s);
+        quire_allocator whole = s.allocator, a = {.size = sizeof a, .ctx = whole.ctx};
+        if (given & 1) a.alloc = whole.alloc;
+        if (given & 2) a.free = whole.free;
+        if (given & 4) a.reserve = whole.reserve;
+        if (given & 8) a.release = whole.release;
+        if (given & 16) a.discard = whole.discard;
+        bool is_whole = (given % 4 == 0 || given % 4 == 3) && (given / 4 == 0 || given / 4 == 7);
+        quire_status expected = is_whole ? QUIRE_OK : QUIRE_EINVAL;
+        s.allocator = a;
+        assert_int_equal(plan_create(&s), expected);
+        assert_int_equal(pool_create(&s), expected);
+        assert_int_equal(profile_whole(&s), expected);
+        assert_int_equal(profile_load(&s), expected);
+        assert_int_equal(format_create(&s), expected);
+        quire_workspace *workspace = NULL;
+        quire_tile_list *list = NULL;
+        assert_int_equal(quire_workspace_create(&workspace, NULL, &a), expected);
+        assert_int_equal(quire_tile_list_create(&list, &a), expected);
+        assert_true(!workspace == !is_whole && !list == !is_whole);
+        quire_workspace_destroy(workspace);
+        quire_tile_list_destroy(list);
+        s.allocator = whole;
+        scene_destroy(&s);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_request), cmocka_unit_test(failing_again)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_request), cmocka_unit_test(failing_again),
+                                       cmocka_unit_test(half_allocators)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

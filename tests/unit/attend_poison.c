@@ -350,12 +350,42 @@ static void unused_rows_of_a_tile(void **unused)
         }
 }
 
+/* NaN in a query makes all of its output NaN. What an infinity makes is not stated. Neither reaches another head or query. */
+static void bad_queries(void **unused)
+{
+    (void)unused;
+    static const scene plain = {"bad query", N_ROWS - N_QUERIES, 0, 0, 0, 0, 0, 0, N_QUERIES, 0};
+    enum { BAD = 2 * N_Q + 1 }; /* head 1 of query 2 */
+    for (uint32_t isa = 0; quire_isa_at(isa); isa++)
+        for (uint32_t i = 0; i < quire_codec_count(); i += REF_STRIDE) {
+            float q[N_QUERIES * N_Q * D], want[N_QUERIES * N_Q * D], got[N_QUERIES * N_Q * D];
+            const char *codec = quire_codec_at(i)->name;
+            uint64_t state = 7;
+            REF_OK(quire_isa_use(quire_isa_at(isa)));
+            ref_q_rows(&state, q, N_QUERIES, N_Q, D);
+            tile_list t = make_tiles(codec, false, ZEROS);
+            attend_scene(&t, &plain, q, want);
+            for (uint32_t b = 0; b < 3; b++) {
+                q[BAD * D + 17] = b == 0 ? NAN : b == 1 ? INFINITY : -INFINITY;
+                attend_scene(&t, &plain, q, got);
+                for (uint32_t row = 0; row < N_QUERIES * N_Q; row++)
+                    if (row != BAD)
+                        expect_bits(got + row * D, want + row * D, D, codec, "bad query", row / N_Q);
+                for (uint32_t c = 0; c < D && b == 0; c++)
+                    if (!isnan(got[BAD * D + c])) fail_msg("%s: NaN in a query gives a number", codec);
+            }
+            free_tiles(&t);
+        }
+    REF_OK(quire_isa_use(NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sequences_of_one_step),
         cmocka_unit_test(hidden_rows_of_a_tile),
         cmocka_unit_test(unused_rows_of_a_tile),
+        cmocka_unit_test(bad_queries),
     };
     return cmocka_run_group_tests_name("attend_poison", tests, make_profile, drop_profile);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows out of sequences and batches: forms, strides, refusals that write nothing, halves that saturate. */
+/* Rows into and out of sequences and batches: forms, strides, refusals that write nothing, halves that saturate. */
 #include "support/cache_kit.h"
 
 #include <math.h>
@@ -142,6 +142,102 @@ static void prefix_of_k(void **unused)
     quire_plan_destroy(plan);
 }
 
+/* Padding in every codec that has packed arrays. tv codecs have no biases: an array that is given stays as it is. */
+static void packed_padding(void **unused)
+{
+    (void)unused;
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 2,
+                        .n_kv_heads = 2,        .d_k = 64,     .d_v = 64};
+    static uint8_t words[2][7][2][64], scales[2][7][2][8], biases[2][7][2][8];
+    for (uint32_t i = 0; i < quire_codec_count(); i++) {
+        const quire_codec_info *c = quire_codec_at(i);
+        bool has_biases = c->flags & QUIRE_CODEC_MLX;
+        if (!has_biases && !(c->flags & QUIRE_CODEC_MLX_VLM)) continue;
+        if (c->group > 64) continue;
+        quire_plan *plan = kit_plan(&g, c->name, NULL);
+        quire_pool *pool = kit_pool(plan, 1 << 20, NULL);
+        quire_seq *two[2] = {kit_seq(pool, 0, 0, 0), kit_seq(pool, 0, 0, 0)};
+        quire_batch *batch;
+        uint32_t padding[2];
+        assert_string_equal(name(kit_append(pool, &g, two[1], 5, 1)), "OK");
+        assert_string_equal(name(quire_batch_merge(&batch, pool, two, 2)), "OK");
+        for (int given = has_biases; given < 2; given++) {
+            size_t word = ((size_t)64 * c->bits + 31) / 32 * 4, scale = c->group == 32 ? 4 : 2;
+            quire_rows_out out = {.size = sizeof(quire_rows_out),
+                                  .form = QUIRE_MLX,
+                                  .scale_form = QUIRE_F16,
+                                  .data = words,
+                                  .scales = scales,
+                                  .biases = given ? biases : NULL,
+                                  .token_stride = sizeof words[0][0],
+                                  .head_stride = sizeof words[0][0][0],
+                                  .scale_token_stride = sizeof scales[0][0],
+                                  .scale_head_stride = sizeof scales[0][0][0]};
+            memset(words, 0x55, sizeof words);
+            memset(scales, 0x55, sizeof scales);
+            memset(biases, 0x55, sizeof biases);
+            assert_string_equal(name(quire_batch_export(batch, 0, QUIRE_K, 7, padding, &out)), "OK");
+            assert_true(padding[0] == 7 && padding[1] == 2);
+            for (uint32_t t = 0; t < 9; t++) /* all of the first sequence, two columns of the second */
+                for (uint32_t h = 0; h < 2; h++) {
+                    for (size_t b = 0; b < word; b++) assert_int_equal(words[t / 7][t % 7][h][b], 0);
+                    for (size_t b = 0; b < 8; b++) {
+                        assert_int_equal(scales[t / 7][t % 7][h][b], b < scale ? 0 : 0x55);
+                        assert_int_equal(biases[t / 7][t % 7][h][b], has_biases && b < scale ? 0 : 0x55);
+                    }
+                }
+        }
+        quire_batch_destroy(batch);
+        quire_seq_destroy(two[0]);
+        quire_seq_destroy(two[1]);
+        quire_pool_destroy(pool);
+        quire_plan_destroy(plan);
+    }
+}
+
+/* The codec's own bytes can be damaged. Rows that were appended before stay, in every head and on both sides. */
+static void damaged_append(void **unused)
+{
+    (void)unused;
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 3,
+                        .n_kv_heads = 3,        .d_k = 32,     .d_v = 32};
+    static const char *const codecs[] = {"r4", "a4g32", "q8_0", "tq3"};
+    for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) {
+        quire_plan *plan = kit_plan(&g, codecs[i], NULL);
+        quire_pool *pool = kit_pool(plan, 1 << 20, NULL);
+        quire_seq *from = kit_seq(pool, 0, 0, 0), *to = kit_seq(pool, 0, 0, 0);
+        assert_string_equal(name(kit_append(pool, &g, from, 140, 1)), "OK");
+        static uint8_t k[140 * 3 * 64], v[140 * 3 * 64], back[140 * 3 * 64];
+        size_t row = quire_codec_row_bytes(codecs[i], 32);
+        quire_rows_out out = {.size = sizeof(quire_rows_out), .form = QUIRE_NATIVE, .data = k};
+        assert_string_equal(name(quire_seq_export(from, 0, QUIRE_K, 0, 70, &out)), "OK");
+        out.data = v;
+        assert_string_equal(name(quire_seq_export(from, 0, QUIRE_V, 0, 70, &out)), "OK");
+        quire_rows k_rows = {.size = sizeof(quire_rows), .form = QUIRE_NATIVE, .data = k}, v_rows = k_rows;
+        v_rows.data = v;
+        quire_step *step;
+        uint32_t n = 70;
+        assert_string_equal(name(quire_step_begin(&step, pool, &to, &n, 1)), "OK");
+        assert_string_equal(name(quire_step_append_rows(step, 0, 0, &k_rows, &v_rows)), "OK");
+        out.data = back; /* other rows, of which only the very last one is damaged */
+        assert_string_equal(name(quire_seq_export(from, 0, QUIRE_K, 70, 70, &out)), "OK");
+        memset(back + (70 * 3 - 1) * row, 0xff, row);
+        k_rows.data = v_rows.data = back;
+        assert_string_equal(name(quire_step_append_rows(step, 0, 0, &k_rows, &v_rows)), "EFORMAT");
+        k_rows.data = k;
+        assert_string_equal(name(quire_step_append_rows(step, 0, 0, &k_rows, &v_rows)), "EFORMAT");
+        assert_string_equal(name(quire_step_commit(step)), "OK");
+        assert_string_equal(name(quire_seq_export(to, 0, QUIRE_K, 0, 70, &out)), "OK");
+        assert_memory_equal(back, k, 70 * 3 * row);
+        assert_string_equal(name(quire_seq_export(to, 0, QUIRE_V, 0, 70, &out)), "OK");
+        assert_memory_equal(back, v, 70 * 3 * row);
+        quire_seq_destroy(from);
+        quire_seq_destroy(to);
+        quire_pool_destroy(pool);
+        quire_plan_destroy(plan);
+    }
+}
+
 /* A rotated row may decode to more than its input had; a half that cannot hold it gets its largest value. */
 static void halves_saturate(void **unused)
 {
@@ -194,6 +290,7 @@ static void reorder_and_add(void **unused)
     assert_string_equal(name(kit_append(pool, &g, seqs[0], 3, 9)), "OK"); /* the twins do not notice */
     assert_true(kit_rows_hash(&g, seqs[2]) == hash[2] && kit_rows_hash(&g, three[2]) == hash[2]);
     assert_string_equal(name(quire_batch_filter(batch, &(uint32_t){5}, 1)), "EINVAL");
+    assert_string_equal(name(quire_batch_extend(batch, batch)), "EINVAL");
     assert_string_equal(name(quire_batch_filter(batch, NULL, 0)), "OK");
     quire_batch_seqs(batch, &n);
     assert_int_equal(n, 0);
@@ -234,6 +331,7 @@ int main(void)
         cmocka_unit_test(refused_whole),   cmocka_unit_test(head_major),
         cmocka_unit_test(prefix_of_k),     cmocka_unit_test(halves_saturate),
         cmocka_unit_test(reorder_and_add), cmocka_unit_test(impossible_step),
+        cmocka_unit_test(packed_padding),  cmocka_unit_test(damaged_append),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

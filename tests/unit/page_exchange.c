@@ -146,6 +146,44 @@ static void refusals(void **state)
     quire_plan_destroy(other);
 }
 
+static quire_pool_stats stats_of(quire_pool *pool)
+{
+    quire_pool_stats stats = {.size = sizeof stats};
+    assert_int_equal(quire_pool_stats_get(pool, &stats), QUIRE_OK);
+    return stats;
+}
+
+/* Two pools of one plan: a page of one is not adopted by a sequence of the other, and each counts its own pages. */
+static void other_pool(void **state)
+{
+    (void)state;
+    quire_geometry g = kit_geometry(2, 32, 32);
+    quire_plan *plan = kit_plan(&g, "k4v4", NULL);
+    quire_pool *a = kit_pool(plan, 8u << 20, NULL), *b = kit_pool(plan, 8u << 20, NULL);
+    quire_seq *seq = computed(a, &g, 64, 0, 0), *copy = kit_seq(b, 0, 0, 0);
+    quire_page *page = NULL;
+    source s = {.seq = seq, .pool = a, .wrong_group = UINT32_MAX};
+    assert_int_equal(quire_seq_adopt(copy, 1, find, &s), QUIRE_EMISMATCH);
+    assert_int_equal(quire_seq_length(copy), 0);
+    assert_int_equal(stats_of(b).n_pages, 0);
+    assert_int_equal(kit_append(b, &g, copy, 64, SEED), QUIRE_OK);
+    assert_true(kit_rows_hash(&g, copy) == kit_rows_hash(&g, seq));
+    quire_seq_destroy(copy);
+    kit_pool_is_empty(b);
+
+    /* Dropped with the other pool named: it goes back to where it came from. */
+    quire_pool_stats before = stats_of(a);
+    assert_int_equal(quire_pool_take_page(&page, a, plan, 0, 0), QUIRE_OK);
+    quire_pool_drop_page(b, page);
+    assert_int_equal(stats_of(a).n_pages, before.n_pages);
+    assert_int_equal(stats_of(a).used_bytes, before.used_bytes);
+    kit_pool_is_empty(b);
+    quire_seq_destroy(seq);
+    quire_pool_destroy(a); /* the copy that find() made goes with it */
+    quire_pool_destroy(b);
+    quire_plan_destroy(plan);
+}
+
 /* A window of one token: of whole pages nothing is needed. */
 static void narrow_window(void **state)
 {
@@ -310,6 +348,7 @@ int main(void)
         cmocka_unit_test(refusals),      cmocka_unit_test(held),
         cmocka_unit_test(ranges),        cmocka_unit_test(populated),
         cmocka_unit_test(narrow_window), cmocka_unit_test(adopt_without_memory),
+        cmocka_unit_test(other_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -307,6 +307,42 @@ static void promised_bytes(void **state)
     quire_plan_destroy(plan);
 }
 
+/* Also if the first pages are smaller than the others: that budget is valid, whatever the length and the steps. */
+static void promised_small_sinks(void **state)
+{
+    (void)state;
+    static const char *const policies[] = {"f32,sinks=128:r4", "f32,sinks=64:r2", "r2,sinks=128:f32", "f32"};
+    static const uint32_t lengths[] = {1, 64, 65, 128, 129, 192, 300}, chunks[] = {1, 50, 64, 300};
+    static const quire_seq_options rings[] = {{sizeof(quire_seq_options), 0, 0, 0, 0},
+                                              {sizeof(quire_seq_options), 70, 4, 0, 0},
+                                              {sizeof(quire_seq_options), 1, 0, 0, 0}};
+    for (uint32_t i = 0; i < 4 * 7 * 4 * 3 * 2; i++) {
+        const char *policy = policies[i % 4];
+        uint32_t length = lengths[i / 4 % 7], chunk = chunks[i / 28 % 4];
+        const quire_seq_options *ring = &rings[i / 112 % 3];
+        quire_geometry g = i / 336 ? kit_geometry(1, 16, 16) : one_layer(0);
+        quire_plan *plan = kit_plan(&g, policy, NULL);
+        quire_pool_options o = {sizeof o, .budget_bytes = kit_plan_bytes(plan, ring, length, chunk)};
+        quire_pool *pool = NULL;
+        quire_seq *seq = NULL;
+        if (quire_pool_create(&pool, plan, &o)) fail_msg("%s, length %u: budget refused", policy, length);
+        assert_int_equal(quire_seq_create(&seq, pool, ring), QUIRE_OK);
+        for (uint32_t n; (n = length - quire_seq_length(seq));) {
+            quire_status status = kit_append(pool, &g, seq, n < chunk ? n : chunk, 1);
+            if (status)
+                fail_msg("%s, %u of %u in steps of %u: %s", policy, quire_seq_length(seq), length, chunk,
+                         quire_status_name(status));
+        }
+        quire_seq_destroy(seq);
+        quire_pool_destroy(pool);
+        o.budget_bytes = kit_plan_bytes(plan, NULL, 1, 1) - 1;
+        pool = NULL;
+        assert_int_equal(quire_pool_create(&pool, plan, &o), QUIRE_EINVAL);
+        assert_null(pool);
+        quire_plan_destroy(plan);
+    }
+}
+
 static void refused_bytes(void **state)
 {
     (void)state;
@@ -340,10 +376,11 @@ static void refused_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fill_and_reuse),     cmocka_unit_test(all_or_nothing),
-        cmocka_unit_test(several_sizes),      cmocka_unit_test(reused_pages_are_zero),
-        cmocka_unit_test(copies_are_counted), cmocka_unit_test(counts_of_values),
-        cmocka_unit_test(promised_bytes),     cmocka_unit_test(refused_bytes),
+        cmocka_unit_test(fill_and_reuse),       cmocka_unit_test(all_or_nothing),
+        cmocka_unit_test(several_sizes),        cmocka_unit_test(reused_pages_are_zero),
+        cmocka_unit_test(copies_are_counted),   cmocka_unit_test(counts_of_values),
+        cmocka_unit_test(promised_bytes),       cmocka_unit_test(refused_bytes),
+        cmocka_unit_test(promised_small_sinks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -338,6 +338,45 @@ static void reading(void **state)
     for_all(check_reading);
 }
 
+/* Native bytes can be damaged: a scale or bias that is not finite. Nothing is written then, also not the rows before it. */
+static void check_damage(subject *s)
+{
+    enum { N = 8, BAD = 3 };
+    static uint8_t native[N][QUIRE_MAX_D * 4 + 64];
+    if (s->coder.codec->info.flags & QUIRE_CODEC_FLOAT) return;
+    size_t row_bytes = quire_codec_row_bytes(s->codec, s->d);
+    encode_own(s, 0, ROWS);
+    quire_rows_out out = {.size = sizeof(quire_rows_out),
+                          .form = QUIRE_NATIVE,
+                          .data = native,
+                          .token_stride = sizeof native[0]};
+    quire_rows in = {
+        .size = sizeof(quire_rows), .form = QUIRE_NATIVE, .data = native, .token_stride = sizeof native[0]};
+    assert_int_equal(quire_tile_decode(s->format, 1, s->tile, 20, N, &out), QUIRE_OK);
+    uint32_t n_bad = 0, n_scales = (s->coder.codec->has_bias ? 2 : 1) * s->coder.n_groups;
+    for (size_t at = 0; at < row_bytes; at += 2) { /* scales lie at even places in all of these forms */
+        uint8_t kept[2];
+        quire_coded_row row;
+        memcpy(kept, native[BAD] + at, 2);
+        quire_store16(native[BAD] + at, at % 4 ? 0x7c00 : 0xfe00);
+        bool is_damaged = quire_row_unpack(&s->coder, native[BAD], &row);
+        quire_status status = quire_tile_encode(s->format, 1, s->tile, 40, N, &in, NULL);
+        assert_int_equal(status, is_damaged ? QUIRE_EFORMAT : QUIRE_OK);
+        memcpy(native[BAD] + at, kept, 2);
+        n_bad += is_damaged;
+        if (is_damaged) compare(s, "damaged rows");
+        encode_own(s, 40, N);
+    }
+    assert_int_equal(n_bad, n_scales);
+    compare(s, "after damaged rows");
+}
+
+static void damage(void **state)
+{
+    (void)state;
+    for_all(check_damage);
+}
+
 static int create_profiles(void **state)
 {
     (void)state;
@@ -359,7 +398,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layout),    cmocka_unit_test(independence), cmocka_unit_test(clearing),
-        cmocka_unit_test(gathering), cmocka_unit_test(reading),
+        cmocka_unit_test(gathering), cmocka_unit_test(reading),      cmocka_unit_test(damage),
     };
     return cmocka_run_group_tests(tests, create_profiles, destroy_profiles);
 }
