@@ -73,6 +73,7 @@ quire_status quire_store_open(quire_store **out, const quire_store_options *opti
     if (!out) return QUIRE_EINVAL;
     quire_status status = read_options(&o, &remote, &log, options);
     if (!status && o.allocator) status = quire_read_sized(&a, sizeof a, o.allocator);
+    if (!status && !a.alloc != !a.free) status = QUIRE_EINVAL; /* one alone could not be used */
     if (status) return status;
     a = quire_mem_allocator(&a);
     quire_store *s = (quire_store *)quire_mem_take(&a, sizeof *s);

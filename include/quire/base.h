@@ -93,7 +93,7 @@ QUIRE_API quire_status quire_isa_use_environment(void);
 
 /*
  * Where memory comes from. Without an allocator, or with alloc and free both NULL, the library uses malloc; with
- * reserve, release and discard all NULL it uses mmap. Give all or none of either group: with a part of one, libquire returns
+ * reserve, release and discard all NULL it uses mmap. Give all or none of either group: with a part of one, calls return
  * EINVAL. alloc returns memory aligned to 64 bytes, or NULL. reserve returns
  * address space for pages, aligned to 64 bytes, that reads as zero and uses no memory until it is touched. discard
  * returns the memory of whole OS pages to the system but keeps the addresses. Several threads may call these at once.

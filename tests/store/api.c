@@ -210,6 +210,9 @@ static void gc_without_memory(void **state)
     kit_raw raw;
     uint64_t n = 1;
     o.allocator = &a;
+    a.free = NULL; /* one alone could not be used */
+    assert_int_equal(quire_store_open(&store, &o), QUIRE_EINVAL);
+    a.free = give_back;
     assert_int_equal(quire_store_open(&store, &o), QUIRE_OK);
     kit_raw_begin(&raw, store, 9 << 20);
     kit_raw_save(&raw, 1, 2);
