@@ -3,14 +3,15 @@
 
     python3 examples/python/chat.py MODEL [--policy r5/r4] [--max-tokens 4096] [--say TEXT]...
 
-MODEL: any model that mlx_lm.load() accepts, for example the folder that scripts/make-mlx-model prints. Without --say it reads lines from the
-terminal until the input ends.
+MODEL: a model that mlx_lm.load() accepts and that has a chat template, for example the folder that scripts/make-mlx-model prints. Models that
+compute with keys and values themselves (Gemma 2 and others, docs/python.md#mlx-lm) raise TypeError. Without --say it reads lines from the terminal
+until the input ends.
 """
 import argparse
 
 from mlx_lm import load, stream_generate
 
-from quire.mlx_lm import make_cache
+from quire.mlx_lm import QuireKVCache, make_cache
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("model")
@@ -43,6 +44,10 @@ for line in lines():
         print(part.text, end="", flush=True)
     print()
 
-n_tokens, n_bytes = cache[0].offset, sum(c.nbytes for c in cache)
-heads, d_k, d_v = cache[0].keys.shape[1], cache[0].keys.shape[3], cache[0].values.shape[3]
-print(f"{n_tokens} tokens in {n_bytes / 1e6:.2f} MB; in f16 they would take {n_tokens * len(cache) * heads * (d_k + d_v) * 2 / 1e6:.2f} MB")
+# Layers without full attention have caches of mlx-lm, and before the first token nothing is known of the others.
+ours = [c for c in cache if isinstance(c, QuireKVCache) and not c.empty()]
+if ours:
+    held, seen = ours[0].size(), ours[0].offset
+    f16_bytes = sum(c.size() * c.keys.shape[1] * (c.keys.shape[3] + c.values.shape[3]) * 2 for c in ours)
+    print(f"{held if held == seen else f'{held} of {seen}'} tokens in {len(ours)} of {len(cache)} layers: {sum(c.nbytes for c in ours) / 1e6:.2f} MB; "
+          f"in f16 they would take {f16_bytes / 1e6:.2f} MB")

@@ -309,6 +309,12 @@ class Change(unittest.TestCase):
             self.assertEqual(loaded.to_bytes(), data)
             with self.assertRaises(EOFError):
                 pool.load(data[:-1])
+            with one_layer("balanced") as other:  # as if the preset had meant other codecs when the file was made
+                with self.assertRaises(quire.QuireError) as refused:
+                    other.load(data)
+                self.assertEqual(refused.exception.status, "EMISMATCH")
+                other.add_plan(quire.Plan(info.policy, layers=other.plan.layers))
+                self.assertEqual(other.load(data).to_bytes(), data)
 
             class Slow(io.BytesIO):
                 """A file without a buffer: moves as many bytes as it likes."""

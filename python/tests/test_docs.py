@@ -40,6 +40,17 @@ class Docs(unittest.TestCase):
             with self.subTest(block=block.splitlines()[0]):
                 self.run_block(block)
 
+    def test_pages_agree_about_macs(self) -> None:
+        """test_macos_run runs the library of the wheel under qemu, and nobody has run it on a Mac: each page that has one half has both."""
+        found = 0
+        for page in (SOURCE / "README.md", *sorted((SOURCE / "docs").glob("*.md"))):
+            for line in page.read_text().splitlines():
+                if re.search(r"wheel\b.*(macOS|Macs|Apple silicon).*is built|a wheel.* is built.*(macOS|Macs|Apple silicon)|Apple silicon: a wheel is built", line):
+                    found += 1
+                    self.assertRegex(line, "run under qemu, (and )?nothing of it on a Mac", f"{page.name}: {line}")
+                self.assertNotRegex(line, "Intel Macs: no ", page.name)
+        self.assertGreaterEqual(found, 4)  # README.md, python.md and twice requests.md
+
     def test_how_it_works(self) -> None:
         found = blocks("how-it-works.md")  # one program
         self.assertEqual(len(found), 5)

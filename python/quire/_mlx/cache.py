@@ -18,7 +18,6 @@ from typing import Any, List, Optional, Sequence as Seq, Tuple
 import mlx.core as mx
 import numpy as np
 
-from .. import _native as n
 from ..pool import Pool
 from ..rows import Array
 from ..sequence import Sequence
@@ -28,7 +27,7 @@ from .contents import PIECE, Contents, Settings, contents, next_version
 from .guard import Guard
 from .pools import Pools, default_pools, layer_policy, pool_of
 from .rows import Keys, Values
-from .steps import OpenStep, held
+from .steps import OpenStep, held, pages_of
 
 __all__ = ["Cache", "Settings"]
 
@@ -275,10 +274,13 @@ class Cache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the pages that the cache uses. Pages shared by several caches count in each of them."""
+        """Bytes of the pages that the cache uses, those that it needs to take back the last update included. Pages shared by several caches
+        count in each of them."""
         with self._guard():
-            found = [s for s in self._settled().sequences if s is not None]
-            return sum(n.lib.quire_seq_tiles(s._get(), 0, None, 0, 0) * s.pool.plan.page_bytes()[0] for s in found)
+            now = self._settled()
+            found = [s for s in now.sequences + (() if now.before is None else now.before.sequences) if s is not None]
+            pages = {page for s in found for page in pages_of(s)}
+            return len(pages) * found[0].pool.plan.page_bytes()[0] if found else 0
 
     def is_trimmable(self) -> bool:
         """A cache whose bound has dropped tokens can be trimmed only if `spare` is set, by that many tokens."""

@@ -10,7 +10,7 @@ import mlx.core as mx
 from ..sequence import Sequence
 from .arrays import MOST, numbers, places
 from .cache import Cache, Settings
-from .contents import Contents
+from .contents import Contents, integer
 from .pools import Pools
 from .state import State, from_bytes, load, to_bytes
 
@@ -20,7 +20,11 @@ class StatefulCache(Cache):
 
     @property
     def state(self) -> Any:
-        self._settle()
+        # Engines read it when a piece of the prompt has gone through all layers: what that could be taken back to is not needed any more.
+        with self._guard():
+            now = self._settled()
+            if now.before is not None:
+                self._now = now._replace(before=None)
         return State(self)
 
     @state.setter
@@ -43,11 +47,9 @@ class SingleCache(StatefulCache):
 
     def __init__(self, policy: str = "safe", *, max_tokens: Optional[int] = None, sinks: int = 4, spare: int = 0, index: int = 0,
                  n_layers: int = 1, pools: Optional[Pools] = None) -> None:
-        bound = (0, 0, 0) if max_tokens is None else (max_tokens, sinks, spare)
-        settings = Settings(policy, index, n_layers, *bound)
-        if max_tokens is not None and not settings.max_tokens:
-            raise ValueError(f"max_tokens must be at least 1, not {max_tokens}")
-        super().__init__(settings, pools)
+        # Without a bound they mean nothing, but a wrong one is a mistake all the same.
+        bound = 0 if max_tokens is None else integer(max_tokens, "max_tokens", 1), integer(sinks, "sinks"), integer(spare, "spare")
+        super().__init__(Settings(policy, index, n_layers, *(bound if bound[0] else ())), pools)
 
     @property
     def offset(self) -> int:
@@ -134,8 +136,9 @@ class BatchCache(StatefulCache):
                 kept.append(sequence.fork() if sequence is not None and i in seen else sequence)
                 seen.add(i)
             pick = lambda values: tuple(values[i] for i in which)
+            # A batch without sequences has no padding that finalize() would have to move.
             found: Contents = now._replace(sequences=tuple(kept), padding=pick(now.padding), floors=pick(now.floors),
-                                           end=None if now.end is None else pick(now.end), tails=None if now.tails is None else pick(now.tails))
+                                           end=pick(now.end) if now.end and which else None, tails=pick(now.tails) if now.tails and which else None)
             unused = min(found.padding, default=now.columns)  # columns in which nothing is left
             self._now = found.shifted(-min(unused, now.columns))
 
@@ -147,7 +150,7 @@ class BatchCache(StatefulCache):
         added = other._forks()  # before this cache is locked: never two at a time
         with self._guard():
             now = self._settled()
-            if (now.end is None) != (added.end is None):
+            if now.sequences and added.sequences and (now.end is None) != (added.end is None):
                 raise ValueError("finalize() must be called on both batches, or on none, before they are joined")
             if None not in (now.shape, added.shape) and now.shape != added.shape:
                 raise ValueError("only batches of the same shape can be joined")
@@ -157,9 +160,9 @@ class BatchCache(StatefulCache):
             tails = None
             if now.tails is not None or added.tails is not None:
                 tails = (now.tails or (0,) * len(now.sequences)) + (added.tails or (0,) * len(added.sequences))
+            end = (now.end or ()) + (added.end or ()) or None  # of both, or one of them has no sequences
             self._now = now.changed(sequences=now.sequences + added.sequences, padding=now.padding + added.padding,
-                                    floors=now.floors + added.floors, end=None if now.end is None else now.end + (added.end or ()),
-                                    shape=known.shape, dtype=known.dtype, tails=tails)
+                                    floors=now.floors + added.floors, end=end, shape=known.shape, dtype=known.dtype, tails=tails)
 
     def extract(self, idx: int) -> Any:
         which = places([idx], "idx", len(self._sequences))

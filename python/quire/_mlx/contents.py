@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 import mlx.core as mx
 
+from ..plan import Plan
 from ..sequence import Sequence
 from .arrays import MOST
 
@@ -25,10 +26,28 @@ _MAX_LAYERS = 4096
 next_version = itertools.count(1).__next__
 
 
+@functools.lru_cache(maxsize=1024)
+def canonical(policy: str) -> str:
+    """The codecs that a policy names, or that its preset stands for in this version. Raises if it is not a policy. It does not depend on the shape
+    of the layers; every codec has this one."""
+    with Plan(policy, n_q_heads=1, n_kv_heads=1, d_k=128) as plan:
+        return plan.policy
+
+
+def integer(value: Any, name: str, least: int = 0) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} is {value!r}, not an integer")
+    found = operator.index(value)
+    if found < least:
+        raise ValueError(f"{name} must be at least {least}, not {found}")
+    return found
+
+
 @dataclass(frozen=True)
 class Settings:
-    """policy: the policy of the whole model, of which this is full-attention layer `index` of `n_layers`. max_tokens 0: no bound. spare: the
-    number of tokens that can still be trimmed after the bound has dropped others."""
+    """policy: the policy of the whole model, of which this is full-attention layer `index` of `n_layers`. It is kept in its canonical form, because
+    files outlive what a preset stands for. max_tokens 0: no bound. spare: the number of tokens that can still be trimmed after the bound has
+    dropped others."""
 
     policy: str = "safe"
     index: int = 0
@@ -41,18 +60,15 @@ class Settings:
         if not isinstance(self.policy, str):
             raise TypeError(f"policy is a {type(self.policy).__name__}, not a str")
         for name in ("index", "n_layers", "max_tokens", "sinks", "spare"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not hasattr(value, "__index__"):
-                raise TypeError(f"{name} is {value!r}, not an integer")
-            object.__setattr__(self, name, operator.index(value))
-        if not 1 <= self.n_layers <= _MAX_LAYERS or not 0 <= self.index < self.n_layers:
+            object.__setattr__(self, name, integer(getattr(self, name), name))
+        if not 1 <= self.n_layers <= _MAX_LAYERS or self.index >= self.n_layers:
             raise ValueError(f"index must be at least 0 and less than n_layers, which is at most {_MAX_LAYERS}; index={self.index}, "
                              f"n_layers={self.n_layers}")
-        if not 0 <= self.sinks <= self.max_tokens or self.max_tokens and self.sinks == self.max_tokens:
-            raise ValueError(f"sinks must be at least 0 and less than max_tokens; sinks={self.sinks}, max_tokens={self.max_tokens}")
-        if self.spare < 0 or self.max_tokens + self.spare > MOST // 2:
-            raise ValueError(f"max_tokens and spare must be at least 0 and together at most {MOST // 2}; max_tokens={self.max_tokens}, "
-                             f"spare={self.spare}")
+        if self.sinks and self.sinks >= self.max_tokens:
+            raise ValueError(f"sinks must be less than max_tokens; sinks={self.sinks}, max_tokens={self.max_tokens}")
+        if self.max_tokens + self.spare > MOST // 2:
+            raise ValueError(f"max_tokens and spare must together be at most {MOST // 2}; max_tokens={self.max_tokens}, spare={self.spare}")
+        object.__setattr__(self, "policy", canonical(self.policy))
 
     @property
     def ring(self) -> Dict[str, int]:

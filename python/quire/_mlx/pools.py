@@ -20,7 +20,6 @@ from .guard import process
 
 
 Shape = Tuple[int, int, int]  # KV heads, d_k, d_v
-_ANY_SHAPE = 1, 128, 128  # of which no policy says more than of others
 
 
 @lru_cache(maxsize=1024)
@@ -31,11 +30,6 @@ def layer_policy(settings: Settings, shape: Shape) -> str:
         found = plan.layer(settings.index)
     sinks = f",sinks={found.sink_tokens}:{found.sink_k}/{found.sink_v}" if found.sink_tokens else ""
     return f"{found.k}/{found.v}{sinks}"
-
-
-def check_policy(policy: str, n_layers: int) -> None:
-    """Raises if it is not a policy for a model with so many layers of full attention, before the first token tells their shape."""
-    layer_policy(Settings(policy, n_layers=max(n_layers, 1)), _ANY_SHAPE)
 
 
 class Pools:

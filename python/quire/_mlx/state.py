@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Dict, List, Optional, Tuple
 
 import mlx.core as mx
 import numpy as np
 
 from ..errors import PoolFull, QuireError
-from ..sequence import Sequence
+from ..sequence import Sequence, snapshot_info
 from .arrays import DTYPES, MOST, NAMES, numbers
 from .cache import Cache, Settings
-from .contents import PIECE, Contents, next_version
-from .pools import Pools, default_pools, pool_of
+from .contents import PIECE, Contents, canonical, next_version
+from .pools import Pools, default_pools, layer_policy, pool_of
 
 _LISTS = ("padding", "end", "floors")
+# States were once saved with the names of presets. These may stand for other codecs in later versions (docs/promises.md).
+_PRESETS = ("safe", "balanced", "small")
 
 
 class State(dict):  # type: ignore[type-arg]
@@ -47,6 +49,8 @@ def _parts(cache: Cache) -> Tuple[Dict[str, Any], Dict[str, bytes]]:
     """The numbers and strings of a state, and the snapshots of the sequences."""
     with cache._guard():
         now = cache._settled()
+        if now.tails is not None:  # they would come back with the tokens that were refused
+            raise ValueError("finalize() must be called before a batch with refused tokens is saved")
         plain: Dict[str, Any] = {**asdict(cache.settings), "columns": now.columns, "dtype": NAMES.get(now.dtype, "f32")}
         plain["padding"], plain["end"] = list(now.padding), list(now.end or ())
         plain["floors"] = list(now.floors) if any(now.floors) else []
@@ -129,7 +133,7 @@ def _become(cache: Cache, plain: Dict[str, Any], snapshots: Dict[str, bytes], di
         raise ValueError("the state of a Quire cache was changed after it was saved")
     try:
         settings = Settings(**{name: plain[name] for name in Settings.__dataclass_fields__})
-    except TypeError as error:
+    except (TypeError, QuireError) as error:
         raise ValueError(f"the state of a Quire cache is damaged: {error}") from None
     count, columns = len(plain["padding"]), plain["columns"]
     lists: List[Tuple[int, ...]] = [tuple(plain[name]) for name in _LISTS]
@@ -143,6 +147,8 @@ def _become(cache: Cache, plain: Dict[str, Any], snapshots: Dict[str, bytes], di
     shape = (plain["heads"], plain["d_k"], plain["d_v"]) if "heads" in plain else None
     if shape is None and snapshots:
         raise ValueError("the state of a Quire cache is damaged: heads is missing")
+    if shape is not None and snapshots and plain["policy"].split(",")[0] in _PRESETS:
+        settings = _as_saved(settings, shape, *min(snapshots.items()))
     pools = pools or getattr(cache, "pools", None) or default_pools()
     sequences: List[Optional[Sequence]] = [None] * count
     now = Contents(tuple(sequences), padding, columns, end or None, floors or (0,) * count, shape, DTYPES[plain["dtype"]], version=next_version())
@@ -167,6 +173,20 @@ def _become(cache: Cache, plain: Dict[str, Any], snapshots: Dict[str, bytes], di
     guard = loaded._guard = getattr(cache, "_guard", loaded._guard)
     with guard():
         cache.__dict__.update(loaded.__dict__)  # one call, so that an interrupt finds the cache as before or as after
+
+
+def _as_saved(settings: Settings, shape: Tuple[int, int, int], name: str, snapshot: bytes) -> Settings:
+    """The settings with the codecs of the snapshot, if the preset stood for others when the state was saved."""
+    try:
+        found = snapshot_info(snapshot).policy
+        try:
+            if canonical(layer_policy(settings, shape)) == found:
+                return settings
+        except QuireError:  # today's codecs are not for such a shape
+            pass
+        return replace(settings, policy=found)
+    except (QuireError, EOFError) as error:
+        raise ValueError(f"{name} in the state of a Quire cache cannot be loaded: {error}") from error
 
 
 def _check(sequence: Sequence, name: str, length: int, settings: Settings) -> None:

@@ -70,3 +70,12 @@ def held(sequence: Sequence) -> List[Tuple[int, int]]:
         return [(0, length)]
     recent = ring.max_tokens - ring.sinks
     return [(0, ring.sinks), (length - recent, recent)] if ring.sinks else [(length - recent, recent)]
+
+
+def pages_of(sequence: Sequence) -> List[int]:
+    """The addresses of the pages that a sequence holds."""
+    pointer = sequence._get()
+    room = n.lib.quire_seq_tiles(pointer, 0, None, 0, 0)
+    tiles = (n.TileRef * room)()
+    n.lib.quire_seq_tiles(pointer, 0, tiles, room, ctypes.sizeof(n.TileRef))
+    return [tile.k for tile in tiles]

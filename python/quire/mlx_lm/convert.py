@@ -22,11 +22,11 @@ def from_mlx(cache: Any, policy: Optional[str] = None, *, index: int = 0, n_laye
     if not isinstance(cache, (KVCache, QuantizedKVCache, RotatingKVCache)):
         raise TypeError(f"a {type(cache).__name__} cannot be converted to a Quire cache")
     bound = {}
-    if isinstance(cache, QuantizedKVCache):
-        policy = policy or f"a{cache.bits}g{cache.group_size}"
-    elif isinstance(cache, RotatingKVCache):
-        bound = dict(max_tokens=cache.max_size, sinks=min(cache.keep, cache.max_size - 1), spare=spare)
-    ours = QuireKVCache(policy or "safe", index=index, n_layers=n_layers, pools=pools, **bound)
+    if policy is None:
+        policy = f"a{cache.bits}g{cache.group_size}" if isinstance(cache, QuantizedKVCache) else "safe"
+    if isinstance(cache, RotatingKVCache):
+        bound = dict(max_tokens=cache.max_size, sinks=min(cache.keep, cache.max_size - 1))
+    ours = QuireKVCache(policy, spare=spare, index=index, n_layers=n_layers, pools=pools, **bound)
     if cache.keys is None or not cache.offset:
         return ours
     if isinstance(cache, QuantizedKVCache):

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, List, Optional
 
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from .._mlx.pools import Pools, check_policy
+from .._mlx.pools import Pools
 from .cache import QuireKVCache
 
 
@@ -24,7 +25,8 @@ def make_cache(model: Any, policy: str = "safe", max_tokens: Optional[int] = Non
     """
     caches: List[Any] = make_prompt_cache(model)
     full = [i for i, c in enumerate(caches) if type(c) is KVCache]
-    check_policy(policy, len(full))
+    make = functools.partial(QuireKVCache, policy, max_tokens=max_tokens, sinks=sinks, spare=spare, pools=pools)
+    make()  # refuses wrong arguments, also if no layer of the model has full attention
     for index, i in enumerate(full):  # edge= counts only these layers
-        caches[i] = QuireKVCache(policy, max_tokens=max_tokens, sinks=sinks, spare=spare, index=index, n_layers=len(full), pools=pools)
+        caches[i] = make(index=index, n_layers=len(full))
     return caches

@@ -10,6 +10,7 @@ from mlx_vlm.models.cache import BatchKVCache, BatchQuantizedKVCache, KVCache, Q
 from mlx_vlm.turboquant import BatchTurboQuantKVCache, HybridQuantKVCache, TurboQuantKVCache
 
 from .._mlx.cache import Cache, Settings
+from .._mlx.contents import integer
 from .._mlx.convert import check_position, codecs_of, give_affine, give_floats, take_affine, take_floats, take_ring
 from .._mlx.pools import Pools
 from . import turboquant
@@ -37,10 +38,10 @@ def from_mlx(cache: Any, policy: Optional[str] = None, *, index: int = 0, n_laye
     if kind in _TURBO:
         if cache.keys is not None and cache.values is not None:
             turboquant.check(cache, cache._idx if kind is BatchTurboQuantKVCache else cache.offset)
-        policy = policy or turboquant.policy_of(cache)
-    elif kind in (QuantizedKVCache, BatchQuantizedKVCache):
-        policy = policy or f"a{cache.bits}g{cache.group_size}"
-    policy = policy or "safe"
+        policy = turboquant.policy_of(cache) if policy is None else policy
+    elif policy is None:
+        policy = f"a{cache.bits}g{cache.group_size}" if kind in (QuantizedKVCache, BatchQuantizedKVCache) else "safe"
+    integer(spare, "spare")  # also where there is no bound
     if kind in _BATCHES:
         if getattr(cache, "_right_padding", None) is not None:
             raise ValueError("the batch has padding at the right; call finalize() first")

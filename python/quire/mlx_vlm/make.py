@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any, List, Optional
 
 import mlx.nn as nn
 from mlx_vlm.models.cache import KVCache, make_prompt_cache, should_quantize_kv_layer
 
-from .._mlx.pools import Pools, check_policy
+from .._mlx.pools import Pools
 from .cache import QuireKVCache
 from .turboquant import policy_of_bits
 
@@ -31,18 +32,18 @@ def make_cache(model: Any, policy: Optional[str] = None, max_tokens: Optional[in
     widths = (bits, key_bits, value_bits) != (None, None, None)
     if widths and policy is not None:
         raise ValueError("give either a policy or bits, not both")
-    policy = policy_of_bits(bits, key_bits, value_bits) if widths else policy or "safe"
+    policy = policy_of_bits(bits, key_bits, value_bits) if widths else "safe" if policy is None else policy
     skip_last = widths if skip_last is None else skip_last
     language = language_of(model)
     _check(language)
     caches = own_caches(language)
     full = [i for i, c in enumerate(caches) if type(c) is KVCache]
-    check_policy(policy, len(full))
+    make = functools.partial(QuireKVCache, max_tokens=max_tokens, sinks=sinks, spare=spare, pools=pools)
+    make(policy)  # refuses wrong arguments, also if no layer of the model has full attention
     for index, i in enumerate(full):  # edge= counts only these layers
         last = skip_last and not should_quantize_kv_layer(i, len(caches))
         if not last or max_tokens is not None:
-            caches[i] = QuireKVCache("f16" if last else policy, max_tokens=max_tokens, sinks=sinks, spare=spare, index=index,
-                                     n_layers=len(full), pools=pools)
+            caches[i] = make("f16" if last else policy, index=index, n_layers=len(full))
     return caches
 
 

@@ -7,6 +7,7 @@ import unittest
 
 import mlx.core as mx
 import numpy as np
+import quire
 import quire.mlx_lm as quire_mlx
 from mlx_lm.models import cache as mlx_cache
 from reference import attention, error, sees
@@ -79,6 +80,58 @@ class Single(unittest.TestCase):
             most = max(most, cache.nbytes)
         page = cache.nbytes // mlx_tiles(cache)
         self.assertLessEqual(most, page * (128 // 64 + 128 // 64 + 2))
+
+    def test_ring_counts_what_takes_back_a_long_update(self):
+        """An update of more tokens than a ring could trim keeps the pages from before it, until it cannot be interrupted any more."""
+        feed, pools = Feed(n=1600), quire_mlx.Pools(threads=1)
+        cache = quire_mlx.QuireKVCache("f32", max_tokens=256, pools=pools)
+        attend(cache, *feed.take([0], 800))
+        first = cache.nbytes
+        self.assertEqual(first, pools.used_bytes)
+        attend(cache, *feed.take([800], 700))
+        self.assertGreater(cache.nbytes, 1.5 * first)
+        self.assertEqual(cache.nbytes, pools.used_bytes)
+        other = copy.copy(cache)
+        self.assertEqual(other.nbytes, first)
+        del other
+        mx.eval([cache.state])  # as mlx-lm does after each piece of a prompt
+        self.assertEqual((cache.nbytes, pools.used_bytes), (first, first))
+        self.chunks(cache, feed, (1, 3), 256, 4, first=1500)
+
+    def test_ring_in_a_small_pool(self):
+        """Pieces that the ring could trim again need no more than the ring itself; a longer one is refused, and nothing changes."""
+        feed, page = Feed(n=700), 64 * H * 2 * D * 4
+        for spare, piece in ((0, 128), (100, 28), (200, 16)):
+            pages = 1 + (256 + max(spare + 16, 128)) // 64 + 3
+            cache = quire_mlx.QuireKVCache("f32", max_tokens=256, spare=spare, pools=quire_mlx.Pools(pages * page, 1))
+            for at in range(0, 560, piece):
+                attend(cache, *feed.take([at], piece))
+                self.assertLessEqual(cache.pools.used_bytes, cache.nbytes)
+            held = cache.offset
+            with self.assertRaises(quire.PoolFull):
+                attend(cache, *feed.take([0], 700))
+            self.assertEqual(cache.offset, held)
+            self.assertEqual(cache.pools.used_bytes, cache.nbytes)
+
+    def test_ring_goes_back_until_its_state_is_read(self):
+        feed, cache = Feed(n=520), quire_mlx.QuireKVCache("f32", max_tokens=64)
+        for read in (lambda: cache.nbytes, lambda: copy.copy(cache), lambda: repr(cache)):
+            self.chunks(cache, feed, (260, 240), 64, 4)
+            read()
+            self.assertEqual(cache.trim(240), 240)
+            self.chunks(cache, feed, (240,), 64, 4, first=260)
+            cache.state
+            with self.assertRaisesRegex(ValueError, "cannot be trimmed"):
+                cache.trim(240)
+            self.assertEqual(cache.trim(10**6), 500)
+
+    def test_pages_that_sequences_share_count_once(self):
+        pools = quire_mlx.Pools(threads=1)
+        cache = quire_mlx.QuireKVCache("f32", pools=pools)
+        attend(cache, *Feed().take([0], 200))
+        one = cache.nbytes
+        batch = cache.merge([cache, cache])
+        self.assertEqual((batch.nbytes, pools.used_bytes), (one, one))
 
     def test_trim(self):
         feed, cache = Feed(), quire_mlx.QuireKVCache("f32")
@@ -213,7 +266,6 @@ class Single(unittest.TestCase):
         pools = quire_mlx.Pools(budget_bytes=1 << 20)
         cache, feed = quire_mlx.QuireKVCache("f32", pools=pools), Feed(n=20000)
         self.chunks(cache, feed, (100,))
-        import quire
         with self.assertRaises(quire.PoolFull):
             attend(cache, *feed.take([100], 19000))
         self.chunks(cache, feed, (1, 30), first=100)
@@ -279,7 +331,7 @@ class Conversion(unittest.TestCase):
             theirs.update_and_fetch(*feed.take([0], 100)[1:])
             theirs = theirs.to_quantized(group_size=group, bits=bits)
             ours = quire_mlx.from_mlx(theirs)
-            self.assertEqual(ours.settings.policy, f"a{bits}g{group}")
+            self.assertEqual(ours.settings.policy, f"a{bits}g{group}/a{bits}g{group}")
             back = quire_mlx.to_mlx(ours, quantized=True)
             for a, b in zip((*back.keys, *back.values), (*theirs.keys, *theirs.values)):
                 b = b[..., :100, :]

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: MIT
 """Prompt-cache files that were changed: each is refused with a sentence, or gives the answers of the file that was saved."""
+import copy
 import hashlib
+import json
 import os
+import pickle
 import random
 import tempfile
 import unittest
 
 import mlx.core as mx
 import numpy as np
+import quire
 import quire.mlx_lm as quire_mlx
 from mlx_lm.models import cache as mlx_cache
+from quire._mlx import state
 from support import attend, numpy, rows
 
 Q, H, D = 4, 2, 32
@@ -145,6 +150,69 @@ class Files(unittest.TestCase):
             quire_mlx.QuireKVCache.from_state(dict(batch.state.items()))
         single = dict(made("single")[0].state.items())
         self.assertEqual(quire_mlx.BatchQuireKVCache.from_state(single).offset.tolist(), [40])
+
+
+def renamed(cache, policy):
+    """The state as a version wrote it that stored what the user had said."""
+    saved = {name: value for name, value in cache.state.items() if name != "digest"}
+    saved["policy"] = policy
+    return {**saved, "digest": state._digest(*state._read(saved))}
+
+
+def pickled(cache, policy):
+    """The same for a pickle."""
+    text, _, snapshots = state.to_bytes(cache).partition(b"\0")
+    plain = json.loads(text)
+    plain["policy"], sizes = policy, plain.pop("sizes")
+    plain["digest"] = renamed(cache, policy)["digest"]
+    return json.dumps({**plain, "sizes": sizes}).encode() + b"\0" + snapshots
+
+
+class Presets(unittest.TestCase):
+    """What a preset stands for may change; files stay readable (docs/promises.md)."""
+
+    def made(self, kind, codecs):
+        options = {"ring": dict(max_tokens=20, sinks=2, spare=4), "edge": dict(index=0, n_layers=3)}.get(kind, {})
+        caches = [quire_mlx.QuireKVCache(codecs, **options) for _ in range(2)]
+        for i, cache in enumerate(caches):
+            attend(cache, *(rows(s, 1, h, 40 + 30 * i, D, dtype=mx.float16) for s, h in ((1, Q), (2, H), (3, H))))
+        return caches[0].merge(caches) if kind == "batch" else caches[0]
+
+    def test_no_state_names_a_preset(self):
+        for preset in ("safe", "balanced", "small", "k8v4", "balanced,edge=1:f16"):
+            for cache in (quire_mlx.QuireKVCache(preset), self.made("ring", preset), self.made("batch", preset)):
+                said = dict(cache.state.items())["policy"]
+                self.assertEqual(said, quire.Plan(preset, n_q_heads=1, n_kv_heads=1, d_k=D).policy)
+                self.assertNotIn(said.split(",")[0], [p.name for p in quire.presets()])
+                self.assertNotIn(preset.encode(), state.to_bytes(cache))
+
+    def test_the_preset_has_the_same_meaning(self):
+        """Such caches and new ones belong together."""
+        for kind, more in (("single", ""), ("ring", ""), ("batch", ""), ("edge", ",edge=1:f16"), ("single", ",sinks=4:f16")):
+            cache = self.made(kind, "balanced" + more)
+            other = type(cache).from_state(renamed(cache, "balanced" + more))
+            self.assertEqual(other.settings, cache.settings)
+            self.assertEqual(answers([other]), answers([cache]))
+
+    def test_the_preset_had_another_meaning(self):
+        for kind, more in (("single", ""), ("ring", ""), ("batch", ""), ("edge", ",edge=1:f32"), ("single", ",sinks=4:f16")):
+            for name, codecs in (("balanced", "r5/r4"), ("safe", "f16"), ("small", "q8_0/r4")):
+                cache = self.made(kind, codecs + more)
+                want = answers([copy.copy(cache)])
+                saved = renamed(cache, name + more)
+                loaded = [type(cache).from_state(saved), type(cache).from_state({k: v for k, v in saved.items() if k != "digest"}),
+                          state.from_bytes(type(cache), pickled(cache, name + more))]
+                again = [pickle.loads(pickle.dumps(c)) for c in loaded]
+                for other in (*loaded, *again):
+                    self.assertNotIn(name, repr(other))
+                    self.assertEqual(other.settings, loaded[0].settings)
+                    self.assertEqual(answers([other]), want, f"{kind} {name}")
+
+    def test_only_a_preset_may_disagree(self):
+        cache = self.made("single", "r5/r4")
+        for policy in ("k8v4", "r6/r4", "r5/r4,sinks=4:f16", "safely", "", "c:r5/r4"):
+            with self.assertRaises(ValueError, msg=policy):
+                quire_mlx.QuireKVCache.from_state(renamed(cache, policy))
 
 
 def flattened(marks, name):

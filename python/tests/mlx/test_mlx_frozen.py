@@ -14,6 +14,7 @@ from pathlib import Path
 import mlx.core as mx
 import quire
 import quire.mlx_lm as quire_mlx
+from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models import cache as mlx_cache
 from support import ROOT, attend, numpy, rows
 
@@ -24,7 +25,8 @@ FILE, SEEN = "mlx-lm.safetensors", "mlx-lm.json"
 
 
 def made():
-    caches = [quire_mlx.QuireKVCache("r5/r4"), quire_mlx.QuireKVCache("k8v4", max_tokens=40, sinks=4), quire_mlx.QuireKVCache("f32")]
+    caches = [quire_mlx.QuireKVCache("r5/r4"), quire_mlx.QuireKVCache("k8v4", max_tokens=40, sinks=4), quire_mlx.QuireKVCache("f32"),
+              quire_mlx.QuireKVCache()]  # 0.1 has no file of the last one
     for i, cache in enumerate(caches):
         for at in range(0, 90, 30):
             attend(cache, *(rows(100 * i + at + s, 1, h, 30, D, dtype=mx.float16) for s, h in ((1, Q), (2, H), (3, H))))
@@ -56,6 +58,23 @@ class Frozen(unittest.TestCase):
                 for i, (old, new) in enumerate(zip(caches, made())):
                     more = [rows(900 + s, 1, h, 3, D, dtype=mx.float16) for s, h in ((1, Q), (2, H), (3, H))]
                     self.assertEqual(digest(attend(old, *more)), digest(attend(new, *more)), f"cache {i}")
+
+    def test_presets(self):
+        """As if they had been made with a preset that means something else now: 0.1 stored its name."""
+        for version in VERSIONS:
+            folder = ROOT / "tests" / "golden" / "frozen" / version
+            wanted = json.loads((folder / SEEN).read_text())["caches"]
+            arrays, marks = mx.load(str(folder / FILE), return_metadata=True)
+            user, classes, scalars = tree_unflatten(list(marks.items()))
+            marks = dict(tree_flatten([user, classes, [s for s in scalars if s == "" or not s[0].endswith("digest")]]))
+            arrays = {name: array for name, array in arrays.items() if not name.endswith("digest")}
+            policies = ["".join(map(chr, arrays[f"{i}.policy"].tolist())) for i in range(len(wanted))]
+            self.assertFalse({p.split(",")[0] for p in policies} & {"safe", "balanced", "small"})
+            for i in range(len(wanted)):
+                arrays[f"{i}.policy"] = mx.array([ord(c) for c in ("small", "balanced", "safe", "small")[i]])
+            with tempfile.TemporaryDirectory() as work, self.subTest(version=version):
+                mx.save_safetensors(f"{work}/{FILE}", arrays, marks)
+                self.assertEqual(seen(mlx_cache.load_prompt_cache(f"{work}/{FILE}")), wanted)
 
     def test_damage(self):
         """Bytes of the header (1 of STEP), of all numbers, and of the rows (200 of them) are changed: an exception, or the same rows."""

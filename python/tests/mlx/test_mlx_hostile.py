@@ -220,28 +220,53 @@ class Trim(unittest.TestCase):
         right(self, ours, 0, 5, 32, 4)
 
 
+class NoAttention:
+    """A model none of whose layers has full attention."""
+
+    def make_cache(self):
+        return [mlx_cache.ArraysCache(2)]
+
+
 class Making(unittest.TestCase):
     def test_a_wrong_policy_is_refused_at_once(self):
         model = small_model()
         for policy in ("nonsense", "k8v4,", "", "r9", "c:r4", "safe,edge=0:r8"):
-            with self.assertRaises((ValueError, quire.QuireError), msg=policy):
-                quire_mlx.make_cache(model, policy)
-        with self.assertRaises(TypeError):
-            quire_mlx.make_cache(model, 8)
+            for make in (lambda: quire_mlx.make_cache(model, policy), lambda: QuireKVCache(policy), lambda: Settings(policy),
+                         lambda: quire_mlx.from_mlx(mlx_cache.KVCache(), policy), lambda: quire_mlx.from_mlx(mlx_cache.QuantizedKVCache(), policy)):
+                with self.assertRaises((ValueError, quire.QuireError), msg=policy):
+                    make()
+        for policy in (8, 0, b"safe"):
+            for make in (lambda: quire_mlx.make_cache(model, policy), lambda: quire_mlx.from_mlx(mlx_cache.KVCache(), policy)):
+                with self.assertRaises(TypeError, msg=policy):
+                    make()
         for options in ({"max_tokens": 0}, {"max_tokens": -1}, {"max_tokens": 4}, {"max_tokens": 8, "sinks": -1}, {"max_tokens": 8, "spare": -1},
-                        {"max_tokens": 2**40}):
-            with self.assertRaises(ValueError, msg=options):
-                quire_mlx.make_cache(model, "safe", **options)
-        for options in ({"max_tokens": 8.0}, {"max_tokens": "8"}, {"max_tokens": 8, "sinks": None}, {"pools": 3}):
-            with self.assertRaises(TypeError, msg=options):
-                quire_mlx.make_cache(model, "safe", **options)
+                        {"max_tokens": 2**40}, {"sinks": -5}, {"spare": -1}):
+            self.refuse(ValueError, options)
+        for options in ({"max_tokens": 8.0}, {"max_tokens": "8"}, {"max_tokens": 8, "sinks": None}, {"pools": 3}, {"max_tokens": True}, {"sinks": 4.0},
+                        {"sinks": None}, {"spare": "x"}, {"spare": 0.5}):
+            self.refuse(TypeError, options)
+
+    def refuse(self, kind, options):
+        """The sentence names the argument that is wrong, whether there is a bound or a layer that would have it."""
+        wrong = next(reversed(options))
+        made = [QuireKVCache, lambda **o: quire_mlx.make_cache(small_model(), **o), lambda **o: quire_mlx.make_cache(NoAttention(), **o)]
+        for make in made + [lambda **o: quire_mlx.from_mlx(mlx_cache.KVCache(), spare=o["spare"])] * (wrong == "spare"):
+            with self.assertRaisesRegex(kind, wrong, msg=options):
+                make(**options)
 
     def test_the_default_is_safe(self):
-        self.assertEqual((QuireKVCache().settings.policy, Settings().policy, quire_mlx.make_cache(small_model())[0].settings.policy), ("safe",) * 3)
+        safe = quire.Plan("safe", n_q_heads=1, n_kv_heads=1, d_k=64).policy
+        self.assertEqual((QuireKVCache().settings.policy, Settings().policy, quire_mlx.make_cache(small_model())[0].settings.policy), (safe,) * 3)
         theirs = mlx_cache.KVCache()
         attend(theirs, *feed(0, 5))
-        self.assertEqual(quire_mlx.from_mlx(theirs).settings.policy, "safe")
-        self.assertEqual(quire.Plan(n_q_heads=1, n_kv_heads=1, d_k=64).policy, quire.Plan("safe", n_q_heads=1, n_kv_heads=1, d_k=64).policy)
+        self.assertEqual(quire_mlx.from_mlx(theirs).settings.policy, safe)
+        self.assertEqual(quire.Plan(n_q_heads=1, n_kv_heads=1, d_k=64).policy, safe)
+        self.assertIn(safe, repr(QuireKVCache()))
+
+    def test_two_ways_to_say_a_policy(self):
+        self.assertEqual(Settings("balanced,edge=1:f16"), Settings("edge=1:f16/f16,v=r4,k=r6"))
+        merged = QuireKVCache.merge([filled(5, "safe"), filled(9, "r8")])
+        self.assertEqual(merged.offset.tolist(), [5, 9])
 
     def test_edges_are_those_of_full_attention(self):
         from mlx_lm.models.gemma3_text import Model, ModelArgs
@@ -355,6 +380,21 @@ class Batches(unittest.TestCase):
                 batch.prepare(**bad)
         self.assertEqual(batch.offset.tolist(), [0, 0])
         batch.finalize()  # without prepare: nothing
+        batch.prepare(right_padding=[2, 0], lengths=[3, 5])
+        batch.filter([])  # nothing is left that could be finalized
+        batch.extend(self.batch(2, 3))
+        batch.filter([])
+        self.assertEqual(batch.offset.tolist(), [])
+        prepared = BatchQuireKVCache([0, 0], Settings("f32"))
+        prepared.prepare(right_padding=[2, 0], lengths=[3, 5])
+        batch.extend(prepared)  # with its padding
+        prepared.extend(BatchQuireKVCache([], Settings("f32")))
+        for b in (batch, prepared):
+            attend(b, *(mx.concatenate([x, x]) for x in feed(0, 5)))
+            b.finalize()
+            self.assertEqual(b.offset.tolist(), [3, 5])
+            right(self, b.extract(0), 3)
+        batch = BatchQuireKVCache([0, 0], Settings("f32"))
         batch.prepare(right_padding=[2, 0], lengths=[3, 5])
         attend(batch, *(mx.concatenate([x, x]) for x in feed(0, 5)))
         with self.assertRaisesRegex(ValueError, "finalize"):

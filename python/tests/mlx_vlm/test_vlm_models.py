@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Inside the real mlx-vlm, with text models of random weights: its generator, its batch generator, its prefix cache."""
 import copy
+import pickle
 import sys
 import unittest
 from concurrent.futures import ThreadPoolExecutor
@@ -98,16 +99,16 @@ class MakeCache(unittest.TestCase):
         model = build("llama", num_hidden_layers=4)
         named = lambda caches: [c.settings.policy if isinstance(c, quire_vlm.QuireKVCache) else type(c) for c in caches]
         make = quire_vlm.make_cache
-        self.assertEqual(named(make(model)), ["safe"] * 4)
+        self.assertEqual(named(make(model)), ["r8/r8"] * 4)
         self.assertEqual(named(make(model.language_model, "r6/r4")), ["r6/r4"] * 4)
         self.assertEqual(named(make(model, bits=3.5)), ["tv3/tv4"] * 3 + [KVCache])
         self.assertEqual(named(make(model, bits=3.5, skip_last=False)), ["tv3/tv4"] * 4)
-        self.assertEqual(named(make(model, bits=4, max_tokens=64)), ["tv4/tv4"] * 3 + ["f16"])
-        self.assertEqual(named(make(model, "r8", skip_last=True)), ["r8"] * 3 + [KVCache])
+        self.assertEqual(named(make(model, bits=4, max_tokens=64)), ["tv4/tv4"] * 3 + ["f16/f16"])
+        self.assertEqual(named(make(model, "r8", skip_last=True)), ["r8/r8"] * 3 + [KVCache])
         self.assertEqual(named(make(model, key_bits=6, value_bits=2)), ["tv6/tv2"] * 3 + [KVCache])
         self.assertEqual(named(make(build("llama"), bits=2)), ["tv2/tv2"] * 2)
         for wrong in (dict(policy="r8", bits=4), dict(bits=9), dict(key_bits=4), dict(policy="nonsense"), dict(bits=4, key_bits=3.5),
-                      dict(max_tokens=4, sinks=4)):
+                      dict(max_tokens=4, sinks=4), dict(max_tokens=0), dict(sinks=-5), dict(spare=-1), dict(policy="")):
             with self.assertRaises((ValueError, QuireError), msg=wrong):
                 make(model, **wrong)
             with self.assertRaises((ValueError, QuireError), msg=wrong):
@@ -125,7 +126,7 @@ class MakeCache(unittest.TestCase):
         quire_vlm.attach(model, "r8")  # the last one counts
         found = make_prompt_cache(model.language_model)
         self.assertEqual([type(c) for c in found], [RotatingKVCache, quire_vlm.QuireKVCache])
-        self.assertEqual(found[1].settings.policy, "r8")
+        self.assertEqual(found[1].settings.policy, "r8/r8")
         self.assertEqual([type(c) for c in quire_vlm.make_cache(model)], [type(c) for c in found])
         quire_vlm.detach(model)
         quire_vlm.detach(model)
@@ -247,6 +248,13 @@ class Batches(unittest.TestCase):
         one.prepare(right_padding=[1, 2])
         with self.assertRaisesRegex(ValueError, "finalize"):
             quire_vlm.to_mlx(one)
+        for save in (lambda: dict(one.state.items()), one.prefix_cache_snapshot, lambda: pickle.dumps(one)):
+            with self.assertRaisesRegex(ValueError, "finalize"):
+                save()  # what was refused would come back
+        emptied = copy.deepcopy(one)
+        emptied.filter([])
+        emptied.extend(batch(4))
+        self.assertEqual((lengths(emptied), pickle.loads(pickle.dumps(emptied)).offset.tolist()), ([4], [4]))
         self.assertEqual(one.extract(0).offset, 70)
         one.state = dict(batch(8, 9, 10).state.items())
         self.assertEqual(lengths(one), [8, 9, 10])
@@ -297,6 +305,16 @@ class Snapshots(unittest.TestCase):
             self.assertIs(again.pools, pools)
             q, k, v = rows(3, 1, 4, 1, 64), rows(4, 1, 2, 1, 64), rows(5, 1, 2, 1, 64)
             np.testing.assert_array_equal(numpy(attend(again, q, k, v)), numpy(attend(one, q, k, v)))
+
+    def test_a_preset_that_had_another_meaning(self):
+        one = quire_vlm.QuireKVCache("r5/r4")
+        one.update_and_fetch(rows(1, 1, 2, 70, 64), rows(2, 1, 2, 70, 64))
+        saved = {name: value for name, value in one.prefix_cache_snapshot()["state"].items() if name != "digest"}
+        self.assertEqual(saved["policy"], "r5/r4")
+        again = quire_vlm.QuireKVCache()
+        again.state = {**saved, "policy": "balanced"}
+        self.assertEqual(again.settings, one.settings)
+        np.testing.assert_array_equal(numpy(again.keys.decode()), numpy(one.keys.decode()))
 
     def test_what_is_no_snapshot_is_refused(self):
         one, saved = self.filled(), self.filled().prefix_cache_snapshot()
