@@ -26,8 +26,8 @@
 #include <unistd.h>
 
 enum { SLOT_TIMEOUT_MS = 60000, LOAD_TIMEOUT_MS = 2000 };
-/* At the end: for slots that are not saved yet, and for what the store has not written yet. */
-enum { SAVE_TIMEOUT_MS = 10000, FLUSH_TIMEOUT_MS = 5000 };
+/* At the end: for slots that are not saved yet, for what the store has not written yet, for requests that come to a gateway meanwhile. */
+enum { SAVE_TIMEOUT_MS = 10000, FLUSH_TIMEOUT_MS = 5000, LAST_REQUEST_MS = 500 };
 #define MOST_BODY (100u << 20) /* as llama-server's own limit */
 
 typedef struct serve {
@@ -142,7 +142,7 @@ static const tool_command command = {
         "  quire serve --remote cache:6379 --secret-file tenant.key -- llama-server -m model.gguf\n"
         "  quire serve --replica a:8080 --replica b:8080 --replica c:8080 --host 0.0.0.0 --port 8080\n",
     .exit_codes =
-        "that of llama-server; before it starts 1 failed, 2 the command line or a flag of llama-server is refused",
+        "that of llama-server; before it starts 1 failed, 2 the command line, a flag of llama-server or the file of --tenants is refused",
     .set_rest = set_rest,
 };
 
@@ -162,7 +162,9 @@ static int open_tenants(serve *s)
     if (!s->tenants_file) return TOOL_OK;
     s->tenants = tenants_open(s->tenants_file, message, sizeof message);
     s->store.seal_disk = true;
-    return s->tenants ? invent_secret(s) : tool_failed("serve", "%s", message);
+    if (s->tenants) return invent_secret(s);
+    (void)tool_failed("serve", "%s", message);
+    return TOOL_USAGE; /* as a wrong command line, it stays wrong */
 }
 
 /* What operators should know of the store. */
@@ -414,14 +416,19 @@ static int run(serve *s)
 static void drain(front *f, uint32_t seconds, const sigset_t *ends)
 {
     static const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
-    double end = clock_ms() + 1e3 * seconds;
-    if (!front_is_busy(f)) return;
-    fprintf(stderr,
+    double now = clock_ms(), end = now + 1e3 * seconds,
+           quiet = now; /* quiet: since when nothing is answered */
+    if (front_is_busy(f))
+        fprintf(
+            stderr,
             "quire serve: ending when the requests that are being answered have ended, after %u s at most; a "
             "second signal does not wait\n",
             seconds);
-    while (front_is_busy(f) && clock_ms() < end)
+    /* A request that a proxy has just sent on a connection that it keeps is not seen yet. */
+    while ((now = clock_ms()) < end && now - quiet < LAST_REQUEST_MS) {
         if (sigtimedwait(ends, NULL, &pause) > 0) return;
+        if (front_is_busy(f)) quiet = clock_ms();
+    }
     if (front_is_busy(f)) fprintf(stderr, "quire serve: requests that have not ended are broken off\n");
 }
 

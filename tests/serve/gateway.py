@@ -276,6 +276,24 @@ def slow_clients():
         expect(g.process.wait(10) == 0, "then it ends")
 
 
+def last_requests():
+    """A proxy sends its next request on a connection that it keeps, in the moment in which the gateway is asked to end."""
+    def answered():
+        with Gateway(Peer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").name) as g:
+            kept = http.client.HTTPConnection("127.0.0.1", g.port, timeout=30)
+            kept.request("GET", "/quire/health")
+            kept.getresponse().read()
+            g.process.terminate()
+            try:
+                kept.request("POST", "/completion", b"{}")
+                r = kept.getresponse()
+                return r.status == 200 and r.getheader("Connection") == "close" and r.read() == b"ok"
+            except (OSError, http.client.HTTPException):
+                return False
+
+    expect(any(answered() for _ in range(3)), "it is answered")  # this program may be slower than the half second that there is
+
+
 def too_slow():
     """The end does not wait for ever: not longer than was said, and not at all after a second signal."""
     class Silent(Peer):
@@ -366,6 +384,7 @@ def run():
         part(without_replicas)
         part(strange_peers)
         part(slow_clients)
+        part(last_requests)
         part(too_slow)
         part(without_files)
         part(with_fleet)

@@ -115,7 +115,8 @@ def little_memory():
         for t in threads:
             t.join()
         f = s.figures()
-        expect(got == [b["content"] for b in first] and f["restores"] == 4 and f["restores_refused"] == 0, "with memory for one, four are restored", f"{got} {f}")
+        expect(got == [b["content"] for b in first] and f["restores"] >= 2 and f["restores"] + f["restores_refused"] == 4,
+               "with memory for one, they are restored one after the other", f"{got} {f}")
 
 
 def lost_disk():
@@ -138,6 +139,9 @@ def lost_disk():
     head.write_bytes(kept)
     with start("later") as s:
         expect(reused(s.complete(TEXT[:900], 1)) > 64, "what was kept is still there")
+    (later / "serve.key").chmod(0o644)
+    with start("later") as s:
+        expect("not kept on disk" in s.text() and json.loads(s.ask("GET", "/quire/health")[2])["disk"] == "not used", "nor does a key that others can read keep it from starting", s.text()[-800:])
     done = subprocess.run([tool(), "serve", "--store-size", "1M", "--", "llama-server"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=20)
     expect(done.returncode == 2 and "16M" in done.stderr, "too small a store is refused", done.stderr)
 

@@ -19,25 +19,40 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static const budget_wait forever = {.ms = 60000};
+
+static bool stop(void *ctx)
+{
+    return ++*(int *)ctx >= 2;
+}
+
 static void test_limit(void **state)
 {
+    int n_asked = 0;
     (void)state;
     budget *b = budget_create(1000);
     assert_non_null(b);
-    assert_true(budget_take(b, 600, 0));
-    assert_false(budget_take(b, 401, 0));
-    assert_true(budget_take(b, 400, 0));
-    assert_true(budget_take(b, 0, 0));
+    assert_true(budget_take(b, 600, NULL));
+    assert_false(budget_take(b, 401, NULL));
+    assert_true(budget_take(b, 400, NULL));
+    assert_true(budget_take(b, 0, NULL));
     double begin = clock_ms();
-    assert_false(budget_take(b, 1, 250));
+    assert_false(budget_take(b, 1, &(budget_wait){.ms = 250}));
     assert_true(clock_ms() - begin >= 250);
     begin = clock_ms();
-    assert_false(budget_take(b, 1001, 60000)); /* it would never fit */
-    assert_false(budget_take(b, SIZE_MAX, 60000));
+    assert_false(budget_take(b, 1001, &forever)); /* it would never fit */
+    assert_false(budget_take(b, SIZE_MAX, &forever));
     assert_true(clock_ms() - begin < 30000);
-    budget_give(b, 400);
+    begin = clock_ms();
+    assert_false(budget_take(b, 1, &(budget_wait){.ms = 60000, .is_over = stop, .ctx = &n_asked}));
+    assert_int_equal(n_asked, 2);
+    assert_true(clock_ms() - begin < 30000);
+    budget_add(b, 300); /* more than the limit */
+    assert_false(budget_take(b, 1, NULL));
+    assert_true(budget_take(b, 0, NULL));
+    budget_give(b, 700);
     budget_give(b, 600);
-    assert_true(budget_take(b, 1000, 0));
+    assert_true(budget_take(b, 1000, NULL));
     budget_give(b, 1000);
     budget_destroy(b);
     budget_destroy(NULL);
@@ -47,7 +62,7 @@ static void *take_all(void *ctx)
 {
     budget *b = (budget *)ctx;
     for (int i = 0; i < 200; i++) {
-        if (!budget_take(b, 700, 60000)) return b;
+        if (!budget_take(b, 700, &forever)) return b;
         budget_give(b, 700);
     }
     return NULL;
@@ -60,28 +75,33 @@ static void test_waiting(void **state)
     (void)state;
     budget *b = budget_create(1000);
     assert_non_null(b);
-    assert_true(budget_take(b, 500, 0));
+    assert_true(budget_take(b, 500, NULL));
     for (int i = 0; i < 4; i++) assert_int_equal(pthread_create(&threads[i], NULL, take_all, b), 0);
     budget_give(b, 500);
     for (int i = 0; i < 4; i++) {
         pthread_join(threads[i], &failed);
         assert_null(failed);
     }
-    assert_true(budget_take(b, 1000, 0));
+    assert_true(budget_take(b, 1000, NULL));
     budget_destroy(b);
 }
 
-/* Without a limit of its own it is what the system has free. */
+/* Without a limit of its own it is what the system has free, and what was taken counts before it is used. */
 static void test_free_memory(void **state)
 {
     (void)state;
-    uint64_t bytes = system_free_bytes(), all = system_memory_bytes();
+    uint64_t bytes = system_free_bytes(), all = system_memory_bytes(), taken = 0;
     budget *b = budget_create(0);
     assert_non_null(b);
     assert_true(bytes > 0 && bytes <= all);
-    assert_true(budget_take(b, 1 << 20, 0));
-    assert_false(budget_take(b, (size_t)all, 0));
-    budget_give(b, 1 << 20);
+    assert_true(system_spare_bytes() > 0 && system_spare_bytes() <= all);
+    assert_false(budget_take(b, (size_t)all, NULL));
+    size_t part = (size_t)system_spare_bytes() / 16;
+    for (int i = 0; i < 64 && budget_take(b, part, NULL); i++) taken += part;
+    assert_true(taken >= part && taken / 4 * 3 <= all / 4 * 3);
+    assert_true(taken <=
+                13 * (uint64_t)part); /* three quarters are 12; others may have given back meanwhile */
+    budget_give(b, (size_t)taken);
     budget_destroy(b);
 }
 
@@ -106,26 +126,33 @@ static void test_groups(void **state)
     static const char deep[] = "11:cpu:/x\n0::/a/b\n";
     char command[64];
     assert_non_null(mkdtemp(root));
-    assert_true(system_group_bytes("0::/\n", root) == UINT64_MAX);
+    assert_true(system_group_bytes("0::/\n", root, false) == UINT64_MAX);
     put("/a", "memory.max", "1000\n");
     put("/a/b", "memory.max", "max\n");
-    assert_true(system_group_bytes(deep, root) == UINT64_MAX); /* what is used is not known */
+    assert_true(system_group_bytes(deep, root, false) == UINT64_MAX); /* what is used is not known */
     put("/a", "memory.current", "900\n");
     put("/a/b", "memory.current", "900\n");
-    assert_int_equal(system_group_bytes(deep, root), 100);
+    assert_int_equal(system_group_bytes(deep, root, false), 100);
     put("/a", "memory.stat", "anon 500\ninactive_file_x 7\ninactive_file 300\n");
-    assert_int_equal(system_group_bytes(deep, root), 400);
+    assert_int_equal(system_group_bytes(deep, root, false), 400);
+    put("/a", "memory.stat", "inactive_file 300\nactive_file 50\nfile_mapped 120\n");
+    assert_int_equal(system_group_bytes(deep, root, false), 450);
+    assert_int_equal(system_group_bytes(deep, root, true), 330);
+    put("/a", "memory.high", "950\n");
+    assert_int_equal(system_group_bytes(deep, root, false), 400);
+    put("/a", "memory.high", "max\n");
+    put("/a", "memory.stat", "inactive_file 300\n");
     put("/a/b", "memory.max", "1100\n");
-    assert_int_equal(system_group_bytes(deep, root), 200);
+    assert_int_equal(system_group_bytes(deep, root, false), 200);
     put("/a/b", "memory.max", "10\n");
-    assert_int_equal(system_group_bytes(deep, root), 1); /* more is used than the limit allows */
-    assert_int_equal(system_group_bytes("0::/a", root), 400);
-    assert_true(system_group_bytes("4:memory:/a\n", root) == UINT64_MAX);
-    assert_true(system_group_bytes("0::", root) == UINT64_MAX);
-    assert_true(system_group_bytes("", root) == UINT64_MAX);
+    assert_int_equal(system_group_bytes(deep, root, false), 1); /* more is used than the limit allows */
+    assert_int_equal(system_group_bytes("0::/a", root, false), 400);
+    assert_true(system_group_bytes("4:memory:/a\n", root, false) == UINT64_MAX);
+    assert_true(system_group_bytes("0::", root, false) == UINT64_MAX);
+    assert_true(system_group_bytes("", root, false) == UINT64_MAX);
     put("", "memory.max", "50\n"); /* the root of a container is such a group */
     put("", "memory.current", "20\n");
-    assert_int_equal(system_group_bytes("0::/\n", root), 30);
+    assert_int_equal(system_group_bytes("0::/\n", root, false), 30);
     snprintf(command, sizeof command, "rm -r %s", root);
     assert_int_equal(system(command), 0);
 #endif

@@ -33,11 +33,17 @@ uint64_t system_free_bytes(void)
     return ((uint64_t)now.free_count + now.inactive_count) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-uint64_t system_group_bytes(const char *list, const char *root)
+uint64_t system_group_bytes(const char *list, const char *root, bool keeps_mapped)
 {
     (void)list;
     (void)root;
+    (void)keeps_mapped;
     return UINT64_MAX;
+}
+
+uint64_t system_spare_bytes(void)
+{
+    return system_free_bytes();
 }
 
 uint64_t system_memory_bytes(void)
@@ -72,18 +78,25 @@ static uint64_t read_number(const char *folder, const char *path, const char *na
     return found;
 }
 
-/* Files that were read and are not in use can be read again: their pages are as good as free. */
-static uint64_t group_bytes(const char *folder)
+/* Pages of files can be read again: they are as good as free. */
+static uint64_t group_bytes(const char *folder, bool keeps_mapped)
 {
-    uint64_t most = read_number(folder, "memory.max", "");
-    uint64_t used = read_number(folder, "memory.current", "");
-    uint64_t files = read_number(folder, "memory.stat", "inactive_file ");
+    static const char *const files[] = {"inactive_file ", "active_file "};
+    uint64_t most = read_number(folder, "memory.max", ""), high = read_number(folder, "memory.high", "");
+    uint64_t used = read_number(folder, "memory.current", ""), cached = 0;
+    if (high < most) most = high;
     if (most == UINT64_MAX || used == UINT64_MAX) return UINT64_MAX;
-    if (files != UINT64_MAX) used = used > files ? used - files : 0;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        uint64_t bytes = read_number(folder, "memory.stat", files[i]);
+        if (bytes != UINT64_MAX) cached += bytes;
+    }
+    uint64_t mapped = keeps_mapped ? read_number(folder, "memory.stat", "file_mapped ") : UINT64_MAX;
+    if (mapped != UINT64_MAX) cached -= mapped < cached ? mapped : cached;
+    used -= cached < used ? cached : used;
     return most > used ? most - used : 1; /* 0 says that it is not known */
 }
 
-uint64_t system_group_bytes(const char *list, const char *root)
+uint64_t system_group_bytes(const char *list, const char *root, bool keeps_mapped)
 {
     char folder[1024];
     uint64_t least = UINT64_MAX;
@@ -93,7 +106,7 @@ uint64_t system_group_bytes(const char *list, const char *root)
     int n = group ? snprintf(folder, sizeof folder, "%s%.*s", root, (int)strcspn(group, "\n"), group) : -1;
     if (n < 0 || (size_t)n >= sizeof folder) return least;
     for (;;) {
-        uint64_t bytes = group_bytes(folder);
+        uint64_t bytes = group_bytes(folder, keeps_mapped);
         if (bytes < least) least = bytes;
         char *end = strrchr(folder, '/');
         if (!end || end < folder + strlen(root)) return least;
@@ -101,16 +114,29 @@ uint64_t system_group_bytes(const char *list, const char *root)
     }
 }
 
-uint64_t system_free_bytes(void)
+static uint64_t free_bytes(bool keeps_mapped)
 {
     char list[4096];
     uint64_t kib = read_number("/proc", "meminfo", "MemAvailable:");
+    uint64_t mapped = keeps_mapped ? read_number("/proc", "meminfo", "Mapped:") : UINT64_MAX;
     FILE *file = fopen("/proc/self/cgroup", "r");
     size_t n = file ? fread(list, 1, sizeof list - 1, file) : 0;
     if (file) fclose(file);
     list[n] = 0;
-    uint64_t most = system_group_bytes(list, "/sys/fs/cgroup"), bytes = kib == UINT64_MAX ? 0 : kib * 1024;
-    return most < bytes ? most : bytes;
+    if (kib == UINT64_MAX) return 0;
+    if (mapped != UINT64_MAX) kib = kib > mapped ? kib - mapped : 1;
+    uint64_t most = system_group_bytes(list, "/sys/fs/cgroup", keeps_mapped);
+    return most < kib * 1024 ? most : kib * 1024;
+}
+
+uint64_t system_free_bytes(void)
+{
+    return free_bytes(false);
+}
+
+uint64_t system_spare_bytes(void)
+{
+    return free_bytes(true);
 }
 
 uint64_t system_memory_bytes(void)

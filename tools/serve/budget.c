@@ -15,7 +15,7 @@ struct budget {
     uint64_t most;
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t given;
-    uint64_t taken;
+    uint64_t taken, free; /* free: when nothing was taken */
 };
 
 budget *budget_create(uint64_t most)
@@ -36,29 +36,47 @@ void budget_destroy(budget *b)
     free(b);
 }
 
-/* What was taken is no longer free, as a rule. */
-static uint64_t limit(const budget *b)
+/*
+ * What was taken is no longer free, as soon as it is used. Until then it would be counted twice: so there is never more than there was when
+ * nothing was taken.
+ */
+static uint64_t limit(budget *b)
 {
     if (b->most) return b->most;
-    uint64_t bytes = system_free_bytes();
-    return bytes ? (bytes + b->taken) / 4 * 3 : UINT64_MAX;
+    uint64_t bytes = system_spare_bytes();
+    if (!bytes) return UINT64_MAX;
+    if (!b->taken) b->free = bytes;
+    bytes += b->taken;
+    return (bytes < b->free ? bytes : b->free) / 4 * 3;
 }
 
-bool budget_take(budget *b, size_t bytes, double wait_ms)
+bool budget_take(budget *b, size_t bytes, const budget_wait *wait)
 {
-    double until = clock_ms() + wait_ms;
+    double until = clock_ms() + (wait ? wait->ms : 0);
+    bool has_room = !bytes;
+    if (has_room) return true;
     pthread_mutex_lock(&b->lock);
-    bool has_room;
     for (;;) {
         uint64_t most = limit(b);
         has_room = bytes <= most && b->taken <= most - bytes;
         if (has_room || bytes > most || clock_ms() >= until) break; /* more than the limit fits never */
         struct timespec next = clock_in_ms(LOOK_EVERY_MS);
         pthread_cond_timedwait(&b->given, &b->lock, &next);
+        pthread_mutex_unlock(&b->lock);
+        bool is_over = wait->is_over && wait->is_over(wait->ctx);
+        pthread_mutex_lock(&b->lock);
+        if (is_over) break;
     }
     if (has_room) b->taken += bytes;
     pthread_mutex_unlock(&b->lock);
     return has_room;
+}
+
+void budget_add(budget *b, size_t bytes)
+{
+    pthread_mutex_lock(&b->lock);
+    b->taken += bytes;
+    pthread_mutex_unlock(&b->lock);
 }
 
 void budget_give(budget *b, size_t bytes)

@@ -81,6 +81,14 @@ void keeps_forget(keeps *k)
     atomic_store(&k->is_stopped, true);
 }
 
+void keeps_leave(keeps *k, tenants *now)
+{
+    pthread_mutex_lock(&k->lock);
+    for (const keep *one = k->more; one; one = one->next)
+        if (one->prefix) prefix_set_left(one->prefix, !tenants_has(now, one->owner));
+    pthread_mutex_unlock(&k->lock);
+}
+
 bool keeps_can_keep(keeps *k)
 {
     pthread_mutex_lock(&k->lock);

@@ -25,6 +25,8 @@ void keeps_destroy(keeps *k);
 bool keeps_learn(keeps *k, char *message, size_t size);
 /* The server has ended: nothing is kept or restored before the next was learnt. */
 void keeps_forget(keeps *k);
+/* The tenants have changed: nothing more is kept for those that are not among them. */
+void keeps_leave(keeps *k, tenants *now);
 bool keeps_can_keep(keeps *k); /* it has learnt it */
 /* The server was learnt, and its model has windows or recurrent layers: see prefix_has_states(). */
 bool keeps_have_states(keeps *k);

@@ -17,7 +17,7 @@ enum { ADVANCE_LEAST = 128, PART_LEAST = 256 };
 
 static bool is_stopped(const prefix *p)
 {
-    return p->o.is_stopped && atomic_load(p->o.is_stopped);
+    return atomic_load(&p->has_left) || (p->o.is_stopped && atomic_load(p->o.is_stopped));
 }
 
 /* Room that is written once: large pages of the system, where they are allowed, take a third of the time of small ones. */
@@ -35,7 +35,14 @@ static uint8_t *take_room(size_t bytes)
 /* That the slot file of so many tokens takes. */
 static size_t file_memory(const prefix *p, uint32_t n_tokens)
 {
-    return p->o.folder_is_memory ? slot_bytes(&p->layout, n_tokens) : 0;
+    return p->o.folder_is_memory ? slot_bytes(&p->layout, n_tokens) + atomic_load(&p->most_tail) : 0;
+}
+
+static void note_tail(prefix *p, size_t bytes)
+{
+    size_t most = atomic_load(&p->most_tail);
+    while (bytes > most && !atomic_compare_exchange_weak(&p->most_tail, &most, bytes)) {
+    }
 }
 
 /* Has the server compute these tokens in a slot and nothing after them. */
@@ -165,7 +172,7 @@ static uint32_t load(const prefix *p, const uint32_t *tokens, uint32_t n_pages, 
 }
 
 /* Returns how many pages the file has. */
-static uint32_t load_to(const prefix *p, const uint32_t *tokens, uint32_t n_pages, const char *name,
+static uint32_t load_to(prefix *p, const uint32_t *tokens, uint32_t n_pages, const char *name,
                         prefix_times *times, prefix_lack *lack)
 {
     char path[SWAP_PATH];
@@ -176,6 +183,7 @@ static uint32_t load_to(const prefix *p, const uint32_t *tokens, uint32_t n_page
     void **rooms = (void **)calloc(n_pages + 1, sizeof *rooms);
     uint8_t *tail =
         p->states ? states_load(p->states, tokens, n_pages * PAGE, p->o.timeout_ms, &n_tail) : NULL;
+    note_tail(p, n_tail);
     *lack = room && rooms ? LACKS_PAGES : LACKS_MEMORY;
     if (*lack == LACKS_MEMORY || (p->states && !tail))
         got = 0;
@@ -197,16 +205,18 @@ static uint32_t load_to(const prefix *p, const uint32_t *tokens, uint32_t n_page
     return got;
 }
 
-uint32_t prefix_load(prefix *p, const uint32_t *tokens, uint32_t n_tokens, double wait_ms,
+uint32_t prefix_load(prefix *p, const uint32_t *tokens, uint32_t n_tokens, const budget_wait *wait,
                      prefix_times *times, prefix_file *file, prefix_lack *lack)
 {
     uint32_t n_pages = n_tokens / PAGE;
-    size_t of_pages = p->layout.page_bytes * n_pages;
+    size_t of_pages = p->layout.page_bytes * n_pages + atomic_load(&p->most_tail);
     *file = (prefix_file){.bytes = file_memory(p, n_tokens)};
     *lack = LACKS_MEMORY;
-    if (!budget_take(p->o.memory, of_pages + file->bytes, wait_ms)) return 0;
+    if (!budget_take(p->o.memory, of_pages + file->bytes, wait)) return 0;
     swap_make_name(file->name);
-    uint32_t got = load_to(p, tokens, n_pages, file->name, times, lack);
+    *lack = LACKS_PAGES;
+    /* The wait may have been long, and the server may have ended. */
+    uint32_t got = is_stopped(p) ? 0 : load_to(p, tokens, n_pages, file->name, times, lack);
     budget_give(p->o.memory, got ? of_pages : of_pages + file->bytes);
     if (got) *lack = LACKS_NOTHING;
     return got * PAGE;
@@ -277,6 +287,11 @@ static uint32_t save_pages(const prefix *p, const slot_file *slot, uint32_t n_kn
 /* For others to give memory back, while a request waits. */
 enum { SAVE_WAIT_MS = 1000 };
 
+void prefix_set_left(prefix *p, bool has_left)
+{
+    atomic_store(&p->has_left, has_left);
+}
+
 struct prefix_image {
     slot_file file;
     budget *memory;
@@ -284,14 +299,15 @@ struct prefix_image {
 };
 
 prefix_image *prefix_take_image(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n,
-                                const char **why, bool *is_other)
+                                const budget_wait *wait, const char **why, prefix_refusal *refusal)
 {
-    *is_other = false;
     size_t bytes = file_memory(p, n);
-    if (!budget_take(p->o.memory, bytes, SAVE_WAIT_MS)) {
-        *why = "its slot file would take more memory than there is for slot files (--slot-memory)";
+    *refusal = REFUSED_FOR_NOW;
+    if (!budget_take(p->o.memory, bytes, wait)) {
+        *why = PREFIX_NO_MEMORY;
         return NULL;
     }
+    *refusal = REFUSED_PLAINLY;
     prefix_image *i = (prefix_image *)calloc(1, sizeof *i);
     *why = i ? prefix_read_slot(p, slot, false, NULL, &i->file) : "out of memory";
     if (*why) {
@@ -299,12 +315,14 @@ prefix_image *prefix_take_image(prefix *p, uint32_t slot, const uint32_t *tokens
         free(i);
         return NULL;
     }
+    /* The slot also holds what was generated, and how much that is is seen only now. */
     i->memory = p->o.memory;
-    i->bytes = bytes;
-    *is_other = i->file.n_cells < n || memcmp(i->file.tokens, tokens, sizeof *tokens * n);
+    i->bytes = p->o.folder_is_memory && i->file.n > bytes ? i->file.n : bytes;
+    budget_add(i->memory, i->bytes - bytes);
+    if (i->file.n_cells < n || memcmp(i->file.tokens, tokens, sizeof *tokens * n)) *refusal = REFUSED_OTHER;
     if (is_stopped(p))
         *why = "nothing of this server is kept";
-    else if (*is_other)
+    else if (*refusal == REFUSED_OTHER)
         *why = "the slot does not hold the prompt that was watched";
     else if (!prefix_has_same_rows(&i->file.layout, &p->layout))
         *why = "the slot has other types than before";
@@ -322,6 +340,7 @@ const uint32_t *prefix_image_tokens(const prefix_image *i, uint32_t *n)
 uint32_t prefix_store_image(const prefix *p, const prefix_image *i, uint32_t n_known,
                             const prefix_patience *patience)
 {
+    if (atomic_load(&p->has_left)) return 0;
     return save_pages(p, &i->file, n_known < i->file.n_cells ? n_known : i->file.n_cells, patience);
 }
 
@@ -341,19 +360,24 @@ void prefix_free_image(prefix_image *i)
  * the prompt gives the same now and later.
  */
 static bool save_state(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, uint32_t n_known,
-                       bool *is_lost)
+                       prefix_progress *done)
 {
+    const budget_wait wait = {.ms = SAVE_WAIT_MS};
     slot_file file;
     size_t n_tail, memory = file_memory(p, n);
-    *is_lost = false;
+    done->is_lost = false;
     /* The state is given back to the slot through pages and a file of its own. */
-    if (p->o.window) memory = 2 * memory + p->layout.page_bytes * (n / PAGE);
-    if (!budget_take(p->o.memory, memory, SAVE_WAIT_MS)) return false;
+    if (p->o.window) memory = 2 * memory + p->layout.page_bytes * (n / PAGE) + atomic_load(&p->most_tail);
+    if (!budget_take(p->o.memory, memory, &wait)) {
+        done->lacks_memory = true;
+        return false;
+    }
     if (prefix_read_slot(p, slot, true, &p->layout, &file)) {
         budget_give(p->o.memory, memory);
         return false;
     }
     const uint8_t *tail = file.bytes + file.tail_at;
+    note_tail(p, file.tail_bytes);
     uint8_t *wide =
         p->o.window && file.layout.version == 3 ? slot_widen_tail(3, tail, file.tail_bytes, &n_tail) : NULL;
     if (wide)
@@ -365,7 +389,7 @@ static bool save_state(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_
         (!p->has_rows || prefix_has_same_rows(&file.layout, &p->layout)) &&
         !is_stopped(
             p); /* now that the rows were read: a server that was started again may have written them */
-    *is_lost = good && p->o.window && !prefix_put_back(p, slot, &file, tail, n_tail);
+    done->is_lost = good && p->o.window && !prefix_put_back(p, slot, &file, tail, n_tail);
     good = good && (!p->has_rows || save_pages(p, &file, n_known, NULL) == n) &&
            states_save(p->states, tokens, n, tail, n_tail, p->o.timeout_ms);
     free(wide);
@@ -394,7 +418,7 @@ prefix_progress prefix_advance(prefix *p, const prefix_place *place, const uint3
         if (!stops[i] || is_stopped(p)) continue;
         if (!prefix_compute(p, place->slot, tokens, stops[i], reuse, place->client, &t))
             return (prefix_progress){.is_lost = true};
-        done.n_saved += save_state(p, place->slot, tokens, stops[i], n_known, &done.is_lost);
+        done.n_saved += save_state(p, place->slot, tokens, stops[i], n_known, &done);
         done.n_computed += t.prompt_n;
         done.compute_ms += t.prompt_ms;
         done.n_tokens = done.is_lost ? 0 : stops[i];

@@ -52,6 +52,8 @@ const char *prefix_differs(const prefix *p);
 /* The same server for another tenant. */
 prefix *prefix_create_like(const prefix *p, const quire_identity *identity, char *message, size_t size);
 void prefix_destroy(prefix *p);
+/* The tenant has left, or is there again: nothing more is looked up, restored or saved for one that has left. */
+void prefix_set_left(prefix *p, bool has_left);
 
 /*
  * Models with windows or recurrent layers: a stored prefix can be used only where a state of the server was saved, and a slot can go on only
@@ -74,10 +76,10 @@ typedef struct prefix_file {
 typedef enum prefix_lack { LACKS_NOTHING, LACKS_PAGES, LACKS_PLACE, LACKS_MEMORY } prefix_lack;
 
 /*
- * Writes a slot file of the first n_tokens, a multiple of 64, as far as the store gives them in time, and there is memory in wait_ms.
+ * Writes a slot file of the first n_tokens, a multiple of 64, as far as the store gives them in time, and there is memory.
  * Returns how many it has; 0: there is no file, and *lack says why. Else the caller drops it. No slot is touched.
  */
-uint32_t prefix_load(prefix *p, const uint32_t *tokens, uint32_t n_tokens, double wait_ms,
+uint32_t prefix_load(prefix *p, const uint32_t *tokens, uint32_t n_tokens, const budget_wait *wait,
                      prefix_times *times, prefix_file *file, prefix_lack *lack);
 void prefix_drop(const prefix *p, const prefix_file *file);
 /* Fills the slot from that file. false: what the slot holds is not known. */
@@ -88,16 +90,19 @@ void prefix_remove_copy(const prefix_options *of, const char *name);
 
 /*
  * What a slot holds, to be saved while the slot is used again. The server's own list of tokens decides under which keys; it must begin
- * with these. NULL: *why says it; is_other: the slot holds something else than these tokens.
+ * with these. NULL: *why says it.
  */
 typedef struct prefix_image prefix_image;
+#define PREFIX_NO_MEMORY "its slot file would take more memory than there is for slot files (--slot-memory)"
+/* What follows for the slot: nothing; it holds something else than these tokens; there is no memory now. */
+typedef enum prefix_refusal { REFUSED_PLAINLY, REFUSED_OTHER, REFUSED_FOR_NOW } prefix_refusal;
 /* How long storing may wait: to that time of clock_ms(), or until *is_over (may be NULL) is set. */
 typedef struct prefix_patience {
     double until;
     const atomic_bool *is_over;
 } prefix_patience;
 prefix_image *prefix_take_image(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n,
-                                const char **why, bool *is_other);
+                                const budget_wait *wait, const char **why, prefix_refusal *refusal);
 const uint32_t *prefix_image_tokens(const prefix_image *i, uint32_t *n);
 /*
  * Returns how many of its tokens the store has taken or had. Pages of the first n_known tokens are left out as far as all tiers of the
@@ -121,6 +126,7 @@ typedef struct prefix_progress {
     uint32_t n_computed, n_saved; /* tokens, states */
     double compute_ms;            /* that computing them took, as the server says */
     bool is_lost;                 /* what the slot holds is not known */
+    bool lacks_memory;            /* so that a state was not saved */
 } prefix_progress;
 
 /* Before a prompt is computed: has the server compute its whole pages, and saves the state there. */

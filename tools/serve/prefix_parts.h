@@ -19,6 +19,8 @@ struct prefix {
     states *states; /* NULL: all that the server needs is in the pages */
     header_lines *headers;
     swap swap;
+    atomic_bool has_left;
+    atomic_size_t most_tail; /* bytes of the longest that was seen */
 };
 
 /* Has the server compute these tokens in a slot and nothing after them. */

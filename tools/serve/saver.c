@@ -13,6 +13,8 @@
 enum { SAVE_EVERY_MS = 100, SAVE_AT_LATEST_MS = 5000 };
 /* How long the thread waits in all while the store takes the pages of one prompt. */
 enum { WAIT_MS = 10000 };
+/* Until a slot is tried again for which there was no memory. */
+enum { SHORT_MS = 2000 };
 /* Tokens that a request waits for when they would be lost: two pages take longer to compute than to save. */
 enum { WORTH_WAITING = 2 * QUIRE_PAGE_TOKENS };
 
@@ -22,8 +24,8 @@ enum { MOST_WAITING = 2 };
 typedef struct waiting {
     prefix *prefix;
     prefix_image *image;
-    uint32_t n_known; /* tokens that the store has */
-    bool is_other;    /* the slot holds another prompt than was watched */
+    uint32_t n_known;       /* tokens that the store has */
+    prefix_refusal refusal; /* without an image */
 } waiting;
 
 struct saver {
@@ -35,7 +37,8 @@ struct saver {
     atomic_bool is_hurried; /* the thread waits for the store no more */
     waiting waiting[MOST_WAITING];
     uint32_t n_waiting;
-    const char *told; /* the last reason why a prompt could not be saved */
+    double idle_until; /* of the thread alone, and of the end after it */
+    const char *told;  /* the last reason why a prompt could not be saved */
 };
 
 /* What a slot holds, as slots_take_unsaved() and slots_unsaved() tell it. */
@@ -50,7 +53,7 @@ static bool is_worth(const saver *s, const find *f)
 }
 
 /* A reason is told once, not with every prompt. */
-static void refuse(saver *s, const char *why)
+void saver_refuse(saver *s, const char *why)
 {
     SERVE_COUNT(s->o.counts, saves_refused, 1);
     pthread_mutex_lock(&s->lock);
@@ -61,12 +64,12 @@ static void refuse(saver *s, const char *why)
 }
 
 /* Its image is NULL if nothing is to be stored. */
-static waiting take(saver *s, uint32_t slot, const find *f)
+static waiting take(saver *s, uint32_t slot, const find *f, const budget_wait *wait)
 {
     const char *why;
     waiting w = {.n_known = f->n_known < f->n ? f->n_known : f->n, .prefix = s->o.prefix(s->o.ctx, f->owner)};
-    if (w.prefix && !(w.image = prefix_take_image(w.prefix, slot, f->tokens, f->n, &why, &w.is_other)))
-        refuse(s, why);
+    if (w.prefix && !(w.image = prefix_take_image(w.prefix, slot, f->tokens, f->n, wait, &why, &w.refusal)))
+        saver_refuse(s, why);
     return w;
 }
 
@@ -90,15 +93,18 @@ static bool save_one(saver *s, uint32_t wait_ms, const prefix_patience *patience
     f.tokens = slots_take_unsaved(s->o.slots, QUIRE_PAGE_TOKENS, wait_ms, &lease, &f.n, &f.n_known);
     if (!f.tokens) return false;
     f.owner = lease.owner;
-    if (is_worth(s, &f)) w = take(s, lease.slot, &f);
+    if (is_worth(s, &f)) w = take(s, lease.slot, &f, NULL);
     /* What the store does not take is offered again when the slot has grown, not at once. */
     if (w.image) {
         uint32_t n;
         const uint32_t *tokens = prefix_image_tokens(w.image, &n);
         slots_give_stored(s->o.slots, &lease, tokens, n, n);
         store(s, &w, patience);
-    } else if (w.is_other) {
+    } else if (w.refusal == REFUSED_OTHER) {
         slots_give_unknown(s->o.slots, &lease);
+    } else if (w.refusal == REFUSED_FOR_NOW) {
+        slots_give_stored(s->o.slots, &lease, f.tokens, f.n, f.n_known);
+        s->idle_until = clock_ms() + SHORT_MS;
     } else { /* to try and save it has changed nothing in the slot */
         slots_give_stored(s->o.slots, &lease, f.tokens, f.n, f.n);
     }
@@ -120,13 +126,13 @@ static void store_next(saver *s)
     pthread_cond_broadcast(&s->changed);
 }
 
-void saver_save_before(saver *s, const slot_lease *lease)
+void saver_save_before(saver *s, const slot_lease *lease, const budget_wait *wait)
 {
     find f;
     f.tokens = slots_unsaved(s->o.slots, lease, WORTH_WAITING, &f.n, &f.n_known, &f.owner);
     if (!f.tokens) return;
     waiting w = {0};
-    if (is_worth(s, &f)) w = take(s, lease->slot, &f);
+    if (is_worth(s, &f)) w = take(s, lease->slot, &f, wait);
     free(f.tokens);
     if (!w.image) return;
     pthread_mutex_lock(&s->lock);
@@ -155,7 +161,7 @@ static void *keep_saving(void *ctx)
         bool late = clock_ms() - last > SAVE_AT_LATEST_MS;
         s->is_saving = true;
         pthread_mutex_unlock(&s->lock);
-        if (s->o.can_save(s->o.ctx) && (late || !slots_busy(s->o.slots)) &&
+        if (clock_ms() >= s->idle_until && s->o.can_save(s->o.ctx) && (late || !slots_busy(s->o.slots)) &&
             (save_one(s, late ? SAVE_EVERY_MS : 0,
                       &(prefix_patience){clock_ms() + WAIT_MS, &s->is_hurried}) ||
              !slots_busy(s->o.slots)))
@@ -179,7 +185,8 @@ void saver_finish(saver *s, uint32_t timeout_ms)
     pthread_cond_broadcast(&s->changed);
     while ((s->is_saving || s->n_waiting) && !late) late = pthread_cond_timedwait(&s->changed, &s->lock, &t);
     pthread_mutex_unlock(&s->lock);
-    while (s->o.can_save(s->o.ctx) && clock_ms() < until &&
+    s->idle_until = 0;
+    while (s->o.can_save(s->o.ctx) && clock_ms() < until && !s->idle_until &&
            save_one(s, 0, &(prefix_patience){.until = until})) {
     }
 }

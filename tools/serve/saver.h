@@ -21,7 +21,9 @@ typedef struct saver_options {
 /* NULL: out of memory, or no thread. */
 saver *saver_start(const saver_options *options);
 /* A request is about to use this slot: what would be lost by that is copied first, and stored while the request goes on. */
-void saver_save_before(saver *s, const slot_lease *lease);
+/* A prompt could not be saved: counts it, and says the reason if it is not that of the last time. */
+void saver_refuse(saver *s, const char *why);
+void saver_save_before(saver *s, const slot_lease *lease, const budget_wait *wait);
 /* Saves what free slots hold, for at most so long. The thread saves nothing more. */
 void saver_finish(saver *s, uint32_t timeout_ms);
 void saver_stop(saver *s);

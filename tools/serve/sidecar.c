@@ -24,11 +24,9 @@ static bool is_ready(void *ctx)
     return ready;
 }
 
-/* Nothing more is saved for a tenant that has left: what is removed then must stay so. */
 static prefix *keep_of(void *ctx, uint32_t owner)
 {
-    sidecar *s = (sidecar *)ctx;
-    return s->o.tenants && !tenants_has(s->o.tenants, owner) ? NULL : keeps_of(s->keeps, owner);
+    return keeps_of(((sidecar *)ctx)->keeps, owner);
 }
 
 static void remove_copy(void *ctx, const char *name)
@@ -51,6 +49,7 @@ void sidecar_read_tenants(sidecar *s)
 {
     char message[512], line[600];
     if (tenants_read_again(s->o.tenants, message, sizeof message)) {
+        keeps_leave(s->keeps, s->o.tenants); /* what is removed of those that have left must stay so */
         snprintf(line, sizeof line, "the file of --tenants has %u keys", tenants_count(s->o.tenants));
     } else {
         SERVE_COUNT(&s->counts, tenants_unread, 1);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "serve/tiers.h"
 
+#include "files/secret_file.h"
 #include "serve/pages_place.h"
 
 #include <errno.h>
@@ -61,8 +62,9 @@ static bool prepare_directory(tiers *t, char *message, size_t size)
     if (o->secret_file || t->has_tenants) return true;
     snprintf(t->secret_file, sizeof t->secret_file, "%s/serve.key", o->directory);
     const char *wrong = pages_key(t->secret_file);
+    if (!wrong) wrong = secret_read(t->secret_file, o->secret);
     if (wrong) snprintf(message, size, "%s: %s", t->secret_file, wrong);
-    o->secret_file = t->secret_file;
+    o->has_secret = !wrong;
     return !wrong;
 }
 
@@ -93,11 +95,12 @@ bool tiers_exist(const tiers *t)
 
 int tiers_open(tiers *t, quire_store **out)
 {
-    char message[512];
+    char message[512], of_remote[512];
+    store_options alone = *t->o;
     if (store_try(t->o, out, message, sizeof message)) return TOOL_OK;
-    if (t->o->directory) {
-        lose_disk(t, message);
-        if (!tiers_exist(t) || store_try(t->o, out, message, sizeof message)) return TOOL_OK;
-    }
-    return tool_failed("serve", "%s", message);
+    alone.directory = NULL;
+    if (alone.remote.host && !store_try(&alone, out, of_remote, sizeof of_remote))
+        return tool_failed("serve", "%s", of_remote); /* so it was not the directory */
+    lose_disk(t, message);
+    return TOOL_OK;
 }

@@ -172,11 +172,12 @@ void visit_settle_blindly(visit *v, const relay_outcome *o)
 
 /* ------------------------------------------------------------------ restoring */
 
-/* What is in the slot of the lease and would be lost. */
-static void save_before(visit *v)
+/* What is in the slot of the lease and would be lost. A request that has memory for a slot file itself does not wait for more. */
+static void save_before(visit *v, bool waits)
 {
+    static const budget_wait wait = {.ms = 1000};
     double begin = clock_ms();
-    saver_save_before(v->s->saver, &v->lease);
+    saver_save_before(v->s->saver, &v->lease, waits ? &wait : NULL);
     v->save = clock_ms() - begin;
 }
 
@@ -205,18 +206,36 @@ static bool fill(visit *v, const char *name, uint32_t n, uint32_t n_stored)
     return good;
 }
 
+static bool has_left(void *ctx)
+{
+    struct pollfd p = {.fd = *(int *)ctx, .events = POLLRDHUP};
+    return poll(&p, 1, 0) > 0 && p.revents;
+}
+
+typedef struct memory_waiter {
+    visit *v;
+    int client;
+} memory_waiter;
+
+static bool stops_waiting(void *ctx)
+{
+    memory_waiter *w = (memory_waiter *)ctx;
+    return !holds_slot(w->v) || has_left(&w->client);
+}
+
 /* To wait for memory must not take longer than to compute the tokens. */
 static double memory_wait(sidecar *s, uint32_t n_tokens)
 {
-    static const double unknown = 5000, most = 60000;
+    static const double unknown = 500, most = 60000;
     double each = worth_ms_per_token(&s->worth), ms = each > 0 ? each * n_tokens / 2 : unknown;
     return ms < most ? ms : most;
 }
 
 /* warm: tokens that the slot needs not compute again. Returns what that is then. */
-static uint32_t restore(visit *v, uint32_t warm)
+static uint32_t restore(visit *v, uint32_t warm, int client)
 {
     sidecar *s = v->s;
+    memory_waiter waiter = {v, client};
     uint32_t stored = 0, loaded = 0;
     prefix_file file;
     prefix_lack lack;
@@ -226,8 +245,8 @@ static uint32_t restore(visit *v, uint32_t warm)
         v->lookup = clock_ms() - begin;
     }
     if (stored > warm && worth_restoring(&s->worth, stored / QUIRE_PAGE_TOKENS, stored - warm)) {
-        loaded =
-            prefix_load(v->keep, v->tokens, stored, memory_wait(s, stored - warm), &v->times, &file, &lack);
+        const budget_wait wait = {memory_wait(s, stored - warm), stops_waiting, &waiter};
+        loaded = prefix_load(v->keep, v->tokens, stored, &wait, &v->times, &file, &lack);
         if (!loaded && lack == LACKS_MEMORY) {
             count_refused(s);
         } else if (!loaded) {
@@ -239,7 +258,7 @@ static uint32_t restore(visit *v, uint32_t warm)
      * shares most, which is this one if the store has no more than it. */
     bool better = loaded > warm;
     if (better && (v->to != ROUTE_MESSAGES || loaded > v->lease.n_same)) slots_exchange(s->slots, &v->lease);
-    save_before(v);
+    save_before(v, !loaded);
     if (better && fill(v, file.name, loaded, loaded)) {
         v->restored = v->lease.n_same = loaded;
         worth_restored(&s->worth, stored / QUIRE_PAGE_TOKENS,
@@ -264,6 +283,7 @@ static void advance(visit *v, uint32_t have, uint32_t same, int client)
     SERVE_COUNT(&s->counts, saves, done.n_saved);
     SERVE_COUNT(&s->counts, saved_tokens, done.n_saved ? done.n_tokens : 0);
     v->is_lost = done.is_lost;
+    if (done.lacks_memory) saver_refuse(s->saver, PREFIX_NO_MEMORY);
     if (done.n_tokens) v->lease.is_own = true; /* nothing of others was reused */
     if (done.n_tokens || done.is_lost)
         slots_hold(s->slots, &v->lease, v->tokens, done.n_tokens, done.n_tokens);
@@ -274,10 +294,10 @@ static void prepare(visit *v, int client)
 {
     uint32_t same = v->lease.n_same;
     if (!v->keep || !prefix_has_states(v->keep)) {
-        (void)restore(v, same);
+        (void)restore(v, same, client);
         return;
     }
-    uint32_t have = restore(v, v->lease.is_whole ? same : 0);
+    uint32_t have = restore(v, v->lease.is_whole ? same : 0, client);
     advance(v, have, same, client);
 }
 
@@ -287,7 +307,7 @@ static void copy(visit *v, const flight *from, uint32_t n_shared)
     sidecar *s = v->s;
     if (!may_restore(s) || n_shared < v->lease.n_same + s->o.restore_least) return;
     slots_exchange(s->slots, &v->lease);
-    save_before(v);
+    save_before(v, true);
     bool good = fill(v, flight_copy(from), n_shared, 0);
     if (good) v->copied = n_shared;
     SERVE_COUNT(&s->counts, shared, good);
@@ -343,12 +363,6 @@ static bool point_to_slot(visit *v, int client)
     if (is_alone && have > others) return true;
     if (!is_alone || n >= v->n) n = v->n - 1;
     return n <= have ? have > others : n > others && compute(v, n, client);
-}
-
-static bool has_left(void *ctx)
-{
-    struct pollfd p = {.fd = *(int *)ctx, .events = POLLRDHUP};
-    return poll(&p, 1, 0) > 0 && p.revents;
 }
 
 bool visit_take_slot(visit *v, int client)
@@ -418,7 +432,7 @@ bool visit_take_blindly(visit *v, const body *b, route to, int client)
     slot_lease each = v->lease;
     uint32_t first = one ? v->lease.slot : 0, n = one ? 1 : s->o.n_slots;
     for (each.slot = first; each.slot < first + n; each.slot++) {
-        saver_save_before(s->saver, &each);
+        saver_save_before(s->saver, &each, NULL);
         if (!clear_slot(v, each.slot)) v->is_unclear = true;
     }
     return true;
