@@ -186,7 +186,7 @@ void saver_finish(saver *s, uint32_t timeout_ms)
     while ((s->is_saving || s->n_waiting) && !late) late = pthread_cond_timedwait(&s->changed, &s->lock, &t);
     pthread_mutex_unlock(&s->lock);
     s->idle_until = 0;
-    while (s->o.can_save(s->o.ctx) && clock_ms() < until && !s->idle_until &&
+    while (s->o.can_save(s->o.ctx) && clock_ms() < until && s->idle_until <= 0 &&
            save_one(s, 0, &(prefix_patience){.until = until})) {
     }
 }
