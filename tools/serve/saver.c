@@ -37,8 +37,8 @@ struct saver {
     atomic_bool is_hurried; /* the thread waits for the store no more */
     waiting waiting[MOST_WAITING];
     uint32_t n_waiting;
-    double idle_until; /* of the thread alone, and of the end after it */
-    const char *told;  /* the last reason why a prompt could not be saved */
+    _Atomic double idle_until; /* of clock_ms(): slots are not saved before */
+    const char *told;          /* the last reason why a prompt could not be saved */
 };
 
 /* What a slot holds, as slots_take_unsaved() and slots_unsaved() tell it. */
