@@ -149,11 +149,11 @@ def refused():
                          (("-dr", "x"), other), (("--gpt-oss-20b-default",), other), (("--vision_gemma_4b_default",), other), (("--embd-gemma-default",), other),
                          (("--sleep-idle-seconds", "60"), "slots")):
         status, said = run("--", server, "-m", model, *flags)
-        expect(status == 1 and words in said and said.count("\n") == 0, f"{flags[0]} is refused in one sentence", said)
+        expect(status == 2 and words in said and said.count("\n") == 0, f"{flags[0]} is refused in one sentence", said)
     for name, value, words in (("LLAMA_ARG_CONTEXT_SHIFT", "1", "shifts slots"), ("LLAMA_ARG_HF_REPO", "a/b", other), ("LLAMA_ARG_HF_FILE", "x", other),
                                ("LLAMA_ARG_MODEL_URL", "x", other), ("LLAMA_ARG_DOCKER_REPO", "x", other), ("LLAMA_ARG_SLEEP_IDLE_SECONDS", "9", "slots")):
         status, said = run("--", server, "-m", model, env={name: value})
-        expect(status == 1 and words in said, f"{name} is refused too", said)
+        expect(status == 2 and words in said, f"{name} is refused too", said)
     parts = store / "parts"
     parts.mkdir()
     (parts / "m-00001-of-00002.gguf").symlink_to(model)
