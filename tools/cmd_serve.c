@@ -156,6 +156,13 @@ static int invent_secret(serve *s)
     return s->store.has_secret ? TOOL_OK : tool_failed("serve", "no random bytes: %s", strerror(errno));
 }
 
+/* As a wrong command line it stays wrong, however often the server is started. */
+static int refuse(const char *sentence)
+{
+    (void)tool_failed("serve", "%s", sentence);
+    return TOOL_USAGE;
+}
+
 static int open_tenants(serve *s)
 {
     char message[512];
@@ -163,8 +170,7 @@ static int open_tenants(serve *s)
     s->tenants = tenants_open(s->tenants_file, message, sizeof message);
     s->store.seal_disk = true;
     if (s->tenants) return invent_secret(s);
-    (void)tool_failed("serve", "%s", message);
-    return TOOL_USAGE; /* as a wrong command line, it stays wrong */
+    return refuse(message);
 }
 
 /* What operators should know of the store. */
@@ -266,7 +272,7 @@ static int read_flags(serve *s)
         if (*s->config.path[i] && !watched_add(s->files, s->config.path[i])) wrong = "out of memory";
     host_config_free(&s->config); /* read once to know where it is; what counts is read while it is watched */
     if (!wrong) wrong = host_config_read(&s->config, &here, message, sizeof message);
-    if (wrong) return tool_failed("serve", "%s", wrong);
+    if (wrong) return refuse(wrong);
     host_arguments_read(&says, s->argc, s->argv);
     if (!says.model) says.model = host_config_value(&s->config, "-m", "--model", "LLAMA_ARG_MODEL");
     s->has_model = says.model && model_open(&s->model, says.model, message, sizeof message);
@@ -279,10 +285,7 @@ static int read_flags(serve *s)
                                .config = &s->config,
                                .trained = s->has_model ? s->model.context : 0};
     wrong = flags_read(&s->flags, s->argc, s->argv, &place, message, sizeof message);
-    if (wrong) { /* it stays wrong, however often it is started */
-        (void)tool_failed("serve", "%s", wrong);
-        return TOOL_USAGE;
-    }
+    if (wrong) return refuse(wrong);
     return read_api_key(s);
 }
 
