@@ -86,7 +86,7 @@ static const tool_option options[] = {
     {"--store-size", "BYTES",
      "limit of its files, such as 200G (default: that of the directory; of a new one 20G, at most a\n"
      "tenth of the space that is free)",
-     TOOL_BYTES(serve, store.cap_bytes, 16 << 20, STORE_MAX_BYTES), .wish = "a size of 16M or more"},
+     TOOL_BYTES(serve, store.cap_bytes, TIERS_LEAST_BYTES, STORE_MAX_BYTES), .wish = "a size of 16M or more"},
     {"--secret-file", "FILE",
      "32 bytes or 64 hex digits, the same on all servers that share prompts; only you may be able to\n"
      "read it (default: serve.key in the directory of --store, made there; needed with --remote)",

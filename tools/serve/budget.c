@@ -53,8 +53,8 @@ static uint64_t limit(budget *b)
 bool budget_take(budget *b, size_t bytes, const budget_wait *wait)
 {
     double until = clock_ms() + (wait ? wait->ms : 0);
-    bool has_room = !bytes;
-    if (has_room) return true;
+    bool has_room = false;
+    if (!bytes) return true;
     pthread_mutex_lock(&b->lock);
     for (;;) {
         uint64_t most = limit(b);

@@ -284,9 +284,6 @@ static uint32_t save_pages(const prefix *p, const slot_file *slot, uint32_t n_kn
     return done * PAGE;
 }
 
-/* For others to give memory back, while a request waits. */
-enum { SAVE_WAIT_MS = 1000 };
-
 void prefix_set_left(prefix *p, bool has_left)
 {
     atomic_store(&p->has_left, has_left);
@@ -362,7 +359,7 @@ void prefix_free_image(prefix_image *i)
 static bool save_state(prefix *p, uint32_t slot, const uint32_t *tokens, uint32_t n, uint32_t n_known,
                        prefix_progress *done)
 {
-    const budget_wait wait = {.ms = SAVE_WAIT_MS};
+    const budget_wait wait = {.ms = PREFIX_SAVE_WAIT_MS};
     slot_file file;
     size_t n_tail, memory = file_memory(p, n);
     done->is_lost = false;

@@ -93,6 +93,8 @@ void prefix_remove_copy(const prefix_options *of, const char *name);
  * with these. NULL: *why says it.
  */
 typedef struct prefix_image prefix_image;
+/* For others to give memory back, while a request waits to save what a slot holds. */
+enum { PREFIX_SAVE_WAIT_MS = 1000 };
 #define PREFIX_NO_MEMORY "its slot file would take more memory than there is for slot files (--slot-memory)"
 /* What follows for the slot: nothing; it holds something else than these tokens; there is no memory now. */
 typedef enum prefix_refusal { REFUSED_PLAINLY, REFUSED_OTHER, REFUSED_FOR_NOW } prefix_refusal;

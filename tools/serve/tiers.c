@@ -11,9 +11,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* Of a new directory, if nobody says how large it may be; the least that the store takes. */
+/* Of a new directory, if nobody says how large it may be. */
 #define USUAL_BYTES (UINT64_C(20) << 30)
-#define LEAST_BYTES (UINT64_C(16) << 20)
 
 static void lose_disk(tiers *t, const char *why)
 {
@@ -42,7 +41,7 @@ static int check_secrets(const tiers *t)
 static bool prepare_directory(tiers *t, char *message, size_t size)
 {
     struct statvfs room;
-    char index[PLACE_SIZE + 16];
+    char index[PLACE_SIZE + 16], key[PLACE_SIZE + 16];
     store_options *o = t->o;
     if (!pages_make(o->directory)) {
         snprintf(message, size, "%s: %s", o->directory, strerror(errno));
@@ -52,7 +51,7 @@ static bool prepare_directory(tiers *t, char *message, size_t size)
     if (!o->cap_bytes && access(index, F_OK) && !statvfs(o->directory, &room)) {
         uint64_t tenth = (uint64_t)room.f_bavail * room.f_frsize / 10;
         o->cap_bytes = tenth < USUAL_BYTES ? tenth : USUAL_BYTES;
-        if (tenth < LEAST_BYTES) {
+        if (tenth < TIERS_LEAST_BYTES) {
             snprintf(message, size,
                      "%s: a tenth of the free space is less than the 16 MiB that a store needs",
                      o->directory);
@@ -60,10 +59,10 @@ static bool prepare_directory(tiers *t, char *message, size_t size)
         }
     }
     if (o->secret_file || t->has_tenants) return true;
-    snprintf(t->secret_file, sizeof t->secret_file, "%s/serve.key", o->directory);
-    const char *wrong = pages_key(t->secret_file);
-    if (!wrong) wrong = secret_read(t->secret_file, o->secret);
-    if (wrong) snprintf(message, size, "%s: %s", t->secret_file, wrong);
+    snprintf(key, sizeof key, "%s/serve.key", o->directory);
+    const char *wrong = pages_key(key);
+    if (!wrong) wrong = secret_read(key, o->secret);
+    if (wrong) snprintf(message, size, "%s: %s", key, wrong);
     o->has_secret = !wrong;
     return !wrong;
 }

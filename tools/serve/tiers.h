@@ -14,8 +14,11 @@ typedef struct tiers {
     store_options *o;
     bool has_tenants; /* each with a secret of its own */
     bool has_lost_disk;
-    char directory[PLACE_SIZE], secret_file[PLACE_SIZE + 16];
+    char directory[PLACE_SIZE];
 } tiers;
+
+/* The smallest size of a directory. */
+enum { TIERS_LEAST_BYTES = 16 << 20 };
 
 /* Completes the options: the directory and the secret, if they are not given. TOOL_OK, or what tool_failed() and tool_usage() said. */
 int tiers_find(tiers *t);

@@ -175,7 +175,7 @@ void visit_settle_blindly(visit *v, const relay_outcome *o)
 /* What is in the slot of the lease and would be lost. A request that has memory for a slot file itself does not wait for more. */
 static void save_before(visit *v, bool waits)
 {
-    static const budget_wait wait = {.ms = 1000};
+    static const budget_wait wait = {.ms = PREFIX_SAVE_WAIT_MS};
     double begin = clock_ms();
     saver_save_before(v->s->saver, &v->lease, waits ? &wait : NULL);
     v->save = clock_ms() - begin;
