@@ -343,7 +343,15 @@ def without_files():
         c.close()
     line = ["sh", "-c", 'ulimit -n 64; exec "$0" "$@"', tool(), "serve", "--replica", peer.name, "--port", str(kit.free_port())]
     p = subprocess.Popen(line, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    said = p.stderr.readline()
+    # The replica that was found ready is said by another thread, before this line or after it.
+    said = ""
+    give_up = threading.Timer(20, p.terminate)
+    give_up.start()
+    for text in p.stderr:
+        said += text
+        if "connections" in text:
+            break
+    give_up.cancel()
     p.terminate()
     p.wait(20)
     p.stderr.close()
