@@ -175,7 +175,7 @@ class Fleet:
         try:
             self.cluster = Cluster()
             secret = make_secret(Path(self.folder.name) / "tenant.key")
-            each = str(max(1, kit.threads // n))  # more threads than processors, all of OpenMP, wait for each other
+            each = str(max(1, int(kit.threads) // n))  # more threads than processors, all of OpenMP, wait for each other
             for i in range(n):
                 self.sidecars.append(Sidecar(Path(self.folder.name) / f"pages{i}", "-np", str(slots), "-t", each, context=context,
                                                      options=("--remote", self.cluster.address(), "--secret-file", secret, *options)))
@@ -190,9 +190,11 @@ class Fleet:
             raise
         self.urls = [f"http://127.0.0.1:{port}" for port in ports]
 
-    def kill_last(self):
-        self.sidecars[-1].process.kill()
-        self.sidecars[-1].process.wait()
+    def kill_busiest(self):
+        """Of many servers some have nothing to lose."""
+        busiest = max(self.sidecars, key=lambda s: s.figures()["prompt_tokens"])
+        busiest.process.kill()
+        busiest.process.wait()
 
     def figures(self):
         """What each server that lives counts."""
