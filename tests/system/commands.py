@@ -265,9 +265,9 @@ class Commands(unittest.TestCase):
                     loaded(script.name)
 
 
-# Folders whose files import each other, with the folders that they look in besides; scripts are looked at one by one.
-GROUPS = (("tests/serve", "tests/llama", "eval"), ("tests/llama", "eval"), ("eval", "tests/vllm"), ("tests/vllm", "tests/serve", "tests/llama", "eval"),
-          ("tests/system", "eval"), ("scripts/golden",), ("scripts/peers",))
+# Folders whose files import each other, with the folders that they look in besides. Names of files must differ in a group.
+GROUPS = (("tests/serve", "tests/llama", "eval", "scripts", "scripts/peers"), ("tests/vllm", "tests/serve", "tests/llama", "eval", "scripts"), ("tests/llama", "eval"),
+          ("eval", "tests/vllm"), ("tests/system", "eval"), ("scripts/golden", "scripts/peers"))
 # What is not there: a name, an attribute of a module, an argument. Types of values are not declared in these files.
 WRONG = re.compile(r'Module.* has no attribute|\[name-defined\]|\[call-arg\]|\[import-not-found\].*"(?:kit|llama|servers?|sidecar|run|models|scene|engines|checks)"|\[syntax\]')
 
@@ -280,11 +280,10 @@ class Names(unittest.TestCase):
         mypy, (config, cache) = Path(done.stdout.strip()) / "mypy", (Path(self.folder.name) / name for name in ("mypy.ini", "cache"))
         config.write_text("[mypy]\ncheck_untyped_defs = True\nignore_missing_imports = True\nstrict_optional = False\nscripts_are_modules = True\n")
         scripts = [s for s in sorted((ROOT / "scripts").iterdir()) if s.is_file() and s.read_bytes().startswith(b"#!/usr/bin/env python3")]
-        vllm = [s for s in scripts if "vllm" in s.name]
-        todo = [(group, sorted((ROOT / group[0]).glob("*.py"))) for group in GROUPS]
-        todo += [(("scripts", "scripts/peers", "tests/serve", "tests/llama", "eval"), [s for s in scripts if s not in vllm]),
-                 (("scripts", "tests/vllm", "tests/serve", "tests/llama", "eval"), vllm)]
-        for folders, files in todo:
+        of = {"tests/serve": [s for s in scripts if "vllm" not in s.name], "tests/vllm": [s for s in scripts if "vllm" in s.name],
+              "scripts/golden": sorted((ROOT / "scripts/peers").glob("*.py"))}
+        for folders in GROUPS:
+            files = [*sorted((ROOT / folders[0]).glob("*.py")), *of.get(folders[0], [])]
             with self.subTest(folder=folders[0]):
                 out = subprocess.run([mypy, "--config-file", config, "--cache-dir", cache, "--python-executable", sys.executable, "--no-error-summary", *files],
                                      cwd=ROOT, env={**os.environ, "MYPYPATH": ":".join(str(ROOT / f) for f in folders)}, stdout=subprocess.PIPE,
