@@ -188,6 +188,14 @@ def once(name, path, depth, cache, a, prefill_too):
     return decode, prefill, used
 
 
+def chosen(text):
+    """Names of caches, separated by commas; one of them has a comma itself."""
+    found = re.findall("|".join(map(re.escape, CACHES)), text)
+    if ",".join(found) != text:
+        raise llama.Broken(f"--caches takes some of: {', '.join(map(repr, CACHES))}, separated by commas without spaces")
+    return found or list(CACHES)
+
+
 def measure(a):
     host = subprocess.run([str(llama.programs() / "llama-server"), "--version"], stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True).stdout
@@ -200,7 +208,7 @@ def measure(a):
             if depth > trained_for(path):
                 print(f"# {name} is trained for {trained_for(path)} tokens: {depth} left out", file=sys.stderr)
                 continue
-            names = a.caches.split(",") if a.caches else list(CACHES)
+            names = chosen(a.caches)
             for cache in names:
                 prepare(name, path, depth, cache, a)
             samples = {cache: [] for cache in names}

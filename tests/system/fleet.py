@@ -51,6 +51,16 @@ def check_trace(path):
     expect(abs(r["ideal_percent"] - real["ideal_percent"]) < 0.01, f"{path.name}: both count the same ideal")
 
 
+def check_published():
+    """The quickest fleet of some tables: its row of docs/scale/results.jsonl comes again."""
+    kept = [json.loads(line) for line in script.RESULTS.read_text().splitlines()]
+    for case, i in (("ssd", 0), ("network", 0), ("grain", 3)):
+        model, servers, more = script.cases()[case][i]
+        row, r = [r for r in kept if r["case"] == case][i], script.fleet(model, servers, **more)
+        off = [name for name in ("requests", "prompt_tokens", "hit_percent", "first_median_s", "dollars_per_million") if name in row and abs(r[name] - row[name]) > 1e-3 * row[name]]
+        expect(not off and row["hit_percent"] > 0, f"--case {case} gives the published row again: {r['hit_percent']:.2f} % {off}")
+
+
 def main():
     if not Path(os.environ.get("QUIRE_FLEET") or ROOT / "build/release/bin/quire_fleet").exists():
         print("skipped: quire_fleet is not built")
@@ -67,6 +77,7 @@ def main():
     again, other = fleet(30), fleet(30, seed=2)
     expect(again == runs[30], "the same seed gives the same figures")
     expect(again["prompt_tokens"] != other["prompt_tokens"], "another seed gives others")
+    check_published()
     for path in sorted((ROOT / "docs/scale").glob("*.trace")):
         check_trace(path)
     sys.exit(1 if failed else 0)

@@ -13,6 +13,7 @@ from models import answers, engine, make, prompt
 
 check = Checks()
 PROMPTS = [prompt(n, i) for i, n in enumerate((5, 300, 64, 129, 700, 33))]
+want = None  # main() sets it: the answers of vLLM alone, by model
 VARIED = prompt(1500, 99)  # has half of all tokens, so that what follows a token in it can be guessed
 
 
