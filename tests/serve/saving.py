@@ -79,12 +79,8 @@ def herd():
         expect(shares, "the beginning is not computed by each", str(s.figures()))
         after = s.figures()
         expect(after["miscounted"] == 0 and after["restores_short"] == 0, "counts are right", str(after))
-        for _ in range(50):  # what is being saved has a file for a moment
-            left = list(s.folder().glob("slot-*"))
-            if not left:
-                break
-            time.sleep(0.1)
-        expect(not left, "no slot file is left", str(left))
+        gone = s.wait(lambda: not list(s.folder().glob("slot-*")))  # what is being saved has a file for a moment
+        expect(gone, "no slot file is left", str(list(s.folder().glob("slot-*"))))
 
 
 def one_herd(s, shared):
@@ -138,7 +134,7 @@ def short():
             told = s.complete(TEXT[4000 * i:4000 * i + 900] + TEXT[20000:21500], 1)
             figures, most = s.figures(), min(i + 1, 3)
             expect(figures["restores"] == figures["restores_short"] == most, f"short restores are counted, {most}", f"{figures} {told['timings']}")
-        expect(s.text().count("no longer restored") == 1, "the third is the last, and it is said once")
+        expect(s.wait_text("no longer restored") and s.text().count("no longer restored") == 1, "the third is the last, and it is said once")
 
 
 def run():
