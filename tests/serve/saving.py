@@ -42,6 +42,19 @@ def stopped():
         expect(min(found) >= 256, "a stop saves what was not saved yet", str(found))
 
 
+def streamed():
+    """When a client has all of a stream, its slot is free and its tokens are counted: its next request may come in the same moment."""
+    late = lost = 0
+    with start("streamed", "-np", "4") as s:
+        for i in range(30):
+            prompt, before = f"{i}. {TEXT[500 * i:500 * i + 900]}", s.figures()["prompt_tokens"]
+            s.ask("POST", "/completion", {"prompt": prompt, "n_predict": 2, "stream": True})
+            late += s.figures()["prompt_tokens"] == before
+            s.ask("POST", "/completion", {"prompt": prompt + " And", "n_predict": 2, "stream": True})
+            lost += reused(s.complete(prompt + " And then", 1)) < 256
+    expect(late == lost == 0, "a stream has ended for quire serve before it has for the client", f"{late} not counted yet, {lost} in another slot, of 30")
+
+
 def busy():
     """More clients than slots: there is no idle moment, and every slot is overwritten by the next prompt."""
     ends = time.monotonic() + (7 if kit.quick else 20)
@@ -140,6 +153,7 @@ def short():
 def run():
     try:
         part(stopped)
+        part(streamed)
         part(busy)
         part(herd)
         part(short)
