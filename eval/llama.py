@@ -222,7 +222,7 @@ class Server:
             self._kill()
             if "couldn't bind" not in self.log() or attempt == 2:
                 raise Broken(f"no server: {self.shell()}\n{self.log()[-1500:]}")
-        if plugin and not uses_device(self.log()):
+        if plugin and not (self.says("KV buffer size") and uses_device(self.log())):
             self._kill()
             raise Broken(f"the device was not used: {self.shell()}")
 
