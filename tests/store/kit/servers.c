@@ -26,9 +26,8 @@ void kit_need_redis(void)
 /* As long as the socket is open the system gives the port to nobody else; redis-server, which listens with SO_REUSEADDR, can have it. */
 static int keep_port(uint32_t port)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET,
-                            .sin_port = htons((uint16_t)port),
-                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
     KIT_REQUIRE(fd >= 0);
     if (bind(fd, (struct sockaddr *)&a, sizeof a) == 0) { /* not before: then two could keep the same one */
