@@ -19,8 +19,9 @@ TEXT = (kit.ROOT / "eval/text/wiki.txt").read_text()
 folder = Path(tempfile.mkdtemp(prefix="quire-saving-test."))
 
 
-def start(store, *flags, server=None):
-    model = kit.made_model("--layers", "2", "--heads", "4", "--kv-heads", "2", "--head-size", "64", "--embd", "256", "--ffn", "256", "--ctx", "8192")
+def start(store, *flags, server=None, ffn=256):
+    """ffn: the larger it is, the longer a prompt takes to compute, and the surer it is that quire serve finds restoring faster on a busy machine too."""
+    model = kit.made_model("--layers", "2", "--heads", "4", "--kv-heads", "2", "--head-size", "64", "--embd", "256", "--ffn", str(ffn), "--ctx", "8192")
     line = [str(server or kit.programs() / "llama-server"), "-m", model, "-c", "4096", "-t", "1"]
     return Sidecar(folder / store, *flags, options=("--kv", "none"), server=line)
 
@@ -32,13 +33,14 @@ def reused(answer):
 def stopped():
     """SIGTERM in the moment of the answer, before there was an idle moment."""
     with start("stopped", "-np", "2") as s:
-        for i in range(2):
-            s.complete(TEXT[3000 * i:3000 * i + 900], 1)
+        prompts = [s.short_rest(TEXT[3000 * i:3000 * i + 900]) for i in range(2)]
+        for p in prompts:
+            s.complete(p, 1)
         begin = time.monotonic()
         s.stop()
         note(f"stopped within {1e3 * (time.monotonic() - begin):.0f} ms")
     with start("stopped", "-np", "2") as s:
-        found = [reused(s.complete(TEXT[3000 * i:3000 * i + 900], 1)) for i in range(2)]
+        found = [reused(s.complete(p, 1)) for p in prompts]
         expect(min(found) >= 256, "a stop saves what was not saved yet", str(found))
 
 
@@ -139,10 +141,10 @@ def short():
     """A server that reuses less than was restored: it is counted; three in a row end restoring, which is said once."""
     (folder / "faults").write_text("forget")
     os.environ.update(REAL_SERVER=str(kit.programs() / "llama-server"), FAULTS=str(folder / "faults"))
-    with start("short") as s:
+    with start("short", ffn=4096) as s:
         for i in range(4):
             s.complete(TEXT[4000 * i:4000 * i + 900], 1)
-    with start("short", server=Path(__file__).with_name("faulty_server.py")) as s:
+    with start("short", server=Path(__file__).with_name("faulty_server.py"), ffn=4096) as s:
         for i in range(4):
             told = s.complete(TEXT[4000 * i:4000 * i + 900] + TEXT[20000:21500], 1)
             figures, most = s.figures(), min(i + 1, 3)

@@ -25,14 +25,15 @@ faults = folder / "faults"
 SMALL = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=16m none /dev/shm && exec "$0" "$@"']
 
 
-def model():
-    return kit.made_model("--layers", "2", "--heads", "4", "--kv-heads", "2", "--head-size", "64", "--embd", "256", "--ffn", "256", "--ctx", "8192")
+def model(ffn=256):
+    return kit.made_model("--layers", "2", "--heads", "4", "--kv-heads", "2", "--head-size", "64", "--embd", "256", "--ffn", str(ffn), "--ctx", "8192")
 
 
-def start(store, *flags, options=("--kv", "none"), faulty=False, before=()):
+def start(store, *flags, options=("--kv", "none"), faulty=False, before=(), ffn=256):
+    """ffn: the larger it is, the longer a prompt takes to compute, and the surer it is that quire serve finds restoring faster on a busy machine too."""
     program = kit.programs() / "llama-server"
     os.environ.update(REAL_SERVER=str(program), FAULTS=str(faults))
-    line = [str(HERE / "faulty_server.py" if faulty else program), "-m", model(), "-c", "4096", "-t", "1"]
+    line = [str(HERE / "faulty_server.py" if faulty else program), "-m", model(ffn), "-c", "4096", "-t", "1"]
     return Sidecar(store if store == "none" else folder / store, *flags, options=options, server=line, before=before)
 
 
@@ -43,8 +44,8 @@ def reused(answer):
 def drafted(cache):
     """A slot that is filled from a file has nothing for the draft model, whose rows of other prompts must not stay."""
     flags = ("-np", "2", "-md", model(), "--spec-type", "draft-simple")
-    prompts = [TEXT[at:at + 900] for at in (0, 4000)]
     with start("none", *flags, options=("--kv", cache)) as s:
+        prompts = [s.short_rest(TEXT[at:at + 900]) for at in (0, 4000)]
         plain = [s.complete(p, 4) for p in prompts]
     expect(all(p["timings"].get("draft_n") for p in plain), f"the server drafts, {cache}", str(plain[0]["timings"]))
     with start(f"draft-{cache}", *flags, options=("--kv", cache)) as s:
@@ -185,9 +186,9 @@ def unsaved():
 def left():
     """A client leaves before the server has begun; the server begins its request all the same, in a slot that another prompt was restored to."""
     faults.write_text("")
-    with start("left") as s:
+    with start("left", ffn=4096) as s:
         texts = [s.complete(TEXT[4000 * i:4000 * i + 900], 1)["content"] for i in range(4)]
-    with start("left", faulty=True) as s:
+    with start("left", faulty=True, ffn=4096) as s:
         faults.write_text("slow")
         for i in range(3):
             body = json.dumps({"prompt": TEXT[30000 + 3000 * i:30900 + 3000 * i], "n_predict": 1}).encode()
