@@ -138,7 +138,7 @@ def killed(f):
     f.wait(lambda: min(f.replica("in_flight")) > 0, 10)
     time.sleep(0.5)
     command = f.kill("server-2")
-    expect(f.wait(lambda: f.health()[1]["status"] == "degraded"), "a replica that was killed is noticed", str(f.health()))
+    expect(f.wait(lambda: f.health()[1]["status"] == "degraded", 60), "a replica that was killed is noticed", str(f.health()))
     time.sleep(2)
     answers = load.end()
     wrong = [a for a in answers if a[1] != 200]
@@ -162,7 +162,7 @@ def all_down(f):
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
-        expect(f.wait(lambda: f.health()[1]["status"] == "degraded" and sum(r["ready"] for r in f.health()[1]["replicas"]) == 1), "silent replicas are noticed", str(f.health()))
+        expect(f.wait(lambda: f.health()[1]["status"] == "degraded" and sum(r["ready"] for r in f.health()[1]["replicas"]) == 1, 60), "silent replicas are noticed", str(f.health()))
         statuses = [post(f, chat(f"Hello {i}"))[0] for i in range(3)]
         expect(statuses == [200] * 3, "the other one answers everything", str(statuses))
     finally:
