@@ -222,7 +222,7 @@ class Server:
             self._kill()
             if "couldn't bind" not in self.log() or attempt == 2:
                 raise Broken(f"no server: {self.shell()}\n{self.log()[-1500:]}")
-        if plugin and not uses_device(self.log()):
+        if plugin and not (self.says("KV buffer size") and uses_device(self.log())):
             self._kill()
             raise Broken(f"the device was not used: {self.shell()}")
 
@@ -249,7 +249,7 @@ class Server:
 
     def says(self, words):
         """Whether the log has these words. The server answers before a thread of its own has written all lines."""
-        end = time.monotonic() + 5
+        end = time.monotonic() + 60
         while words not in self.log() and time.monotonic() < end:
             time.sleep(0.05)
         return words in self.log()
@@ -357,10 +357,26 @@ class Server:
             raise Broken(f"server ended with {status}: {self.shell()}\n{self.log()[-1500:]}")
 
 
+_kept = []
+
+
+def keep_port(port=0):
+    """A port of the loopback device, this one if it is given. As long as this process lives the system gives it to nobody else, and a
+    server, which listens with SO_REUSEADDR or SO_REUSEPORT, can still have it. OSError: it is taken."""
+    s = socket.socket()
+    try:
+        s.bind(("127.0.0.1", port))
+    except OSError:
+        s.close()
+        raise
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):  # not before: then two could keep the same one
+        s.setsockopt(socket.SOL_SOCKET, option, 1)
+    _kept.append(s)
+    return s.getsockname()[1]
+
+
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    return keep_port()
 
 
 # --- comparing answers ---------------------------------------------------------------------------

@@ -26,7 +26,7 @@ import faulthandler, io, os, signal, sys, threading, time
 import numpy as np
 import quire
 from support import one_layer, rows
-faulthandler.dump_traceback_later(20, exit=True)
+faulthandler.dump_traceback_later(200, exit=True)
 pool = one_layer(budget=1 << 24)
 s = pool.sequence()
 k, v, q = rows(1, 200, 2, 64), rows(2, 200, 2, 64), rows(3, 1, 8, 64)
@@ -58,7 +58,7 @@ assert s.closed and pool.closed
 def child(code: str) -> None:
     """Runs code in a process of its own, which may not die, hang or say anything."""
     words = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", START + code + END]  # Python 3.12 warns of every fork
-    done = subprocess.run(words, timeout=60, capture_output=True, text=True,
+    done = subprocess.run(words, timeout=300, capture_output=True, text=True,
                           cwd=os.path.dirname(os.path.abspath(__file__)))
     if (done.returncode, done.stderr) != (0, ""):
         raise AssertionError(f"exit status {done.returncode}: {done.stderr[-2000:]}")
@@ -352,7 +352,7 @@ class Objects(unittest.TestCase):
               "        go.set(); time.sleep(1.5)\n"
               "holder = threading.Thread(target=hold); holder.start(); go.wait()\n"
               "if os.fork() == 0:\n"
-              "    signal.alarm(15)\n"
+              "    signal.alarm(120)\n"
               "    for call in (lambda: s.length, lambda: s.append(k, v), lambda: s.attend(q), pool.sequence, lambda: pool.stats, s.fork,\n"
               "                 lambda: pool.load(saved), step.commit, lambda: step.append(0, k[:3], v[:3]), lambda: store.stats,\n"
               "                 lambda: team.step([], []), lambda: pool.plan.policy, lambda: quire.Pool(pool.plan, 1 << 24)):\n"

@@ -107,7 +107,7 @@ class Closing(unittest.TestCase):
                 "s.cycle = [s, pool, step]\n"
                 "if os.fork() == 0: raise SystemExit(0)\n"  # the child's finalizers must leave the parent's threads alone
                 "assert os.wait()[1] == 0\n")
-        done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=60, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=300, capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_a_process_ends_while_a_thread_computes(self) -> None:
@@ -116,7 +116,7 @@ class Closing(unittest.TestCase):
                 "s = pool.sequence(); z = np.zeros((8000, 4, 128), np.float32); s.append(z, z)\n"
                 "q = np.zeros((4000, 32, 128), np.float32)\n"
                 "threading.Thread(target=s.attend, args=(q,), daemon=True).start(); time.sleep(0.2)\n")
-        done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-c", code], timeout=300, capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_close_waits_for_a_finalizer_in_another_thread(self) -> None:

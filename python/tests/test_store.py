@@ -205,7 +205,7 @@ class Store(StoreTest):
                 "pool = quire.Pool(plan, 1 << 26)\n"  # younger than the namespace that will hold its pages
                 "s = filled(pool); space.save(TOKENS, s); load = space.begin_load(TOKENS[:-1], pool.sequence())\n")
         for _ in range(5):
-            done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
+            done = subprocess.run([sys.executable, "-c", code], timeout=300, capture_output=True, text=True)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_a_process_ends_while_a_thread_loads(self) -> None:
@@ -220,7 +220,7 @@ class Store(StoreTest):
                 "    print('end', flush=True); begun.set(); time.sleep(0.2); return real(*arguments)\n"
                 "begun = threading.Event(); module.lib().quire_load_end = slow\n"
                 "threading.Thread(target=space.load, args=(TOKENS, s), daemon=True).start(); begun.wait()\n")
-        done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-c", code], timeout=300, capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "end\n", ""))
 
     def test_a_sequence_is_busy_until_a_dropped_load_has_ended(self) -> None:
@@ -333,13 +333,15 @@ class RemoteTier(StoreTest):
         program = shutil.which("redis-server") or shutil.which("valkey-server")
         if not program:
             self.skipTest("no redis-server here")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        kept = socket.socket()  # until the end nobody else gets the port; a server, which listens with SO_REUSEADDR, can have it
+        self.addCleanup(kept.close)
+        kept.bind(("127.0.0.1", 0))
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port = kept.getsockname()[1]
         server = subprocess.Popen([program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", self.folder.name],
                                   stdout=subprocess.DEVNULL)
         try:
-            for _ in range(100):
+            for _ in range(1200):
                 with socket.socket() as probe:
                     if probe.connect_ex(("127.0.0.1", port)) == 0:
                         break

@@ -126,7 +126,7 @@ def calibrated(path):
         with Server(path, policy, args) as s:
             name = f"c:r4/r4 in {target}, without the profile"
             expect(s.take(state.file) and s.ask(0) is None, f"{name}: the request fails")
-            expect(REJECTED in s.log() and "needs the profile" in s.log(), f"{name}: says why", s.log()[-500:])
+            expect(s.says(REJECTED) and s.says("needs the profile"), f"{name}: says why", s.log()[-500:])
 
 
 # --- damage ----------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def damage(path):
                 beside = s.ask(1, cache=False)
                 expect(beside and near(beside, fresh, kit.TIE), f"{name}: another slot answers as before",
                        beside and beside.text)
-            expect(REJECTED in s.log(), f"{target}: says why", s.log()[-500:])
+            expect(s.says(REJECTED), f"{target}: says why", s.log()[-500:])
             s.erase(0)
             s.take(files["fingerprint"])
             saved = s.save(0, "again")

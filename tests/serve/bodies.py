@@ -130,7 +130,7 @@ def all_templates():
 
 def settled(s, before, status):
     """The figures after a request: they are counted when its answer has ended."""
-    for _ in range(60):
+    for _ in range(1200):
         after = s.figures()
         rise = {k: after[k] - before[k] for k in after}
         if status != 200 or rise["unwatched"] or rise["prompt_tokens"]:

@@ -4,29 +4,26 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
-from sidecar import Asked, kit, llama_server, tool
+from sidecar import Asked, kit, llama_server, said, tool
 
 
 _next_port = 20000 + os.getpid() * 37 % 9000
 
 
 def free_ports(n, and_above=0):
-    """The first of n ports in a row that are free, and so are those and_above higher; below those that the system gives away."""
+    """The first of n ports in a row that are kept for this process, and so are those and_above higher."""
     global _next_port
     while True:
         first = _next_port
         _next_port = first + n if first < 29000 else 20000
         try:
-            for port in [first + i for i in range(n)] + [first + and_above + i for i in range(n)]:
-                with socket.socket() as s:
-                    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    s.bind(("127.0.0.1", port))
+            for port in [first + i for i in range(n)] + [first + and_above + i for i in range(n) if and_above]:
+                kit.keep_port(port)
             return first
         except OSError:
             continue
@@ -44,8 +41,8 @@ class Observed(Asked):
         _, _, text = self.ask("GET", "/quire/metrics")
         return {m[1]: int(m[2]) for m in re.finditer(r"^quire_(?:serve|gateway)_(\S+) (\d+)$", text.decode(), re.M)}
 
-    def wait(self, is_so, seconds=60):
-        """Whether a condition becomes true; one that cannot be asked is not true yet."""
+    def wait(self, is_so, seconds=180):
+        """Whether a condition becomes true; one that cannot be asked is not true yet. On a busy machine everything can take long."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
@@ -74,8 +71,7 @@ class Gateway(Observed):
             raise kit.Broken("the gateway does not listen: " + self.text())
 
     def text(self):
-        self.log.seek(0)
-        return self.log.read()
+        return said(self.log)
 
     def __enter__(self):
         return self

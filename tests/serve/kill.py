@@ -11,7 +11,6 @@ import os
 import random
 import re
 import shutil
-import signal
 import struct
 import subprocess
 import sys
@@ -155,7 +154,7 @@ class Fleet:
     def end(self):
         if self.gateway:
             self.gateway.terminate()
-            self.gateway.wait(20)
+            self.gateway.wait(120)
         self.serve.stop()
         self.serve.log.close()
 
@@ -166,11 +165,7 @@ class Fleet:
         self.start()
 
     def kill_server(self, _):
-        pid, end = self.serve.server(), time.monotonic() + PATIENCE
-        os.kill(pid, signal.SIGKILL)
-        while self.serve.server() in (None, pid) and time.monotonic() < end:
-            time.sleep(0.05)
-        self.serve.wait_ready()
+        self.serve.kill_server()
 
     def kill_master(self, chance):
         masters = [i for i in range(len(self.cluster.ports)) if "role:master" in self.cluster.command(i, "INFO", "replication")]

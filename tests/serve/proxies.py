@@ -42,6 +42,15 @@ def receive(c):
 
 
 def events_come_one_by_one(port):
+    """On a busy machine several can have come when this program gets to read, so there are three tries."""
+    for k in range(3):
+        found, told = stream(port)
+        if found:
+            break
+    expect(found, told)
+
+
+def stream(port):
     with connect(port) as c:
         c.sendall(request("/completion", {"prompt": "One, two, three,", "n_predict": 24, "temperature": 0, "ignore_eos": True, "stream": True}))
         pieces = receive(c)
@@ -51,7 +60,8 @@ def events_come_one_by_one(port):
     took = last["timings"]["predicted_ms"] / 1e3
     spread = times[-1] - times[0]
     expect(whole.startswith(b"HTTP/1.1 200") and len(times) >= 24, "a stream comes through TLS", str(whole[:300]))
-    expect(len(set(times)) >= 20 and spread > 0.8 * took, f"{len(times)} events in {len(set(times))} pieces, over {spread:.2f} of the {took:.2f} s that the server takes for them")
+    return (len(set(times)) >= 20 and spread > 0.8 * took,
+            f"{len(times)} events in {len(set(times))} pieces, over {spread:.2f} of the {took:.2f} s that the server takes for them")
 
 
 def client_leaves(port, s, waits):
@@ -65,7 +75,7 @@ def client_leaves(port, s, waits):
         c.recv(100)
     c.close()
     gone = time.monotonic()
-    seen = s.wait_figure("left", before + 1, 10)
+    seen = s.wait_figure("left", before + 1, 60)
     expect(seen, f"a client that leaves {'before the first byte' if waits else 'a stream'} is seen by the sidecar")
     note(f"after {1e3 * (time.monotonic() - gone):.0f} ms at most")
 
@@ -92,13 +102,13 @@ def through(name, command, config, s, g, other):
     log = open(folder / f"{name}.log", "w+")
     p = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder)
     try:
-        for _ in range(100):
+        for _ in range(1200):
             try:
                 socket.create_connection(("127.0.0.1", port)).close()
                 break
             except OSError:
                 time.sleep(0.1)
-        for _ in range(50):
+        for _ in range(600):
             with connect(port) as c:
                 c.sendall(request("/v1/models"))
                 answer = b"".join(b for _, b in receive(c))
@@ -115,7 +125,7 @@ def through(name, command, config, s, g, other):
         part(gateway_ends, name, port, other)
     finally:
         p.terminate()
-        p.wait(30)
+        p.wait(120)
         log.close()
 
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from gateway_kit import Gateway
-from sidecar import Sidecar, kit, tool
+from sidecar import Sidecar, kit, said, tool
 
 
 # --- processes -----------------------------------------------------------------------------------
@@ -50,8 +50,7 @@ class Direct:
             except OSError:
                 pass
             time.sleep(0.1)
-        self.log.seek(0)
-        raise kit.Broken("llama-server does not become ready: " + self.log.read()[-2000:])
+        raise kit.Broken("llama-server does not become ready: " + said(self.log)[-2000:])
 
     def ask(self, method, path, body=None, timeout=600):
         return ask(self.port, method, path, body, timeout)
@@ -62,7 +61,7 @@ class Direct:
     def __exit__(self, *_):
         self.process.terminate()
         try:
-            self.process.wait(20)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -99,8 +98,11 @@ class Cluster:
     def _free_port(self):
         while True:  # the port of the cluster's own bus is 10,000 above
             port = kit.free_port()
-            if port < 55000 and port not in self.ports:
-                return port
+            try:
+                if port < 55000 and kit.keep_port(port + 10000):
+                    return port
+            except OSError:
+                continue
 
     def start(self, i):
         """Starts a node, also one that was killed; it finds its place in the cluster by its own file."""
@@ -112,7 +114,7 @@ class Cluster:
              "--repl-diskless-sync-delay", "0"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         self._until(lambda: self.command(i, "PING") == "PONG")
 
-    def _until(self, is_so, seconds=30):
+    def _until(self, is_so, seconds=120):
         end = time.monotonic() + seconds
         while True:
             try:

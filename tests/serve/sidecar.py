@@ -40,6 +40,12 @@ def children(pid):
     return found
 
 
+def said(log):
+    """All that processes have written to a file. seek() and read() would not do: the place in the file is theirs too, and what they write
+    next would overwrite what is there."""
+    return os.pread(log.fileno(), os.fstat(log.fileno()).st_size, 0).decode(errors="replace")
+
+
 class Asked:
     """Something that answers at self.port."""
 
@@ -83,8 +89,7 @@ class Sidecar(Asked):
         raise kit.Broken("quire serve does not become ready: " + self.text()[-2000:])
 
     def text(self):
-        self.log.seek(0)
-        return self.log.read()
+        return said(self.log)
 
     def complete(self, prompt, n=8, **more):
         status, _, answer = self.ask("POST", "/completion", {"prompt": prompt, "n_predict": n, "temperature": 0, **more})
@@ -97,13 +102,37 @@ class Sidecar(Asked):
         return {line.split()[0][len("quire_serve_"):-len("_total")]: int(line.split()[1]) for line in text.decode().splitlines()
                 if line.startswith("quire_serve_")}
 
-    def wait_figure(self, name, least, seconds=30):
+    def short_rest(self, text):
+        """A text without a little of its end, so that fewer than 32 of its tokens come after its whole pages. From these quire serve does not learn how
+        fast the server computes: with a small model and a busy disk it could find that computing is faster, and restore nothing."""
+        while True:
+            n = len(json.loads(self.ask("POST", "/tokenize", {"content": text, "add_special": True, "parse_special": True})[2])["tokens"])
+            if (n - 1) % 64 < 31:
+                return text
+            text = text[:-5]
+
+    def wait_figure(self, name, least, seconds=120):
+        return self.wait(lambda: self.figures()[name] >= least, seconds)
+
+    def wait_text(self, words, n=1, seconds=120):
+        """Whether it comes to say these words, so often. It says them before or after it counts what they are about."""
+        return self.wait(lambda: self.text().count(words) >= n, seconds)
+
+    def wait(self, is_so, seconds=120):
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if self.figures()[name] >= least:
-                return True
-            time.sleep(0.1)
-        return False
+        while not is_so():
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def kill_server(self):
+        """kill -9 of the llama-server; returns when another one is ready. Until quire serve has seen the end, it still says that it is ready."""
+        old = self.server()
+        os.kill(old, signal.SIGKILL)
+        if not self.wait(lambda: self.server() not in (None, old)):
+            raise kit.Broken("a killed server is not started again: " + self.text()[-2000:])
+        self.wait_ready()
 
     def server(self):
         """The process of the llama-server."""
@@ -122,11 +151,11 @@ class Sidecar(Asked):
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(30)
+                self.process.wait(120)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-                raise kit.Broken("quire serve did not stop within 30 seconds")
+                raise kit.Broken("quire serve did not stop within two minutes")
         self.ended = self.process.returncode
 
     def __enter__(self):

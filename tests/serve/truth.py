@@ -5,7 +5,6 @@ config.ini count like others; a server that is started again with another model,
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -30,7 +29,7 @@ def configured():
                         ("hf = a/b", "give the file with -m"), (" lora=/x.gguf", "cannot be understood")):
         file.write_text(f"; a comment\n{line}\n")
         done = subprocess.run([tool(), "serve", "--store", str(store / "pages"), "--", server, "-m", model], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, timeout=60, env=env)
+                              stderr=subprocess.PIPE, text=True, timeout=120, env=env)
         said = done.stderr.strip()
         expect(done.returncode == 2 and words in said and str(file) in said and "\n" not in said, f"{line!r} in config.ini is refused in one sentence", said)
     port = kit.free_port()
@@ -56,7 +55,7 @@ def replaced():
         s.complete(PROMPT, 1)
         expect(s.wait_figure("saves", 1), "a prompt is saved", s.text()[-1500:])
         os.rename(other, model)
-        restart(s)
+        s.kill_server()
         found = s.complete(PROMPT, 1)["timings"]
         expect(found["cache_n"] == 0, "nothing is restored into another model", str(found))
         expect(s.complete(OTHER, 1)["timings"]["prompt_n"] > 200, "requests are answered")
@@ -78,21 +77,15 @@ def without_device():
         s.complete(PROMPT, 1)
         expect(s.wait_figure("saves", 1), "a prompt is saved", s.text()[-1500:])
         mark.touch()
-        restart(s)
+        s.kill_server()
         found = s.complete(PROMPT, 1)["timings"]
         said = [line for line in s.text().splitlines() if "cannot be kept" in line]
         expect(found["cache_n"] == 0 and s.figures()["restores"] == 0, "codes are not restored as f16", str(found))
         expect(len(said) == 1 and "other rows" in said[0], "a sentence says so", str(said))
         mark.unlink()
-        restart(s)
+        s.kill_server()
         found = s.complete(PROMPT, 1)["timings"]
         expect(found["cache_n"] > 200 and s.figures()["restores"] == 1, "with the device prompts are restored again", str(found))
-
-
-def restart(s):
-    os.kill(s.server(), signal.SIGKILL)
-    time.sleep(0.5)
-    s.wait_ready()
 
 
 def run():

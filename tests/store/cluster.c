@@ -34,7 +34,7 @@ static int end(void **state)
 
 static uint32_t load_all(kit_scene *s, uint64_t sight)
 {
-    quire_seq *loaded = kit_load(s, TOKENS, 3000);
+    quire_seq *loaded = kit_load(s, TOKENS, 20000);
     uint32_t n = quire_seq_length(loaded);
     if (n == TOKENS) assert_true(sight == kit_sight(s, loaded));
     quire_seq_destroy(loaded);
@@ -46,7 +46,7 @@ static uint64_t save_all(kit_scene *s)
     quire_seq *computed = kit_compute(s, TOKENS, true);
     uint64_t sight = kit_sight(s, computed);
     quire_seq_destroy(computed);
-    assert_int_equal(quire_store_flush(s->store, 10000), QUIRE_OK);
+    assert_int_equal(quire_store_flush(s->store, 60000), QUIRE_OK);
     return sight;
 }
 

@@ -488,7 +488,7 @@ static void clusters(void **state)
     assert_int_equal(kit_quire_store(out, "ls --dir /tmp --remote 127.0.0.1:1"), 2);
     assert_int_equal(kit_quire_store(out, "ls --remote 127.0.0.1:1"), 1);
 
-    for (int i = 0; i < 60; i++) { /* until the node knows of the replica */
+    for (int i = 0; i < 480; i++) { /* until the node knows of the replica */
         assert_int_equal(examine_remote(c.node[0].port, ""), 0);
         if (finds("remote.cluster", "ok", "3 masters and 1 replicas")) break;
         usleep(250000);

@@ -76,7 +76,7 @@ static uint64_t next_text(scene *s)
 static void wait_known(scene *s, uint32_t n)
 {
     for (int i = 0; kit_stats(s->store).nodes < n; i++) {
-        KIT_REQUIRE(i < 2000);
+        KIT_REQUIRE(i < 12000);
         usleep(10000);
     }
 }

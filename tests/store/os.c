@@ -186,9 +186,13 @@ static void sockets(void)
     p = (struct pollfd){.fd = fd, .events = POLLIN};
     uint64_t begin = quire_now();
     KIT_REQUIRE(quire_os_poll(&p, 1, 1500 * QUIRE_MS / 100) == 0 && quire_now() - begin >= 14 * QUIRE_MS);
-    begin = quire_now();
-    KIT_REQUIRE(quire_os_poll(&p, 1, 0) == 0 && quire_os_poll(&p, 1, 1) == 0 &&
-                quire_now() - begin < QUIRE_SECOND);
+    uint64_t least = UINT64_MAX; /* a busy machine can take a second for nothing, but not every time */
+    for (int i = 0; i < 5; i++) {
+        begin = quire_now();
+        KIT_REQUIRE(quire_os_poll(&p, 1, 0) == 0 && quire_os_poll(&p, 1, 1) == 0);
+        if (quire_now() - begin < least) least = quire_now() - begin;
+    }
+    KIT_REQUIRE(least < QUIRE_SECOND);
     close(peer);
     close(server);
     KIT_REQUIRE(quire_os_poll(&p, 1, QUIRE_SECOND) == 1);

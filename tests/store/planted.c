@@ -70,7 +70,7 @@ static void slabs(void **state)
     for (int i = 0; i < 3; i++) {
         char *dir = kit_directory(NULL);
         plant(dir, "slab-00000001", kinds[i], target);
-        alarm(60);
+        alarm(600);
         use(dir, 1);
         plant(dir, "slab-00000002", kinds[i], target);
         use(dir, 2);
@@ -93,7 +93,7 @@ static void index_files(void **state)
         char *dir = kit_directory(NULL);
         use(dir, 1);
         plant(dir, names[i / 2], kinds[i % 2], target);
-        alarm(60);
+        alarm(600);
         use(dir, 2);
         alarm(0);
         assert_int_not_equal(stat(target, &st), 0);
@@ -111,7 +111,7 @@ static void limits(void **state)
         char *dir = kit_directory(NULL);
         use(dir, 1);
         plant(dir, "quotas", kinds[i], "/dev/zero");
-        alarm(60);
+        alarm(600);
         use(dir, 2);
         alarm(0);
         kit_remove(dir);
@@ -130,7 +130,7 @@ static void open_slab(void **state)
     assert_int_equal(quire_store_flush(store, 20000), 0);
     assert_int_equal(kit_raw_load(&raw, 1, PAGES, 5000), PAGES);
     plant(dir, "slab-00000001", "fifo", NULL);
-    alarm(60);
+    alarm(600);
     for (int i = 0; i < 3; i++) (void)kit_raw_load(&raw, 1, PAGES, 5000);
     kit_raw_end(&raw);
     quire_store_close(store);
@@ -159,7 +159,7 @@ static void endless_index(void **state)
                          SQLITE_OK);
         assert_int_equal(sqlite3_exec(db, plants[i], NULL, NULL, NULL), SQLITE_OK);
         sqlite3_close(db);
-        alarm(60);
+        alarm(600);
         use(dir, 2);
         alarm(0);
         kit_remove(dir);

@@ -194,7 +194,7 @@ static int judge(const char *dir)
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 2; i++)
             for (uint64_t t = 0; t < TEXTS; t++) n += kit_raw_load(&raw[i], t, PAGES, 5000);
-        for (uint64_t end = quire_now() + 10 * QUIRE_SECOND; quire_now() < end; usleep(1000))
+        for (uint64_t end = quire_now() + 60 * QUIRE_SECOND; quire_now() < end; usleep(1000))
             if (!store->disk->is_check_due && !store->disk->is_damaged && !store->disk->is_scanning) break;
     }
     kit_raw_save(&raw[0], 1000, PAGES); /* and it can be used */

@@ -169,9 +169,9 @@ static void both_tiers(void **state)
     quire_prompt p = kit_prompt(&s, 256);
     assert_int_equal(quire_namespace_lookup(s.ns, &p, 0, &n), QUIRE_OK);
     assert_int_equal(n, 0);
-    assert_int_equal(quire_namespace_lookup(s.ns, &p, 3000, &n), QUIRE_OK);
+    assert_int_equal(quire_namespace_lookup(s.ns, &p, 20000, &n), QUIRE_OK);
     assert_int_equal(n, 256);
-    quire_seq *loaded = kit_load(&s, 256, 3000);
+    quire_seq *loaded = kit_load(&s, 256, 20000);
     assert_true(sight == kit_sight(&s, loaded));
     quire_seq_destroy(loaded);
     assert_int_equal(quire_store_flush(store, 10000), QUIRE_OK);
@@ -279,7 +279,9 @@ static void told(void **state)
     kit_scene_begin(&s, store, "r8/r4", 2);
     quire_seq_destroy(kit_compute(&s, 256, true));
     assert_int_equal(quire_store_flush(store, 10000), QUIRE_OK);
-    assert_int_equal(heard.lost + heard.back + heard.damaged + heard.other, 0);
+    assert_int_equal(heard.damaged + heard.other, 0);
+    load_until(&s, &heard, 0);
+    assert_int_equal(heard.lost, heard.back);
     valkeyContext *c =
         kit_connect(server.port); /* every page, because a load does not need those before a window */
     valkeyReply *keys = (valkeyReply *)valkeyCommand(c, "KEYS *");

@@ -92,7 +92,7 @@ static void one_fetch(void **state)
     uint64_t sight = kit_sight(&s, computed);
     quire_seq_destroy(computed);
     assert_int_equal(quire_store_flush(store, 20000), QUIRE_OK);
-    proxy.latency_ms = 300; /* so that they meet */
+    proxy.latency_ms = 1000; /* so that they meet, on a busy machine too */
     for (int i = 0; i < THREADS; i++) l[i] = (loader){.raw = &raw, .scene = &s, .sight = sight};
     uint64_t before = n_calls(server.port, "getrange");
     run_all(l, run_raw);
@@ -271,6 +271,7 @@ static void stored_in_every_tier(void **state)
     kit_server_start(&server, NULL);
     kit_proxy_start(&proxy, server.port);
     quire_store_remote remote = kit_remote(proxy.port);
+    remote.stall_ms = 20000;
     quire_store *store = kit_open(directory, 64 << 20, &remote);
     kit_raw_begin(&raw, store, BYTES);
     assert_int_equal(n_stored(&raw, PAGES, 5000), 0);
@@ -282,9 +283,9 @@ static void stored_in_every_tier(void **state)
     free(kit_command(server.port, "DEL %s", name));
     assert_int_equal(n_stored(&raw, PAGES, 5000), 3);
     assert_int_equal(n_stored(&raw, PAGES, 0), PAGES - 2); /* the disk alone */
-    proxy.latency_ms = 300;                                /* others are being sent, and might be that one */
+    proxy.latency_ms = 1500;                               /* others are being sent, and might be that one */
     kit_raw_save(&raw, 8, 4);
-    assert_int_equal(n_stored(&raw, PAGES, 5000), PAGES - 2);
+    assert_int_equal(n_stored(&raw, PAGES, 20000), PAGES - 2);
     proxy.latency_ms = 0;
     assert_int_equal(quire_store_flush(store, 20000), QUIRE_OK);
     assert_int_equal(n_stored(&raw, PAGES, 5000), 3);
@@ -345,7 +346,7 @@ static void ends_in_time(void **state)
     assert_int_equal(n_stored(&raw, 2, 60000), 2);                /* a remote that is gone wants nothing */
     kit_raw_end(&raw);
     quire_store_close(store);
-    assert_true(quire_now() - before < 5 * QUIRE_SECOND);
+    assert_true(quire_now() - before < 40 * QUIRE_SECOND); /* the remote would be waited for 60 seconds */
     kit_proxy_end(&proxy);
     store = kit_open(directory, 0, NULL);
     kit_raw_begin(&raw, store, BYTES);

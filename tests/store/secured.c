@@ -78,7 +78,7 @@ static const char *ask(const kit_server *s, const char *format, ...)
 static void wait_until(const kit_server *s, const char *command, const char *expected)
 {
     for (int i = 0; !strstr(ask(s, "%s", command), expected); i++) {
-        if (i > 300) fail_msg("port %u does not say %s to %s, but:\n%s", s->port, expected, command, out);
+        if (i > 1200) fail_msg("port %u does not say %s to %s, but:\n%s", s->port, expected, command, out);
         usleep(100000);
     }
 }

@@ -19,6 +19,8 @@
 #include <time.h>
 
 enum { N = 2048 };
+/* What nobody waits for is there at once, which on a busy machine can be seconds; to wait would be 20 seconds and more. */
+enum { AT_ONCE_MS = 10000 };
 static uint32_t prompt[N];
 static _Atomic int n_removed;
 
@@ -139,13 +141,13 @@ static void test_apart(void **state)
     enter(&leader);
     enter(&other); /* the same tokens of another tenant */
     assert_int_equal(other.part, FLIGHT_LEADS);
-    assert_true(other.ms < 1000);
+    assert_true(other.ms < AT_ONCE_MS);
     guest brief =
         of(all, 1, 10); /* the leader computes three times as much: this one is sooner ready by itself */
     brief.r.n = 700;
     enter(&brief);
     assert_int_equal(brief.part, FLIGHT_LEADS);
-    assert_true(brief.ms < 1000);
+    assert_true(brief.ms < AT_ONCE_MS);
     flight_end(brief.met);
     enter(&nobody);
     assert_int_equal(nobody.part, FLIGHT_ALONE);
@@ -192,13 +194,13 @@ static void test_patience(void **state)
     enter(&leader);
     enter(&a); /* the leader hangs */
     assert_int_equal(a.part, FLIGHT_LEADS);
-    assert_true(a.ms >= 0.05 * N && a.ms < FLIGHT_PATIENCE * 0.05 * N + 200);
+    assert_true(a.ms >= 0.05 * N && a.ms < FLIGHT_PATIENCE * 0.05 * N + AT_ONCE_MS);
     assert_true(flight_company(a.met, &n_shared) > 0); /* a sign that more will come */
     flight_promise(leader.met, false);
     flight_has(a.met, N, true); /* others find it in the store */
     enter(&b);
     assert_int_equal(b.part, FLIGHT_LEADS);
-    assert_true(b.ms < 1000);
+    assert_true(b.ms < AT_ONCE_MS);
     flight_end(leader.met);
     flight_end(a.met);
     flight_end(b.met);
@@ -226,7 +228,7 @@ static void test_client_leaves(void **state)
     atomic_store(&gone, 1);
     join(&a);
     assert_int_equal(a.part, FLIGHT_LEFT);
-    assert_true(clock_ms() - begin < 1000);
+    assert_true(clock_ms() - begin < AT_ONCE_MS);
     flight_end(leader.met);
     flights_destroy(all);
 }

@@ -34,7 +34,7 @@ class Part:
     """A worker and a scheduler over one store, with memory of their own."""
 
     def __init__(self, extra, weights="w", policy="r8", tokens=64, rank=0, ranks=1, n_blocks=40, seed=5):
-        self.settings = settings.read(extra)
+        self.settings = settings.read({"lookup_ms": 20000, **extra})  # on a busy machine look-ups end late
         self.form = PageForm(parse(policy), LAYERS, HEADS, D, D, torch.bfloat16, False)
         model = identity.Model(weights, "{}", self.form.layout, self.form.page_bytes, "test", ranks)
         self.store = identity.open_store(self.settings)
@@ -47,7 +47,8 @@ class Part:
                                      True, True)
 
     def matched(self, request, computed=0):
-        for _ in range(2000):
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
             got = self.scheduling.matched(request, computed)
             if got[0] is not None:
                 return got
@@ -71,13 +72,13 @@ class Part:
         time.sleep(0.02)
         self.store.flush(20)
 
-    def load(self, request, external, blocks, wait=20):
+    def load(self, request, external, blocks, wait=60):
         self.scheduling.allocated(request, blocks, external)
         self.moving.begin_loads(StepMetadata(loads=self.scheduling._loads))
         self.scheduling._loads = []
         return self.ended(request.request_id, wait)
 
-    def ended(self, name, wait=20):
+    def ended(self, name, wait=60):
         end = time.monotonic() + wait
         while time.monotonic() < end:
             got = self.moving.take_ended()

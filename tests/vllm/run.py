@@ -8,6 +8,7 @@ Environment: QUIRE_LIBRARY, the folder of libquire and libquire_vllm (build/rele
 here.
 """
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,19 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+
+
+_kept = []
+
+
+def free_port():
+    """As long as this process lives the system gives it to nobody else; a server, which listens with SO_REUSEADDR, can have it."""
+    s = socket.socket()
+    s.bind(("127.0.0.1", 0))
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+        s.setsockopt(socket.SOL_SOCKET, option, 1)
+    _kept.append(s)
+    return s.getsockname()[1]
 
 
 def made(script, *arguments, by=(), **options):

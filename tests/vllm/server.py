@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,17 +13,11 @@ from pathlib import Path
 import run
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 class Server:
     """extra: kv_connector_extra_config; None: without the connector."""
 
     def __init__(self, model, extra, *flags, policy="r8", dtype="bfloat16", length=8192, memory=512 << 20, block=64, threads=None):
-        self.port, self.folder = free_port(), tempfile.TemporaryDirectory(prefix="quire-vllm-server-")
+        self.port, self.folder = run.free_port(), tempfile.TemporaryDirectory(prefix="quire-vllm-server-")
         self.log_path = Path(self.folder.name) / "log"
         env = run.environment(Path(self.folder.name))
         env.update(VLLM_ENABLE_V1_MULTIPROCESSING="1", VLLM_LOGGING_LEVEL="INFO")

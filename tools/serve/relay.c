@@ -118,7 +118,9 @@ static long read_body(void *ctx, char *bytes, size_t size)
         return (long)n;
     }
     r->end = end;
-    return end == EXCHANGE_DONE ? 0 : -1;
+    if (end != EXCHANGE_DONE) return -1;
+    tell_end(r); /* an answer in chunks: the last one, which is empty, is sent after this */
+    return 0;
 }
 
 bool relay_pass(front_request *request, const relay_order *order)

@@ -23,24 +23,32 @@ void kit_need_redis(void)
     exit(77);
 }
 
-/* Its bus port must be free too, so both are looked for below those that the system gives away. */
-static uint32_t free_port(void)
+/* As long as the socket is open the system gives the port to nobody else; redis-server, which listens with SO_REUSEADDR, can have it. */
+static int keep_port(uint32_t port)
+{
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+    KIT_REQUIRE(fd >= 0);
+    if (bind(fd, (struct sockaddr *)&a, sizeof a) == 0) { /* not before: then two could keep the same one */
+        KIT_REQUIRE(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+        return fd;
+    }
+    close(fd);
+    return -1;
+}
+
+/* Its bus port, 10,000 above, must be free too. */
+static void take_port(kit_server *s)
 {
     static uint32_t next;
     if (!next) next = 20000 + (uint32_t)getpid() * 37 % 9000;
     for (;;) {
-        int good = 0;
-        uint32_t port = next;
+        s->port = next;
         next = next >= 30000 ? 20000 : next + 1;
-        for (uint32_t p = port; p <= port + 10000; p += 10000) {
-            struct sockaddr_in a = {.sin_family = AF_INET,
-                                    .sin_port = htons((uint16_t)p),
-                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-            int fd = socket(AF_INET, SOCK_STREAM, 0);
-            good += bind(fd, (struct sockaddr *)&a, sizeof a) == 0;
-            close(fd);
-        }
-        if (good == 2) return port;
+        if ((s->kept[0] = keep_port(s->port)) < 0) continue;
+        if ((s->kept[1] = keep_port(s->port + 10000)) >= 0) return;
+        close(s->kept[0]);
     }
 }
 
@@ -89,7 +97,7 @@ bool kit_says(uint32_t port, const char *command, const char *expected)
 
 void kit_wait_for(uint32_t port, const char *command, const char *expected)
 {
-    for (int i = 0; i < 600; i++) {
+    for (int i = 0; i < 2400; i++) {
         if (kit_says(port, command, expected)) return;
         usleep(50000);
     }
@@ -115,11 +123,12 @@ static void launch(kit_server *s)
 
 static void wait_ready(const kit_server *s)
 {
-    for (int i = 0; i < 400; i++) {
+    for (int i = 0; i < 4800; i++) { /* two minutes: a machine may be busy */
         valkeyContext *c = kit_connect(s->port);
         bool up = c != NULL;
         if (c) valkeyFree(c);
         if (up) return;
+        if (waitpid(s->pid, NULL, WNOHANG) == s->pid) break; /* it has ended */
         usleep(25000);
     }
     fprintf(stderr, "redis-server on port %u does not come up\n", s->port);
@@ -128,7 +137,8 @@ static void wait_ready(const kit_server *s)
 
 void kit_server_prepare(kit_server *s)
 {
-    *s = (kit_server){.port = free_port(), .directory = kit_directory(NULL)};
+    *s = (kit_server){.directory = kit_directory(NULL)};
+    take_port(s);
 }
 
 void kit_server_add(kit_server *s, const char *arg)
@@ -172,6 +182,7 @@ void kit_server_restart(kit_server *s)
 void kit_server_end(kit_server *s)
 {
     kit_server_kill(s);
+    for (int i = 0; i < 2; i++) close(s->kept[i]);
     for (uint32_t i = 0; i < s->n_args; i++) free(s->args[i]);
     kit_remove(s->directory);
 }
@@ -245,7 +256,7 @@ void kit_cluster_start_with(kit_cluster *c, uint32_t n_masters, uint32_t n_repli
     for (uint32_t i = 0; i < n_replicas; i++) {
         char *id = kit_command(c->node[i].port, "CLUSTER MYID");
         char *reply = NULL;
-        for (int k = 0; k < 100 && (!reply || strcmp(reply, "OK"));
+        for (int k = 0; k < 1000 && (!reply || strcmp(reply, "OK"));
              k++) { /* a node is known before its name is */
             free(reply);
             if (k) usleep(50000);

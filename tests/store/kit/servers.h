@@ -16,6 +16,7 @@ void kit_need_redis(void);
 typedef struct kit_server {
     pid_t pid;
     uint32_t port;
+    int kept[2]; /* sockets that keep the port, and that of the cluster's bus, for the server */
     char *directory;
     char *args[40];
     uint32_t n_args;
