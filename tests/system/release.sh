@@ -116,7 +116,7 @@ use_debs() {
     for deb in "${debs[@]}"; do [ -s "$root/usr/share/doc/$(basename "${deb%%_*}")/copyright" ]; done
     inside "$root" "$1" /usr/bin/quire --version | grep -F "$version"
     inside "$root" "$1" /usr/bin/quire codecs r4 | grep '^r4 '
-    inside "$root" "$1" /usr/bin/quire help serve | head -n 1
+    inside "$root" "$1" /usr/bin/quire help serve | sed -n 1p # head would end it before it has written all
     inside "$root" "$1" /usr/bin/quire store stat --help >/dev/null
     # The first example, compiled against the headers and the library of the packages.
     local cc=cc
