@@ -89,9 +89,10 @@ static bool begin_tls(quire_link *l)
     l->tls = SSL_new(l->owner->tls);
     if (!l->tls) return false;
     /* Either a name or an address must be in the certificate. */
-    bool good =
-        X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(l->tls), name) == 1 ||
-        (SSL_set1_host(l->tls, name) == 1 && SSL_set_tlsext_host_name(l->tls, (char *)(uintptr_t)name) == 1);
+    X509_VERIFY_PARAM *wanted = SSL_get0_param(l->tls);
+    bool good = X509_VERIFY_PARAM_set1_ip_asc(wanted, name) == 1 ||
+                (X509_VERIFY_PARAM_set1_host(wanted, name, 0) == 1 &&
+                 SSL_set_tlsext_host_name(l->tls, (char *)(uintptr_t)name) == 1);
     SSL_set_mode(l->tls, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_set_connect_state(l->tls);
     return good && SSL_set_fd(l->tls, l->fd) == 1;

@@ -3,8 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
-from typing import Any, Dict, Optional
+import shutil
+import socket
+import subprocess
+import time
+import unittest
+from typing import Any, Dict, Iterator, Optional
 
 import numpy as np
 
@@ -80,3 +86,42 @@ def gold(name: str) -> Dict[str, Any]:
         shape, (offset, size) = [int(x) for x in rest[:int(ndim)]], [int(x) for x in rest[int(ndim):]]
         arrays[word] = np.frombuffer(data[offset:offset + size], _TYPES[kind]).reshape(shape)
     return arrays
+
+
+@contextlib.contextmanager
+def redis_server(folder: str, *options: str) -> Iterator[int]:
+    """A Redis or Valkey server; its port, or that of TLS if options name a certificate."""
+    program = shutil.which("redis-server") or shutil.which("valkey-server")
+    if not program:
+        raise unittest.SkipTest("no redis-server here")
+    with socket.socket() as kept:  # until the end nobody else gets the port; a server, which listens with SO_REUSEADDR, can have it
+        kept.bind(("127.0.0.1", 0))
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port = kept.getsockname()[1]
+        where = ["--port", "0", "--tls-port", str(port)] if "--tls-cert-file" in options else ["--port", str(port)]
+        server = subprocess.Popen([program, *where, "--bind", "127.0.0.1", "--save", "", "--dir", folder, *options], stdout=subprocess.DEVNULL)
+        try:
+            for _ in range(1200):
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.1)
+            yield port
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def certificates(folder: str) -> "tuple[str, ...]":
+    """Makes ca.pem and other-ca.pem, and server.pem for 127.0.0.1 and pages.example that ca.pem has signed; the options of a server with it."""
+    if not shutil.which("openssl"):
+        raise unittest.SkipTest("no openssl here")
+    key = ("-newkey", "rsa:2048", "-nodes")
+    pathlib.Path(folder, "ext").write_text("subjectAltName=IP:127.0.0.1,DNS:pages.example")
+    for line in (("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=ca"),
+                 ("req", "-x509", *key, "-keyout", "other.key", "-out", "other-ca.pem", "-days", "2", "-subj", "/CN=ca"),
+                 ("req", *key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=server"),
+                 ("x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", "server.pem", "-days", "2",
+                  "-extfile", "ext")):
+        subprocess.run(["openssl", *line], cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return ("--tls-cert-file", f"{folder}/server.pem", "--tls-key-file", f"{folder}/server.key", "--tls-ca-cert-file", f"{folder}/ca.pem")

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
+import multiprocessing
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,10 +17,11 @@ import threading
 import time
 import unittest
 import unittest.mock
+import warnings
 from typing import Any
 
 import numpy as np
-from support import one_layer, rows
+from support import certificates, one_layer, redis_server, rows
 
 import quire
 from quire import _store
@@ -329,37 +331,86 @@ class Tenants(StoreTest):
 
 
 class RemoteTier(StoreTest):
+    def exchange(self, remote: quire.Remote) -> int:
+        """Saves pages and loads them in a sequence of its own: how many tokens came back."""
+        with quire.Store(remote=remote) as store, one_layer() as pool:
+            space = store.namespace(dataclasses.replace(IDENTITY, secret=os.urandom(32)), pool.plan)  # nobody has saved these pages before
+            s = filled(pool)
+            space.save(TOKENS, s)
+            store.flush()
+            loaded = pool.sequence()
+            n = space.load(TOKENS, loaded)
+            self.assertEqual(store.stats["saved"][1], 4 if n else 0)
+            self.assertEqual(space.lookup(TOKENS, timeout=10), n)
+            if n:
+                self.assertTrue((loaded.codes("k").codes == s.codes("k", 0, 0, n).codes).all())
+            return n
+
     def test_a_real_server(self) -> None:
-        program = shutil.which("redis-server") or shutil.which("valkey-server")
-        if not program:
-            self.skipTest("no redis-server here")
-        kept = socket.socket()  # until the end nobody else gets the port; a server, which listens with SO_REUSEADDR, can have it
-        self.addCleanup(kept.close)
-        kept.bind(("127.0.0.1", 0))
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        port = kept.getsockname()[1]
-        server = subprocess.Popen([program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", self.folder.name],
-                                  stdout=subprocess.DEVNULL)
-        try:
-            for _ in range(1200):
-                with socket.socket() as probe:
-                    if probe.connect_ex(("127.0.0.1", port)) == 0:
-                        break
-                time.sleep(0.1)
-            remote = quire.Remote("127.0.0.1", port)
-            with quire.Store(remote=remote) as store, one_layer() as pool:
-                space = store.namespace(IDENTITY, pool.plan)
-                s = filled(pool)
-                space.save(TOKENS, s)
-                store.flush()
-                self.assertEqual(store.stats["saved"][1], 4)
-                self.assertEqual(space.lookup(TOKENS, timeout=10), 256)
-                loaded = pool.sequence()
-                self.assertEqual(space.load(TOKENS, loaded), 256)
-                self.assertTrue((loaded.codes("k").codes == s.codes("k", 0, 0, 256).codes).all())
-        finally:
-            server.terminate()
-            server.wait()
+        with redis_server(self.folder.name) as port:
+            self.assertEqual(self.exchange(quire.Remote("127.0.0.1", port)), 256)
+
+    def test_tls(self) -> None:
+        options = certificates(self.folder.name)
+        ca, other = (os.path.join(self.folder.name, name) for name in ("ca.pem", "other-ca.pem"))
+        for protocol in ("TLSv1.2", "TLSv1.3"):
+            with self.subTest(protocol), redis_server(self.folder.name, *options, "--tls-auth-clients", "optional", "--tls-protocols", protocol) as port:
+                good = quire.Remote("127.0.0.1", port, tls=True, tls_ca=ca)
+                self.assertEqual(self.exchange(good), 256)
+                self.assertEqual(self.exchange(dataclasses.replace(good, tls_name="pages.example")), 256)
+                own = os.path.join(self.folder.name, "server.pem"), os.path.join(self.folder.name, "server.key")
+                self.assertEqual(self.exchange(dataclasses.replace(good, tls_cert=own[0], tls_key=own[1])), 256)
+                self.assertEqual(self.exchange(dataclasses.replace(good, tls_name="other.example")), 0, "a certificate for another name")
+                self.assertEqual(self.exchange(dataclasses.replace(good, tls_ca=other)), 0, "a certificate that nobody trusted has signed")
+                self.assertEqual(self.exchange(dataclasses.replace(good, tls_ca=None)), 0, "a certificate that the system does not trust")
+                self.assertEqual(self.exchange(dataclasses.replace(good, tls=False)), 0, "plain talk")
+                self.assertEqual(self.exchange(good), 256)
+        with redis_server(self.folder.name, *options, "--tls-auth-clients", "yes") as port:
+            self.assertEqual(self.exchange(quire.Remote("127.0.0.1", port, tls=True, tls_ca=ca)), 0, "no certificate of our own")
+
+    def test_forked_children(self) -> None:
+        """The parent has used TLS and the seal. Its children do so too, each with numbers of its own, and all of them end well."""
+        options = certificates(self.folder.name)
+        with redis_server(self.folder.name, *options, "--tls-auth-clients", "no") as port:
+            remote = quire.Remote("127.0.0.1", port, tls=True, tls_ca=os.path.join(self.folder.name, "ca.pem"))
+
+            def save(folder: str, seal: bool) -> None:
+                with quire.Store(os.path.join(self.folder.name, folder), disk_bytes=64 << 20, seal_disk=seal) as store, one_layer() as pool:
+                    store.namespace(IDENTITY, pool.plan).save(TOKENS, filled(pool))
+                    store.flush()
+                    self.assertEqual(store.stats["saved"][0], 4)
+
+            def use(folder: str) -> None:
+                save(folder, True)
+                self.assertEqual(self.exchange(remote), 256)
+
+            use("parent")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+                context = multiprocessing.get_context("fork")
+                children = [context.Process(target=use, args=(f"child{i}",)) for i in range(2)]
+                for child in children:
+                    child.start()
+            for child in children:
+                child.join(120)
+            self.assertEqual([child.exitcode for child in children], [0, 0])
+            use("after")
+            for folder in ("plain", "plain again"):
+                save(folder, False)
+        # The same pages under the same key: were a nonce used twice, the same bytes would be in two stores, as they are without a seal.
+        found = {folder: blocks(os.path.join(self.folder.name, folder)) for folder in ("parent", "child0", "child1", "after", "plain", "plain again")}
+        for (a, in_a), (b, in_b) in itertools.combinations(found.items(), 2):
+            if a == "plain" and b == "plain again":
+                self.assertGreater(len(in_a & in_b), 500)
+            else:
+                self.assertLess(len(in_a & in_b), 50, (a, b))  # the keys of the pages; a page has about 190
+
+
+def blocks(folder: str) -> "set[bytes]":
+    """Pieces of 64 bytes of the files in a folder that look random."""
+    data = b"".join(p.read_bytes() for p in pathlib.Path(folder).rglob("*") if p.is_file())
+    pieces = {data[i:i + 64] for i in range(0, len(data), 64)}
+    return {p for p in pieces if len(set(p)) > 40}
 
 
 if __name__ == "__main__":

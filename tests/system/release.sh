@@ -116,7 +116,7 @@ use_debs() {
     for deb in "${debs[@]}"; do [ -s "$root/usr/share/doc/$(basename "${deb%%_*}")/copyright" ]; done
     inside "$root" "$1" /usr/bin/quire --version | grep -F "$version"
     inside "$root" "$1" /usr/bin/quire codecs r4 | grep '^r4 '
-    inside "$root" "$1" /usr/bin/quire help serve | head -n 1
+    inside "$root" "$1" /usr/bin/quire help serve | sed -n 1p # head would end it before it has written all
     inside "$root" "$1" /usr/bin/quire store stat --help >/dev/null
     # The first example, compiled against the headers and the library of the packages.
     local cc=cc
@@ -157,6 +157,12 @@ test_wheel() {
         QUIRE_PYTHON=$work/venv/bin/python3 python/tests/run $test >"$work/log" 2>&1 || { tail -n 30 "$work/log"; exit 1; }
         echo "$test: $(grep -E '^(Ran|OK)' "$work/log" | paste -sd' ')"
     done
+    # Its OpenSSL beside the system's, which the packages use.
+    dpkg-deb --extract "$folder"/libquire0*_"$(dpkg --print-architecture)".deb "$work/system"
+    dpkg-deb --extract "$folder"/libquire-store0*_"$(dpkg --print-architecture)".deb "$work/system"
+    QUIRE_PYTHON=$work/venv/bin/python3 python/tests/run "$source/tests/system/wheel_store.py" "$work/system/usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)" >"$work/log" 2>&1 ||
+        { tail -n 30 "$work/log"; exit 1; }
+    echo "wheel_store: $(grep -E '^(Ran|OK)' "$work/log" | paste -sd' ')"
 }
 
 for name in "$@"; do

@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
+from elftools.elf.enums import ENUM_DT_FLAGS_1
 from elftools.elf.gnuversions import GNUVerNeedSection
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -37,6 +38,9 @@ def faults(path, machine):
                 yield f"needs {tag.needed}"
             if tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH") and not re.fullmatch(r"\$ORIGIN(/\.\./lib)?", getattr(tag, "runpath", None) or tag.rpath):
                 yield "looks for libraries in other places"
+        flags = [tag.entry.d_val for tag in dynamic.iter_tags("DT_FLAGS_1")]
+        if path.name.startswith("libquire_store.so") and not any(f & ENUM_DT_FLAGS_1["DF_1_NODELETE"] for f in flags):
+            yield "can be unloaded, and OpenSSL inside of it cannot"
         for section in elf.iter_sections():
             if isinstance(section, GNUVerNeedSection):
                 for _, versions in section.iter_versions():

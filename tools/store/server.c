@@ -109,8 +109,9 @@ static bool begin_tls(server *s, const quire_store_remote *o)
     s->ssl = SSL_new(s->context);
     if (!s->ssl || SSL_set_fd(s->ssl, s->fd) != 1) return fail(s, SERVER_NO_TLS, "no memory");
     /* A password follows: without the name nobody knows who gets it. */
-    bool is_named = is_address ? X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(s->ssl), name) == 1
-                               : SSL_set1_host(s->ssl, name) == 1 &&
+    X509_VERIFY_PARAM *wanted = SSL_get0_param(s->ssl);
+    bool is_named = is_address ? X509_VERIFY_PARAM_set1_ip_asc(wanted, name) == 1
+                               : X509_VERIFY_PARAM_set1_host(wanted, name, 0) == 1 &&
                                      SSL_set_tlsext_host_name(s->ssl, (char *)(uintptr_t)name) == 1;
     if (!is_named) return fail(s, SERVER_NO_TLS, "the name of the server cannot be checked");
     ERR_clear_error();
