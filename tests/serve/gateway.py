@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from gateway_kit import Fleet, Gateway
-from sidecar import kit, tool
+from sidecar import kit, read_until, tool
 
 expect, note, part = kit.expect, kit.note, kit.part
 TEXT = (kit.ROOT / "eval/text/wiki.txt").read_text()
@@ -362,14 +362,7 @@ def without_files():
     line = ["sh", "-c", 'ulimit -n 64; exec "$0" "$@"', tool(), "serve", "--replica", peer.name, "--port", str(kit.free_port())]
     p = subprocess.Popen(line, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     # The replica that was found ready is said by another thread, before this line or after it.
-    said = ""
-    give_up = threading.Timer(60, p.terminate)
-    give_up.start()
-    for text in p.stderr:
-        said += text
-        if "connections" in text:
-            break
-    give_up.cancel()
+    said = read_until(p, p.stderr, "connections", 60)
     p.terminate()
     p.wait(60)
     p.stderr.close()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -24,6 +25,19 @@ def tool():
 def llama_server(model, context):
     """The line of a llama-server, without its port. model: a name, or a file."""
     return [str(kit.programs() / "llama-server"), "-m", str(model) if "/" in str(model) else kit.model(model), "-c", str(context), "-t", str(kit.threads)]
+
+
+def read_until(process, stream, words, seconds):
+    """What a process prints, up to the line with these words. It is killed if they do not come in time."""
+    said = ""
+    give_up = threading.Timer(seconds, process.kill)
+    give_up.start()
+    for line in stream:
+        said += line
+        if words in line:
+            break
+    give_up.cancel()
+    return said
 
 
 def children(pid):

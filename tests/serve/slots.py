@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from sidecar import Sidecar, kit, tool
+from sidecar import Sidecar, kit, read_until, tool
 
 expect, note, part = kit.expect, kit.note, kit.part
 TEXT = (kit.ROOT / "eval/text/wiki.txt").read_text()
@@ -231,15 +231,7 @@ def places():
     in_memory = subprocess.run(["stat", "-f", "-c", "%T", "/tmp"], capture_output=True, text=True).stdout.strip() == "tmpfs"
     for options in ((), sealed):
         p = scripted(*SMALL, options=options)
-        said = ""
-        give_up = threading.Timer(120, p.kill)
-        give_up.start()
-        for line in p.stdout:  # where they are is said before
-            said += line
-            if "listening at" in line:
-                break
-        give_up.cancel()
-        said += ended(p)
+        said = read_until(p, p.stdout, "listening at", 120) + ended(p)  # where they are is said before
         expect(said.count("slot files are in /tmp: /dev/shm has less than 1 GiB free") == 1, "it says where, and why", said)
         expect(said.count("slot files are not") == bool(options and not in_memory), f"what is not encrypted is said, {options}", said)
 
