@@ -6,6 +6,7 @@
 #include "store/base.h"
 #include "store/os.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -161,3 +162,15 @@ int quire_os_poll(struct pollfd *polls, uint32_t n, uint64_t ns)
     uint64_t ms = (ns + QUIRE_MS - 1) / QUIRE_MS;
     return poll(polls, n, ms < INT_MAX ? (int)ms : INT_MAX);
 }
+
+/* ------------------------------------------------------------------ loading */
+
+#if defined(QUIRE_STORE_STAYS_LOADED)
+/* OpenSSL is inside: each thread that used it calls it when it ends, and the library may have been closed by then. */
+__attribute__((constructor)) static void stay_loaded(void)
+{
+    Dl_info here;
+    if (dladdr(quire_os_punching_systems, &here))
+        (void)dlopen(here.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+#endif
