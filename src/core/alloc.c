@@ -37,8 +37,7 @@ static void default_free(void *ctx, void *ptr, size_t bytes)
  * not, and MAP_NORESERVE does not change that. quire_memory_open() makes parts of it accessible. */
 static uint8_t *map_space(size_t bytes)
 {
-    void *ptr = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return ptr == MAP_FAILED ? NULL : (uint8_t *)ptr;
+    return (uint8_t *)quire_system_map(NULL, bytes, PROT_NONE);
 }
 
 /* Bytes that a reservation takes: whole huge pages, unless it is smaller than one. */

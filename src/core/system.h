@@ -5,6 +5,10 @@
 
 #include <stddef.h>
 
+/* A private anonymous mapping, at an address of the system's choice or in the place of what is at `at`. The system is asked not to count
+ * it as used before it is touched. access: PROT_NONE, ... NULL: none. */
+void *quire_system_map(void *at, size_t bytes, int access);
+
 /* Gives the memory of whole OS pages of a private anonymous mapping back to the system, at once. They stay accessible and read as
  * zero. If the system refuses, nothing changes. */
 void quire_system_discard(void *ptr, size_t bytes);
