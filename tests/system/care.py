@@ -27,10 +27,12 @@ class Coverage(unittest.TestCase):
 
     def test_page(self):
         """The floors that it prints are those of the script, and it was above them."""
-        rows = re.findall(r"^\| `([^`]+)` \| [0-9,]+ \| ([0-9.]+) % \| [^|]+ \| [^|]+ \| (?:([0-9.]+) %)? \|$", COVERAGE.PAGE.read_text(), re.M)
-        self.assertEqual({folder: float(floor) for folder, _, floor in rows if floor}, COVERAGE.FLOORS)
-        for folder, ran, floor in rows:
+        rows = re.findall(r"^\| `([^`]+)` \| [0-9,]+ \| ([0-9.]+) %(?: \((\d+)\))? \| ([0-9.]+) %(?: \((\d+)\))? \|", COVERAGE.PAGE.read_text(), re.M)
+        self.assertEqual({folder: int(floor) for folder, _, floor, _, _ in rows if floor}, COVERAGE.FLOORS)
+        self.assertEqual({folder: int(floor) for folder, _, _, _, floor in rows if floor}, COVERAGE.FLOORS_ALL)
+        for folder, ran, floor, ran_all, floor_all in rows:
             self.assertGreaterEqual(float(ran), float(floor or 0), folder)
+            self.assertGreaterEqual(float(ran_all), float(floor_all or 0), folder)
 
 
 class Fuzz(unittest.TestCase):
