@@ -133,6 +133,9 @@ def framing(s):
             ("a name with a NUL", post(length, b"X\0Y: a"), 400),
             ("a value with a CR", post(length, b"X-A: a\rX-B: b"), 400), ("a name with a space", post(length, b"X A: a"), 400),
             ("a space before the colon", post(length, b"X-A : a"), 400),
+            ("a folded header", post(length, b"X-A: a\r\n b"), 400), ("a folded key", post(length, b"X-Api: a\r\n -Key"), 400),
+            ("a folded length", post(b"Content-Length:\r\n\t%d" % len(BODY)), 400), ("a folded encoding", post(b"Transfer-Encoding:\r\n chunked", body=chunks), 400),
+            ("a length out of two lines", post(b"Content-: %d\r\n  Length" % len(BODY)), 400),
             ("a value with an escape", post(length, b"X-A: a\x1bb"), 400), ("a header without a colon", post(length, b"foo"), 400),
             ("a length with a sign", post(b"Content-Length: +4"), 400), ("a negative length", post(b"Content-Length: -1"), 400),
             ("a length of 1e20", post(b"Content-Length: 100000000000000000000"), 413), ("a length of 1e12", post(b"Content-Length: 1000000000000"), 413),
@@ -151,6 +154,8 @@ def framing(s):
             ("HTTP/2", post(length, line=b"POST /completion HTTP/2.0"), 505), ("CONNECT", post(line=b"CONNECT x:80 HTTP/1.1", body=b""), 400)):
         expect(answer is not None and status(answer) == code, f"{what}: {code or 'closed'}", str(answer)[:300])
     expect(raw(s, request(b"GET /health HTTP/1.1", b"Host: x") * 3 + request(b"GET /health HTTP/1.1", b"Host: x", b"Connection: close")).count(b"200 OK") == 4, "four requests at once have four answers")
+    answer = raw(s, request(b"POST /completion HTTP/1.1", b"Host: x", b"Content-Length:\r\n 99", body=request(b"GET /health HTTP/1.1", b"Host: x", b"Connection: close")))
+    expect(answer.count(b"HTTP/1.1 ") == 1, "a body behind a folded length is not a request", str(answer)[:300])
     answer = raw(s, request(b"GET /health HTTP/1.1", b"Host: x", b"Connection: Upgrade, HTTP2-Settings, close", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk"))
     expect(status(answer) == 200, "h2c is not switched to", str(answer)[:200])
     expect(status(raw(s, request(b"POST /completion HTTP/1.0", length, body=BODY))) == 200, "HTTP/1.0")
@@ -320,12 +325,11 @@ def hops(s):
         answer = raw(s, request(b"GET /echo HTTP/1.1", b"Host: x", *headers, b"Connection: close"))
         return json.loads(answer.split(b"\r\n\r\n", 1)[1])["lines"]
 
-    lines = echoed(b"Connection: X-Mine, keep-alive", b"X-Mine: 1", b"X-Yours: 2", b"TE: trailers", b"Upgrade: h2c", b"Keep-Alive: 5", b"Proxy-Connection: x", b"X-Folded: a\r\n b", b"X-Nul: a\0b", b"X-Conversation-Id: 1")
+    lines = echoed(b"Connection: X-Mine, keep-alive", b"X-Mine: 1", b"X-Yours: 2", b"TE: trailers", b"Upgrade: h2c", b"Keep-Alive: 5", b"Proxy-Connection: x", b"X-Nul: a\0b", b"X-Conversation-Id: 1")
     names = [line.split(":")[0].lower() for line in lines[1:]]
     expect(any(line == "X-Nul: a" for line in lines), "nothing is passed on after a NUL", str(lines))
     expect("x-yours" in names and not {"x-mine", "te", "upgrade", "keep-alive", "proxy-connection", "x-conversation-id"} & set(names), "headers for one hop are not passed on", str(lines))
     expect([line for line in lines if line.lower().startswith("connection")] == ["Connection: close"], "a connection to the server has one request", str(lines))
-    expect(not any("\n" in line or "\r" in line for line in lines), "a folded header stays one line", str(lines))
     answer = raw(s, request(b"GET /broken/hops HTTP/1.1", b"Host: x", b"Connection: close"))
     expect(b"X-Yours: 2" in answer and b"X-Mine" not in answer, "nor those of an answer", str(answer))
 

@@ -108,6 +108,11 @@ void form_header(form *f, const char *name, size_t n_name, const char *value, si
         refuse(f, 415, "bodies with a Content-Encoding are not understood");
 }
 
+void form_fold(form *f)
+{
+    refuse(f, 400, "a header of the request goes on in another line");
+}
+
 void form_end(form *f, const char *version, size_t most_body)
 {
     bool is_new = !strcmp(version, "HTTP/1.1");
