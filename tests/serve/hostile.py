@@ -220,13 +220,15 @@ def slow(s):
     body.send(request(b"POST /completion HTTP/1.1", b"Host: x", b"Content-Length: 100000"))
     chunks = Wire(s)
     chunks.send(request(b"POST /completion HTTP/1.1", b"Host: x", b"Transfer-Encoding: chunked"))
+    much = Wire(s)
+    much.send(request(b"POST /completion HTTP/1.1", b"Host: x", b"Content-Length: 1000000", body=b" " * 500000))
     ended = {}
-    while len(ended) < 4 and time.monotonic() - begin < 60:
-        for name, wire, byte in (("line", head, b"G"), ("headers", tail, b"a"), ("body", body, b" "), ("chunks", chunks, b"1\r\n \r\n")):
+    while len(ended) < 5 and time.monotonic() - begin < 60:
+        for name, wire, byte in (("line", head, b"G"), ("headers", tail, b"a"), ("body", body, b" "), ("chunks", chunks, b"1\r\n \r\n"), ("after much", much, b" ")):
             if name not in ended and not wire.send(byte):
                 ended[name] = time.monotonic() - begin
         time.sleep(0.1)
-    expect(len(ended) == 4, "a byte at a time does not keep a connection", str(ended))
+    expect(len(ended) == 5, "a byte at a time does not keep a connection", str(ended))
     for name, wire in (("headers", tail), ("body", body)):
         expect(is_fault(wire.rest(), 408), f"slow {name} are told so")
     leaver = Wire(s)
@@ -246,7 +248,7 @@ def slow(s):
     expect(took < 20, "no slot computes for a client that has left", f"{took:.1f} s")
     after = settled(s, before)
     expect(after, "nothing stays of them", f"{before} {state(s)}")
-    for wire in (head, tail, body, chunks, silent):
+    for wire in (head, tail, body, chunks, much, silent):
         wire.close()
     expect("Paris" in s.complete("The capital of France is", 4)["content"], "the next request is answered")
 
@@ -320,6 +322,26 @@ def endless(s):
     expect(after and after[2] < before[2] + (128 << 10), "and it is given back", f"{before} {after or state(s)}")
 
 
+def full(s):
+    """Bodies that take all memory that there is for them and are never ended. They go as soon as others need room, long before their time is over."""
+    before = state(s)
+    holders = []
+    for n in [99 << 20] * 10 + [(34 << 20) - 8]:
+        holders.append(Wire(s))
+        holders[-1].send(request(b"POST /completion HTTP/1.1", b"Host: x", b"Transfer-Encoding: chunked", body=b"%x\r\n" % n + b" " * n + b"\r\n1;"))
+    begin, codes = time.monotonic(), []
+    while 200 not in codes and time.monotonic() - begin < 60:
+        codes.append(s.ask("POST", "/completion", {"prompt": "good"})[0])
+        for wire in holders:
+            wire.send(b"a")
+        time.sleep(0.1)
+    expect(codes[0] == 503 and codes[-1] == 200 and time.monotonic() - begin < 20, "bodies without an end do not keep all memory", f"{time.monotonic() - begin:.1f} s {codes[:9]}")
+    for wire in holders:
+        wire.close()
+    after = settled(s, before)
+    expect(after and after[2] < before[2] + (128 << 10), "and it is given back", f"{before} {after or state(s)}")
+
+
 def hops(s):
     def echoed(*headers):
         answer = raw(s, request(b"GET /echo HTTP/1.1", b"Host: x", *headers, b"Connection: close"))
@@ -387,6 +409,8 @@ def run():
             part(hops, s)
             part(answers, s)
             part(many, s)
+        with Sidecar("none", options=("--kv", "none", "--client-seconds", "60"), server=broken) as s:
+            part(full, s)
     finally:
         shutil.rmtree(store, ignore_errors=True)
 

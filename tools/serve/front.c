@@ -307,6 +307,7 @@ static bool take_body(front *f, front_request *r, const char *data, size_t n)
     }
     if (atomic_fetch_add(&f->n_bodies, n) + n > f->options.most_bodies) {
         atomic_fetch_sub(&f->n_bodies, n);
+        deadlines_need_memory(f->deadlines);
         wire_fault(front_socket(r), 503, "unavailable_error",
                    "the bodies of all requests take too much memory now");
         return false;
