@@ -117,6 +117,8 @@ static quire_miss read_record(quire_disk *d, const quire_place *place, const qui
     if (!miss && id && quire_object_is_sealed(header))
         miss = id->owner ? quire_unseal_payload(payload, &id->owner->seal_key, id, header, stop)
                          : QUIRE_MISS_SEAL;
+    else if (!miss && id && id->owner && id->owner->seals_disk)
+        miss = QUIRE_MISS_SEAL;
     quire_disk_give_buffer(d, &buffer);
     quire_slab_give(&d->slabs, r.slab);
     return miss;

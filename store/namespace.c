@@ -29,6 +29,7 @@ static quire_status create(quire_namespace **out, quire_store *store, const quir
     if (!status) status = quire_identity_name(ns->owner.tenant_name, identity->tenant_name);
     if (!status) status = quire_identity_name(ns->owner.model_name, identity->model_name);
     ns->owner.seal_key = ns->seal_key;
+    ns->owner.seals_disk = store->seal_disk;
     if (!status && !quire_cond_init(&ns->idle)) status = QUIRE_ENOMEM;
     if (status) {
         OPENSSL_cleanse(&ns->seal_key, sizeof ns->seal_key);

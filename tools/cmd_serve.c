@@ -107,7 +107,8 @@ static const tool_option options[] = {
      TOOL_BYTES(serve, slot_memory, 1, STORE_MAX_BYTES)},
     {"--client-seconds", "N",
      "what a client may take for the headers of a request; twice that for its body, and a second more for\n"
-     "each KiB; four times that for each piece of the answer, and between requests (default: 15)",
+     "each KiB, of which no more than that is ever left; four times N for each piece of the answer, and\n"
+     "between requests (default: 15)",
      TOOL_NUMBER(serve, client_seconds, 1, 3600)},
     {"--timeout", "MS",
      "how long the store may take to look a prompt up, and how long to load its pages; what is not there\n"

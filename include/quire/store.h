@@ -76,8 +76,9 @@ typedef struct quire_store_options {
     /* Limit of each tenant's records on disk; holds for all processes that have the directory open. 0: as before, none in a new
      * directory; UINT64_MAX: none. */
     uint64_t tenant_bytes;
-    uint32_t seal_disk; /* 1: pages are encrypted on disk with a key made from the tenant's secret */
-    uint32_t reserved;  /* 0 */
+    /* 1: pages are encrypted on disk with a key made from the tenant's secret; pages there that are not are not loaded. */
+    uint32_t seal_disk;
+    uint32_t reserved; /* 0 */
 } quire_store_options;
 
 /* Opens a store. disk_bytes 0 keeps the limit of an existing directory; a new directory needs a limit. A remote that does

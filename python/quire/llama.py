@@ -182,7 +182,9 @@ def _counters() -> bytes:
         if not folder:
             continue
         try:
-            with open(Path(folder) / f"quire-stat.{os.getuid()}.{os.getpid()}", "rb") as file:
+            # In a folder for everybody a name proves nothing: no links, and no waiting for a FIFO.
+            with open(Path(folder) / f"quire-stat.{os.getuid()}.{os.getpid()}", "rb",
+                      opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
                 data = file.read()
                 own = os.fstat(file.fileno()).st_uid == os.getuid()
         except OSError:

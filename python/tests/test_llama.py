@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 from typing import Optional
 from unittest import mock
@@ -50,6 +51,18 @@ class Counters(unittest.TestCase):
         for data in (counters(held, pid=1), counters(held, start=1), counters(held, version=2), counters(held)[:900], b"", b"QUIRSTAT"):
             self.file.write_bytes(data)
             self.assertEqual(llama.report(), [])
+
+    def test_what_others_may_put_there(self) -> None:
+        """In /tmp and /dev/shm anybody can. A FIFO is not waited for, and a link is not followed."""
+        os.mkfifo(self.file)
+        ended = threading.Event()
+        threading.Thread(target=lambda: (llama.report(), ended.set()), daemon=True).start()
+        self.assertTrue(ended.wait(20))
+        self.file.unlink()
+        aside = self.file.with_name("aside")
+        aside.write_bytes(counters(("r8/r8", 1, 1, 1, 1, 1)))
+        self.file.symlink_to(aside)
+        self.assertEqual(llama.report(), [])
 
     def test_switched_off(self) -> None:
         with mock.patch.dict(os.environ, {"QUIRE_STAT": "0"}), self.assertRaisesRegex(RuntimeError, "QUIRE_STAT=0"):

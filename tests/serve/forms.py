@@ -71,6 +71,17 @@ def slots_are_found():
         expect(f["restores"] == 4 and f["restores_short"] == f["unsteered"] == 0, "it counts what it did", str(f))
 
 
+def one_slot():
+    """What quire serve itself has left in the only slot cannot be refused by a request of /v1/messages, which cannot say cache_prompt."""
+    with Sidecar(store + "/one", "-np", "1", options=STORE) as s:
+        n = send(s, 5)[0]
+        expect(s.wait_figure("saves", 1), "the prompt is saved", str(s.figures()))
+        expect(send(s, 5)[1] == n - 1 and s.figures()["miscounted"] == 0, "and found in its slot", str(s.figures()))
+    with Sidecar(store + "/one", "-np", "1", options=STORE) as s:
+        n, cached = send(s, 5)
+        expect(cached == (n - 1) // 64 * 64 and s.figures()["miscounted"] == 0, "after a restart it is restored", f"{cached} of {n}")
+
+
 def many_at_once():
     """All forms at the same time, more than there are slots, some of whose clients leave."""
     def one(k):
@@ -116,6 +127,7 @@ def not_for_requests():
 def run():
     try:
         part(slots_are_found)
+        part(one_slot)
         part(many_at_once)
         part(not_for_requests)
     finally:

@@ -59,8 +59,28 @@ static void test_several(void **state)
     assert_int_equal(judge(packed, 1), 415);
 }
 
+/* A target goes into the log: no commands to a terminal, in whichever coding. */
+static void test_targets(void **state)
+{
+    static const char *const good[] = {"/health", "/v1/models?a=%C3%A9", "/~x/a'b(c)!$&*+,;=:@"};
+    static const char *const bad[] = {"/a\033[2J",    "/a\x9b\x32J", "/a\xc2\x9b\x32J",
+                                      "/caf\xc3\xa9", "/a?b=\xff",   "/a\x7f"};
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        form f = {0};
+        form_line(&f, "GET", good[i]);
+        if (f.status) fail_msg("%s is refused", good[i]);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        form f = {0};
+        form_line(&f, "GET", bad[i]);
+        if (f.status != 400) fail_msg("target %zu is taken", i);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_connection), cmocka_unit_test(test_several)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_connection), cmocka_unit_test(test_several),
+                                       cmocka_unit_test(test_targets)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,12 +55,15 @@ static void *look(void *ctx)
     return NULL;
 }
 
-/* A client that sends its requests at once is never the one that has waited longest. */
-static void close_slowest(deadlines *all)
+/* Of those that have come to this stage, and have not sent their whole request. A client that sends its requests at once is never the one
+ * that has waited longest. */
+static void close_slowest(deadlines *all, deadline_stage from)
 {
     deadline *slowest = NULL;
     for (deadline *d = all->first; d; d = d->next)
-        if (!d->is_closed && d->stage <= STAGE_BODY && (!slowest || d->since < slowest->since)) slowest = d;
+        if (!d->is_closed && d->stage >= from && d->stage <= STAGE_BODY &&
+            (!slowest || d->since < slowest->since))
+            slowest = d;
     if (slowest) close_one(all, slowest);
 }
 
@@ -89,7 +92,7 @@ deadline *deadlines_add(deadlines *all, int fd)
     if (d->next) d->next->before = &d->next;
     d->before = &all->first;
     all->first = d;
-    if (++all->n_open > all->o.most) close_slowest(all);
+    if (++all->n_open > all->o.most) close_slowest(all, STAGE_LINE);
     pthread_mutex_unlock(&all->lock);
     return d;
 }
@@ -117,7 +120,17 @@ void deadline_received(deadlines *all, deadline *d, size_t n)
 {
     if (!d) return;
     pthread_mutex_lock(&all->lock);
+    double most =
+        clock_ms() - d->since + all->o.body_ms; /* who has sent much at once may not be silent for hours */
     d->limit_ms += 1000.0 * (double)n / all->o.body_rate;
+    if (d->limit_ms > most) d->limit_ms = most;
+    pthread_mutex_unlock(&all->lock);
+}
+
+void deadlines_need_memory(deadlines *all)
+{
+    pthread_mutex_lock(&all->lock);
+    close_slowest(all, STAGE_BODY);
     pthread_mutex_unlock(&all->lock);
 }
 

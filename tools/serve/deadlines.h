@@ -24,7 +24,8 @@ typedef struct deadlines_options {
         line_ms; /* of a new connection; a client that keeps it open afterwards has idle_ms + headers_ms */
     uint32_t idle_ms;    /* between requests */
     uint32_t headers_ms; /* after the first line */
-    uint32_t body_ms;    /* after the headers, and a second more for each body_rate bytes that came */
+    /* After the headers, and a second more for each body_rate bytes that came; from the last of them on at most so long. */
+    uint32_t body_ms;
     uint32_t body_rate;
     uint32_t sending_ms; /* for each piece of an answer */
     /* With more connections than this the one that has waited longest for a part of a request is closed. */
@@ -42,5 +43,7 @@ void deadlines_remove(deadlines *all, deadline *one);
 void deadline_begin(deadlines *all, deadline *one, deadline_stage stage);
 /* Bytes of a body that came. */
 void deadline_received(deadlines *all, deadline *one, size_t n);
+/* Closes the connection whose body has been coming for the longest time. */
+void deadlines_need_memory(deadlines *all);
 
 #endif

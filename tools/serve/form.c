@@ -37,6 +37,14 @@ static bool has_controls(const char *text, size_t n)
     return false;
 }
 
+/* RFC 3986: all others are written as escapes. What is in a target also goes into the log. */
+static bool is_plain(const char *target)
+{
+    for (; *target; target++)
+        if (*target <= ' ' || *target > '~' || *target == '#') return false;
+    return true;
+}
+
 void form_line(form *f, const char *method, const char *target)
 {
     size_t n = strlen(target), n_path = strcspn(target, "?#");
@@ -46,8 +54,7 @@ void form_line(form *f, const char *method, const char *target)
     if (n > MOST_TARGET) refuse(f, 414, "the target of the request is too long");
     if (*target != '/' && !(reads && !strcmp(target, "*")))
         refuse(f, 400, "the target of the request does not begin with a slash");
-    if (has_controls(target, n) || strpbrk(target, " \t#"))
-        refuse(f, 400, "the target of the request has characters that need an escape");
+    if (!is_plain(target)) refuse(f, 400, "the target of the request has characters that need an escape");
     /* Decoders disagree about these, and no endpoint needs one: cpp-httplib takes %u0073 for an s. */
     if (!reads && memchr(target, '%', n_path)) refuse(f, 400, "the path of the request has percent escapes");
 }
@@ -106,6 +113,11 @@ void form_header(form *f, const char *name, size_t n_name, const char *value, si
     /* A llama-server that unpacks bodies would read what this program has not seen. */
     if (is(name, n_name, "Content-Encoding") && n_value && !is(value, n_value, "identity"))
         refuse(f, 415, "bodies with a Content-Encoding are not understood");
+}
+
+void form_fold(form *f)
+{
+    refuse(f, 400, "a header of the request goes on in another line");
 }
 
 void form_end(form *f, const char *version, size_t most_body)

@@ -17,6 +17,8 @@ typedef struct form {
 /* Texts may hold any bytes, and are ended by a 0. */
 void form_line(form *f, const char *method, const char *target);
 void form_header(form *f, const char *name, size_t n_name, const char *value, size_t n_value);
+/* A header that goes on in another line. */
+void form_fold(form *f);
 /* After all headers. version: "HTTP/1.1". most_body: bytes. */
 void form_end(form *f, const char *version, size_t most_body);
 

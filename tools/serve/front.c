@@ -267,10 +267,19 @@ static void *begin_request(void *ctx, const char *target, struct MHD_Connection 
     return r;
 }
 
+/* MHD before 1.0 adds the second line of a folded header to its name, which makes another header of it: a length, a key, or none. The name
+ * then lies elsewhere; otherwise it is before the value, in one line. */
+static bool is_folded(const char *name, size_t n_name, const char *value)
+{
+    return *MHD_get_version() == '0' && value &&
+           (uintptr_t)value - (uintptr_t)(name + n_name) > CONNECTION_BYTES;
+}
+
 static enum MHD_Result check_header(void *ctx, enum MHD_ValueKind kind, const char *name, size_t n_name,
                                     const char *value, size_t n_value)
 {
     (void)kind;
+    if (is_folded(name, n_name, value)) form_fold((form *)ctx);
     form_header((form *)ctx, name, n_name, value ? value : "", value ? n_value : 0);
     return MHD_YES;
 }
@@ -298,6 +307,7 @@ static bool take_body(front *f, front_request *r, const char *data, size_t n)
     }
     if (atomic_fetch_add(&f->n_bodies, n) + n > f->options.most_bodies) {
         atomic_fetch_sub(&f->n_bodies, n);
+        deadlines_need_memory(f->deadlines);
         wire_fault(front_socket(r), 503, "unavailable_error",
                    "the bodies of all requests take too much memory now");
         return false;

@@ -352,7 +352,7 @@ static void lead(visit *v, int client)
 static bool point_to_slot(visit *v, int client)
 {
     sidecar *s = v->s;
-    if (s->o.n_slots == 1) return true;
+    if (s->o.n_slots == 1 && v->lease.is_own) return true; /* else the server would reuse what is in it */
     uint32_t have = v->lease.n_same, brought = v->restored > v->copied ? v->restored : v->copied;
     if (have < brought) have = brought;
     have += v->primed;
