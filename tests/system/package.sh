@@ -69,7 +69,7 @@ if [ -s "$root/usr/share/man/man1/quire-serve.1.gz" ]; then
     unit=usr/lib/systemd/system/quire-serve@.service
     [ -s "$root/$unit" ]
     if command -v systemd-analyze >/dev/null; then
-        sed "s|/usr/bin/quire|$quire|" "$root/$unit" >"$work/quire-serve@.service"
+        sed "s|^ExecStart=quire|ExecStart=$quire|" "$root/$unit" >"$work/quire-serve@.service"
         systemd-analyze verify --man=no "$work/quire-serve@one.service"
     else
         echo "not verified: no systemd-analyze"
