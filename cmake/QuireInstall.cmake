@@ -8,10 +8,12 @@ set(quire_cmake_dir "${CMAKE_INSTALL_LIBDIR}/cmake/quire")
 # --- library, development ---------------------------------------------------------------------------
 install(TARGETS quire_shared EXPORT quireTargets INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT library NAMELINK_COMPONENT development)
-install(TARGETS quire EXPORT quireTargets INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+# Files of its own: distributions that ship no static libraries delete it with them.
+install(TARGETS quire EXPORT quireStaticTargets INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT development)
 install(DIRECTORY include/quire DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development FILES_MATCHING PATTERN "*.h")
 install(EXPORT quireTargets NAMESPACE quire:: DESTINATION "${quire_cmake_dir}" COMPONENT development)
+install(EXPORT quireStaticTargets NAMESPACE quire:: DESTINATION "${quire_cmake_dir}" COMPONENT development)
 configure_package_config_file(cmake/quireConfig.cmake.in "${PROJECT_BINARY_DIR}/quireConfig.cmake"
                               INSTALL_DESTINATION "${quire_cmake_dir}")
 # Before 1.0 a new minor version may change the interface.

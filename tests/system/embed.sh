@@ -52,6 +52,10 @@ refused 'QUIRE_STORE is ON, OFF or AUTO, not "no"' -DQUIRE_STORE=no # would be A
 refused 'QUIRE_SERVE=ON: it needs the store' -DQUIRE_SERVE=ON -DQUIRE_STORE=OFF
 refused 'QUIRE_SERVE=ON needs QUIRE_TOOLS=ON' -DQUIRE_SERVE=ON -DQUIRE_TOOLS=OFF
 refused 'break the exact number contract' -DQUIRE_STORE=OFF -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_FLAGS_RELWITHDEBINFO=-march=native
+# What can be set is in docs/packaging.md, and nothing else is there.
+diff <(sed -nE 's/^(QUIRE_[A-Z_]+):.*/\1/p' "$work/plain/CMakeCache.txt" | sort) \
+    <(sed -n '/^## Options of CMake/,/^## Tests/p' "$source/docs/packaging.md" | grep '^| `' | cut -d'|' -f2 | grep -oE 'QUIRE_[A-Z_]+' | sort) ||
+    fail "docs/packaging.md has other options than CMake (<)"
 
 step "folders of pkg-config"
 if command -v pkg-config >/dev/null; then
@@ -161,4 +165,7 @@ if [ -n "$(find "$prefix" -name quireStoreTargets.cmake)" ]; then
 fi
 ! use "COMPONENTS store" quire::quire || fail "a store that is not there is found"
 grep -q 'built without its store' "$work/use.log" || { cat "$work/use.log"; fail "it does not say that the store is missing"; }
+# A distribution that ships no static libraries.
+find "$prefix" \( -name libquire.a -o -name 'quireStaticTargets*' \) -delete
+use "" quire::quire_shared || { cat "$work/use.log"; fail "without libquire.a find_package(quire) fails"; }
 echo "passed"
