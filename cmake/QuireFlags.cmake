@@ -24,7 +24,8 @@ endif()
 # Encoded bytes must agree on every machine: no contraction into FMA, no reassociation, and no
 # flag that depends on the machine that builds.
 add_compile_options(-fno-fast-math -ffp-contract=off)
-if("${CMAKE_C_FLAGS} ${CMAKE_C_FLAGS_RELEASE} ${CMAKE_C_FLAGS_DEBUG}" MATCHES
+string(TOUPPER "${CMAKE_BUILD_TYPE}" build_type)
+if("${CMAKE_C_FLAGS} ${CMAKE_C_FLAGS_RELEASE} ${CMAKE_C_FLAGS_DEBUG} ${CMAKE_C_FLAGS_${build_type}}" MATCHES
    "-march=native|-ffast-math|-Ofast")
   message(FATAL_ERROR "-march=native, -ffast-math and -Ofast break the exact number contract")
 endif()

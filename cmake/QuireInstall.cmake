@@ -8,16 +8,29 @@ set(quire_cmake_dir "${CMAKE_INSTALL_LIBDIR}/cmake/quire")
 # --- library, development ---------------------------------------------------------------------------
 install(TARGETS quire_shared EXPORT quireTargets INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT library NAMELINK_COMPONENT development)
-install(TARGETS quire EXPORT quireTargets INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+# Files of its own: distributions that ship no static libraries delete it with them.
+install(TARGETS quire EXPORT quireStaticTargets INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT development)
 install(DIRECTORY include/quire DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development FILES_MATCHING PATTERN "*.h")
 install(EXPORT quireTargets NAMESPACE quire:: DESTINATION "${quire_cmake_dir}" COMPONENT development)
+install(EXPORT quireStaticTargets NAMESPACE quire:: DESTINATION "${quire_cmake_dir}" COMPONENT development)
 configure_package_config_file(cmake/quireConfig.cmake.in "${PROJECT_BINARY_DIR}/quireConfig.cmake"
                               INSTALL_DESTINATION "${quire_cmake_dir}")
 # Before 1.0 a new minor version may change the interface.
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/quireConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
-# Relative, so that an installation can be moved.
-file(RELATIVE_PATH quire_pc_prefix "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
+# Relative, so that an installation can be moved. Some distributions give absolute folders.
+set(quire_pc_prefix "${CMAKE_INSTALL_PREFIX}")
+if(NOT IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
+  file(RELATIVE_PATH up "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
+  string(REGEX REPLACE "/$" "" up "${up}")
+  set(quire_pc_prefix "\${pcfiledir}/${up}")
+endif()
+foreach(name LIBDIR INCLUDEDIR)
+  set(quire_pc_${name} "${CMAKE_INSTALL_${name}}")
+  if(NOT IS_ABSOLUTE "${CMAKE_INSTALL_${name}}")
+    set(quire_pc_${name} "\${prefix}/${CMAKE_INSTALL_${name}}")
+  endif()
+endforeach()
 configure_file(cmake/quire.pc.in "${PROJECT_BINARY_DIR}/quire.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/quireConfig.cmake" "${PROJECT_BINARY_DIR}/quireConfigVersion.cmake"
         DESTINATION "${quire_cmake_dir}" COMPONENT development)

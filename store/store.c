@@ -2,6 +2,8 @@
 /* store: open, close, administration. */
 #include "store/store.h"
 
+#include <stdio.h>
+
 #define DEFAULT_QUEUE (256u << 20)
 #define DEFAULT_THREADS 2u
 #define MAX_THREADS 64u
@@ -47,21 +49,35 @@ static quire_status start_threads(quire_store *s, const quire_store_options *o)
                   : quire_loader_start(&s->loader, s, s->disk ? n_disk : 0, s->remote ? n_remote : 0);
 }
 
-/* The caller's options, and the remote they point to, in structures of our own. */
-static quire_status read_options(quire_store_options *o, quire_store_remote *remote, quire_log *log,
-                                 const quire_store_options *theirs)
+/* A sentence for the caller, unless a tier has written a better one. */
+static quire_status tell(const quire_store_options *o, quire_status status, const char *sentence)
 {
-    quire_status status = quire_read_sized(o, sizeof *o, theirs);
-    if (status) return status;
-    if (o->message && o->message_size) o->message[0] = 0;
+    if (o->message_size && !o->message[0]) (void)snprintf(o->message, o->message_size, "%s", sentence);
+    return status;
+}
+
+/* What the caller's options point to, in structures of our own. *why: what is wrong with them. */
+static quire_status read_options(quire_store_options *o, quire_store_remote *remote, quire_log *log,
+                                 quire_allocator *a, const char **why)
+{
+    quire_status status = QUIRE_OK;
     if (o->remote) status = quire_read_sized(remote, sizeof *remote, o->remote);
     if (!status && o->log) status = quire_read_sized(log, sizeof *log, o->log);
-    if (status) return status;
+    if (!status && o->allocator) status = quire_read_sized(a, sizeof *a, o->allocator);
+    if (status) {
+        *why = "a structure in the options has no size, or sets what this version does not know";
+        return status;
+    }
     o->remote = o->remote && remote->host ? remote : NULL;
-    if ((!o->directory && !o->remote) || o->disk_threads > MAX_THREADS ||
-        (o->remote && o->remote->connections > MAX_THREADS) || o->seal_disk > 1 || o->reserved)
-        return QUIRE_EINVAL;
-    return QUIRE_OK;
+    if (!o->directory && !o->remote)
+        *why = "the options name neither a directory nor a remote";
+    else if (o->disk_threads > MAX_THREADS || (o->remote && o->remote->connections > MAX_THREADS))
+        *why = "a store has at most 64 threads for each tier";
+    else if (!a->alloc != !a->free) /* one alone could not be used */
+        *why = "the allocator has only one of alloc and free";
+    else if (o->seal_disk > 1 || o->reserved)
+        *why = "seal_disk is neither 0 nor 1, or reserved is not 0";
+    return *why ? QUIRE_EINVAL : QUIRE_OK;
 }
 
 quire_status quire_store_open(quire_store **out, const quire_store_options *options)
@@ -70,14 +86,17 @@ quire_status quire_store_open(quire_store **out, const quire_store_options *opti
     quire_store_remote remote;
     quire_log log = {.size = sizeof log};
     quire_allocator a = {.size = sizeof a};
+    const char *why = NULL;
     if (!out) return QUIRE_EINVAL;
-    quire_status status = read_options(&o, &remote, &log, options);
-    if (!status && o.allocator) status = quire_read_sized(&a, sizeof a, o.allocator);
-    if (!status && !a.alloc != !a.free) status = QUIRE_EINVAL; /* one alone could not be used */
+    quire_status status = quire_read_sized(&o, sizeof o, options);
     if (status) return status;
+    if (!o.message) o.message_size = 0;
+    if (o.message_size) o.message[0] = 0;
+    status = read_options(&o, &remote, &log, &a, &why);
+    if (status) return tell(&o, status, why);
     a = quire_mem_allocator(&a);
     quire_store *s = (quire_store *)quire_mem_take(&a, sizeof *s);
-    if (!s) return QUIRE_ENOMEM;
+    if (!s) return tell(&o, QUIRE_ENOMEM, quire_status_text(QUIRE_ENOMEM));
     s->allocator = a;
     quire_log_open(&s->log, &log);
     s->promote = !o.no_promote;
@@ -85,11 +104,12 @@ quire_status quire_store_open(quire_store **out, const quire_store_options *opti
     s->disk_bytes_per_day = o.disk_bytes_per_day;
     status = open_tiers(s, &o);
     if (!status) status = start_threads(s, &o);
-    if (status)
+    if (status) {
         quire_store_close(s);
-    else
-        *out = s;
-    return status;
+        return tell(&o, status, quire_status_text(status));
+    }
+    *out = s;
+    return QUIRE_OK;
 }
 
 quire_status quire_store_flush(quire_store *s, uint32_t timeout_ms)

@@ -49,7 +49,8 @@ typedef struct quire_attend_options {
 /* --------------------------------------------------------------- workspace */
 /* Interface: stable. */
 
-/* The threads and the scratch memory of attend: about two tiles per thread and the partial results in flight. */
+/* The threads and the scratch memory of attend: about two tiles per thread and the partial results in flight. What the executor's
+ * ctx points to must outlive the workspace. */
 typedef struct quire_workspace quire_workspace;
 QUIRE_API quire_status quire_workspace_create(quire_workspace **out, const quire_executor *executor,
                                               const quire_allocator *allocator);
@@ -69,7 +70,8 @@ QUIRE_API quire_status quire_workspace_stats_get(const quire_workspace *workspac
 /* Interface: stable. */
 
 /* The queries of one sequence. Tiles come from a prepared list or, if list is NULL, from an array. Strides 0 of q and out: dense
- * [query][head][d]; if only the token stride is 0, it is n_q_heads head strides. Rows of out must not overlap. Passed in arrays. */
+ * [query][head][d]; if only the token stride is 0, it is n_q_heads head strides. Rows of out must overlap neither each other nor
+ * q. Passed in arrays. */
 typedef struct quire_attend_job {
     const quire_tile_list *list;
     uint32_t list_seq, list_layer; /* which sequence and layer of the list */

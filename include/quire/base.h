@@ -5,7 +5,7 @@
  * Structures. Every structure begins with its size: set it to sizeof the structure. A later version of the library only
  * appends members, so it knows from the size which members the program was compiled with; those that the program does not
  * have count as 0. A program may also be newer than the library: members that the library does not know must be 0, else the
- * call returns EUNSUPPORTED. A size below that of a size_t is EINVAL. The library fills as many bytes of an output structure as
+ * call returns EUNSUPPORTED. A size below that of a size_t or above 65,536 is EINVAL: it was not set. The library fills as many bytes of an output structure as
  * its size says. Structures that are only passed in arrays have no size; the array comes with a stride instead, the distance
  * of its elements in bytes, which is sizeof the element. Members called reserved must be 0.
  *
@@ -68,16 +68,16 @@ typedef enum quire_status {
 #undef QUIRE_STATUS_ENUM
 } quire_status;
 
-QUIRE_API const char *quire_status_name(quire_status status); /* "EINVAL" */
+QUIRE_API const char *quire_status_name(quire_status status); /* "EINVAL"; "UNKNOWN" for other numbers */
 QUIRE_API const char *quire_status_text(quire_status status); /* the sentence of the list above */
 QUIRE_API const char *quire_version(void);                    /* "0.2.0" */
 
 /* --------------------------------------------------------- instruction sets */
 /* Interface: stable. */
 
-/* The inner loops exist in variants: "c", "neon", "neon-dotprod", "neon-i8mm", "avx2", "avxvnni", "avx512vnni", "avx512vbmi", "amx".
- * "avx512", the name of "avx512vbmi" before 0.2.0, is accepted too. The library uses the best one that the machine supports. Encoded bytes are identical with all variants; attention outputs differ by
- * rounding. */
+/* The inner loops exist in variants: "c", "neon", "neon-dotprod", "neon-i8mm", "avx2", "avxvnni", "avx512vnni",
+ * "avx512vbmi", "amx". "avx512", the name of "avx512vbmi" before 0.2.0, is accepted too. The library uses the best one that
+ * the machine supports. Encoded bytes are identical with all variants; attention outputs differ by rounding. */
 QUIRE_API const char *quire_isa_in_use(void);
 QUIRE_API const char *quire_isa_at(uint32_t index); /* supported variants, "c" first; NULL past the end */
 /* Selects a variant, for tests and benchmarks; call it while nothing else computes. NULL: the default choice again.
@@ -94,10 +94,11 @@ QUIRE_API quire_status quire_isa_use_environment(void);
 /*
  * Where memory comes from. Without an allocator, or with alloc and free both NULL, the library uses malloc; with
  * reserve, release and discard all NULL it uses mmap. Give all or none of either group: with a part of one, calls return
- * EINVAL. alloc returns memory aligned to 64 bytes, or NULL. reserve returns
- * address space for pages, aligned to 64 bytes, that reads as zero and uses no memory until it is touched. discard
- * returns the memory of whole OS pages to the system but keeps the addresses. Several threads may call these at once.
- * Whoever is given an allocator copies it.
+ * EINVAL. alloc returns memory aligned to 64 bytes, or NULL; it need not be zeroed, and bytes is never 0. free and release
+ * get what alloc and reserve returned, with the same number of bytes. reserve returns address space for pages, aligned to
+ * 64 bytes, that reads as zero and uses no memory until it is touched. discard returns the memory of whole OS pages to the
+ * system but keeps the addresses. Several threads may call these at once. Whoever is given an allocator copies it; what ctx
+ * points to must live as long as any object that was made with it.
  */
 typedef struct quire_allocator {
     size_t size;
@@ -124,7 +125,8 @@ typedef struct quire_executor {
     uint32_t reserved;
 } quire_executor;
 
-/* A small thread pool: n_threads - 1 threads that work alongside the calling thread. */
+/* A small thread pool: n_threads - 1 threads that work alongside the calling thread. n_threads is 1 to 1024. ENOMEM: the
+ * system has no room for so many. Destroy it after everything that was given its executor. */
 typedef struct quire_threads quire_threads;
 QUIRE_API quire_status quire_threads_create(quire_threads **out, uint32_t n_threads);
 QUIRE_API void quire_threads_destroy(quire_threads *threads);

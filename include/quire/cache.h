@@ -35,7 +35,7 @@ typedef struct quire_pool_stats {
     uint64_t nan, saturated, recoded; /* quire_counts of everything encoded: appends, imports, conversions */
 } quire_pool_stats;
 
-/* Reserves address space for the budget; memory is touched page by page. */
+/* Reserves address space for the budget (ENOMEM: there is not so much); memory is touched page by page. */
 QUIRE_API quire_status quire_pool_create(quire_pool **out, const quire_plan *plan,
                                          const quire_pool_options *options);
 /* Registers another plan of the same geometry, so that its snapshots can be loaded. Conversions register theirs. */
@@ -86,7 +86,7 @@ enum { QUIRE_CONVERT_NEW = 1 }; /* re-encode only the unfinished page; finished 
  * convert them together with quire_batch_convert().
  */
 QUIRE_API quire_status quire_seq_convert(quire_seq *seq, const quire_plan *plan, uint32_t flags);
-QUIRE_API const quire_plan *quire_seq_plan(const quire_seq *seq);
+QUIRE_API const quire_plan *quire_seq_plan(const quire_seq *seq); /* the pool's; lives as long as the pool */
 /* The options of the sequence (its ring), as created or loaded. Fills *out, whose size must be set. */
 QUIRE_API quire_status quire_seq_options_get(const quire_seq *seq, quire_seq_options *out);
 
@@ -96,7 +96,8 @@ QUIRE_API quire_status quire_seq_export(const quire_seq *seq, uint32_t layer, qu
 
 /* Writes a snapshot of a sequence: header, page table, pages, checksums (docs/formats/snapshot.md). */
 QUIRE_API quire_status quire_seq_save(const quire_seq *seq, quire_write_fn write, void *ctx);
-/* EMISMATCH: the pool does not have the plan of the snapshot; quire_snapshot_read_info() tells you which plan that is. */
+/* EMISMATCH: the pool does not have the plan of the snapshot; quire_snapshot_read_info() tells you which plan that is. EFORMAT,
+ * EVERSION: not a snapshot that this library can read. EFULL: the budget is used up. */
 QUIRE_API quire_status quire_seq_load(quire_seq **out, quire_pool *pool, quire_read_fn read, void *ctx);
 
 typedef struct quire_snapshot_info {
@@ -116,20 +117,23 @@ QUIRE_API quire_status quire_snapshot_read_info(quire_snapshot_info *out, quire_
 typedef struct quire_step quire_step;
 
 /*
- * Reserves n_tokens[i] rows in sequence i, in all layers. Window layers and rings also hold all of these rows until the
- * step ends. EFULL or ENOMEM: nothing has changed. EBUSY: a sequence is in another open step or is listed twice.
+ * Reserves n_tokens[i] rows in sequence i, in all layers; n_tokens[i] may be 0. Window layers and rings also hold all of these
+ * rows until the step ends. Until then the sequences keep the length they had, and functions that would change, fork or save
+ * them return EBUSY. EFULL or ENOMEM: nothing has changed. EBUSY: a sequence is in another open step or is listed twice.
+ * EINVAL: a sequence is of another pool or would become too long.
  */
 QUIRE_API quire_status quire_step_begin(quire_step **out, quire_pool *pool, quire_seq *const *seqs,
                                         const uint32_t *n_tokens, uint32_t n_seqs);
 /* Encodes the rows of one layer. k: [all tokens][n_kv_heads][d_k], one sequence after the other; v: the same with d_v,
- * NULL if V is part of K. */
+ * NULL if V is part of K. Layers may come in any order; rows of a layer that was appended before are replaced. */
 QUIRE_API quire_status quire_step_append(quire_step *step, uint32_t layer, const float *k, const float *v);
 /* The same for one sequence and any form of rows. Rows in the layer's own codec are stored without re-encoding. EFORMAT: a NATIVE row
  * is damaged (a scale that is NaN or infinite); nothing was written. An MLX row with such a scale is encoded again and counted. */
 QUIRE_API quire_status quire_step_append_rows(quire_step *step, uint32_t layer, uint32_t seq_index,
                                               const quire_rows *k, const quire_rows *v);
-/* q: [all tokens][n_q_heads][d_k]. out: [all tokens][n_q_heads][d_v]. A query that sees no row gives zeros. NaN and infinities in
- * queries: as with quire_attend(). */
+/* Attention over all that the sequences hold, the rows of this step included. q: [all tokens][n_q_heads][d_k].
+ * out: [all tokens][n_q_heads][d_v], which must not overlap q. A query that sees no row gives zeros. NaN and infinities in
+ * queries: as with quire_attend(). EINVAL: the layer was not appended. */
 QUIRE_API quire_status quire_step_attend(quire_step *step, uint32_t layer, const float *q, float *out);
 /*
  * The same with everything that attention can take. The first token of q and out is the first one of the first sequence.
@@ -150,9 +154,9 @@ typedef struct quire_step_queries {
 
 QUIRE_API quire_status quire_step_attend_with(quire_step *step, uint32_t layer,
                                               const quire_step_queries *queries);
-/* Keeps the rows and ends the step. EINVAL: a layer was not appended; the step stays open. */
+/* Keeps the rows and ends the step, which is destroyed. EINVAL: a layer was not appended; the step stays open. */
 QUIRE_API quire_status quire_step_commit(quire_step *step);
-QUIRE_API void quire_step_abort(quire_step *step); /* discards the rows and ends the step */
+QUIRE_API void quire_step_abort(quire_step *step); /* discards the rows and destroys the step */
 
 /* ------------------------------------------------------------------- batch */
 /* Interface: stable. */
@@ -173,7 +177,8 @@ QUIRE_API quire_status quire_batch_filter(quire_batch *batch, const uint32_t *in
 QUIRE_API quire_status quire_batch_extend(quire_batch *batch, const quire_batch *other);
 /* Like quire_seq_convert() for all sequences of the batch; pages that they share stay shared. */
 QUIRE_API quire_status quire_batch_convert(quire_batch *batch, const quire_plan *plan, uint32_t flags);
-/* The sequences, for quire_step_begin(), quire_seq_trim() and so on. Valid until the batch changes. */
+/* The sequences, for quire_step_begin(), quire_seq_trim() and so on. They stay the batch's: do not destroy them. Valid until the
+ * batch changes. n may be NULL. */
 QUIRE_API quire_seq *const *quire_batch_seqs(const quire_batch *batch, uint32_t *n);
 QUIRE_API void quire_batch_destroy(quire_batch *batch); /* none of its sequences may be in an open step */
 

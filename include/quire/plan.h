@@ -54,6 +54,8 @@ typedef struct quire_plan_layer {
     uint32_t reserved;
 } quire_plan_layer;
 
+/* Everything is copied. EINVAL: the geometry or the policy is not valid, or a "c:" codec has no finished profile. EUNSUPPORTED: a
+ * codec cannot keep rows of this head size. EMISMATCH: the profile is of another model. */
 QUIRE_API quire_status quire_plan_create(quire_plan **out, const quire_geometry *geometry, const char *policy,
                                          const quire_plan_options *options /* may be NULL */);
 QUIRE_API void quire_plan_destroy(quire_plan *plan);               /* pools keep what they need of it */
@@ -61,7 +63,7 @@ QUIRE_API const char *quire_plan_policy(const quire_plan *plan);   /* the policy
 QUIRE_API uint64_t quire_plan_fingerprint(const quire_plan *plan); /* of codecs, geometry, layout, profile */
 QUIRE_API double quire_plan_bytes_per_token(const quire_plan *plan); /* of the full-attention layers */
 QUIRE_API uint32_t quire_plan_n_groups(const quire_plan *plan);
-/* Size of a page in memory and in files. Pages of 256 KiB and more count as whole OS pages in the budget. */
+/* Size of a page in memory and in files; 0: no such group. Pages of 256 KiB and more count as whole OS pages in the budget. */
 QUIRE_API size_t quire_plan_page_bytes(const quire_plan *plan, uint32_t group);
 /* Fills *out, whose size must be set. EINVAL: the plan has no such layer. */
 QUIRE_API quire_status quire_plan_layer_info(const quire_plan *plan, uint32_t layer, quire_plan_layer *out);

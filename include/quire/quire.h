@@ -15,13 +15,20 @@
  *
  * Threads. The library creates no threads except those of quire_threads_create(). Only one thread at a time may use a
  * given sequence, step, batch, profile or workspace. Different threads may use different ones at the same time, also
- * when they belong to one pool. Plans, formats and codecs never change after creation and can be shared freely.
+ * when they belong to one pool. Any thread may use a pool. Plans, formats and codecs never change after creation and
+ * can be shared freely. Whoever destroys an object sees to it that nobody uses it any more.
  *
  * fork(). A child process must neither use nor destroy objects that its parent made. It may make its own.
  *
  * Errors. A function that can fail returns quire_status. Results go through out-pointers, and a failure leaves these
- * untouched. The library never prints, aborts or exits. Destructors accept NULL. Functions that only read an object
- * (lengths, sizes, names) need a valid object.
+ * untouched. The library never prints, aborts or exits. A function that takes memory can return ENOMEM, one with
+ * numbers or pointers EINVAL, also where this is not said. Callbacks must return: they may neither throw nor longjmp().
+ *
+ * Pointers. Allocators, executors, and arrays without elements may be NULL, and what is marked so; any other NULL is
+ * EINVAL. Destructors accept NULL, and an object is destroyed once. Other functions without a status need valid
+ * arguments. What a pointer of the caller points to need only live until the call returns, unless something else is
+ * said. Texts that the library returns live as long as the object that they came from; those of codecs, presets and
+ * statuses, as long as the library is loaded.
  */
 #ifndef QUIRE_QUIRE_H
 #define QUIRE_QUIRE_H

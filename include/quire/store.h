@@ -18,6 +18,7 @@
  * Threads. The store creates its own threads; loads and saves never wait for each other. Any thread may call any
  * function, with three exceptions: destroy a namespace or close a store from one thread after all other calls have
  * returned, do not use a sequence that is being loaded until the load has ended, and use a chain in one thread at a time.
+ * Time limits count from the call; with 0 nothing is waited for.
  */
 #ifndef QUIRE_STORE_H
 #define QUIRE_STORE_H
@@ -45,7 +46,7 @@ typedef struct quire_store_remote {
     const char *tls_cert;   /* file of the client certificate, or NULL */
     const char *tls_key;    /* file of its private key, or NULL */
     const char *tls_name;   /* name expected in the certificates of all nodes; NULL: each node's host */
-    uint32_t connections;   /* load threads, each with its own connection to every node; 0: 2 */
+    uint32_t connections;   /* load threads, each with its own connection to every node; at most 64; 0: 2 */
     uint32_t ttl_seconds;   /* objects expire after this time; 0: only the server evicts */
     uint32_t connect_ms;    /* timeout for connecting; 0: 1000 */
     uint32_t stall_ms;      /* a server that makes no progress for this long counts as lost; 0: 1000 */
@@ -61,7 +62,7 @@ typedef struct quire_store_options {
     uint64_t disk_bytes;         /* limit of all its files together, at least 16 MiB; 0: as before. Holds at
                                          once for all processes that have the directory open */
     uint64_t disk_bytes_per_day; /* saves beyond this are dropped, to spare the SSD; 0: no limit */
-    uint32_t disk_threads;       /* threads that load; 0: 2 */
+    uint32_t disk_threads;       /* threads that load; at most 64; 0: 2 */
     uint32_t no_promote;         /* 1: pages loaded from the remote tier are not saved to disk */
     size_t queue_bytes;          /* limit of pages that wait to be saved, per tier; 0: 256 MiB */
     const quire_store_remote *remote; /* NULL: no remote tier */
@@ -81,7 +82,7 @@ typedef struct quire_store_options {
     uint32_t reserved; /* 0 */
 } quire_store_options;
 
-/* Opens a store. disk_bytes 0 keeps the limit of an existing directory; a new directory needs a limit. A remote that does
+/* Opens a store. Everything is copied. disk_bytes 0 keeps the limit of an existing directory; a new directory needs a limit. A remote that does
  * not answer is not an error: the store keeps trying. EINVAL: invalid options; EBUSY: this process already has the
  * directory open; EIO: the directory cannot be used; EVERSION: it was made by a version that this one does not know. */
 QUIRE_API quire_status quire_store_open(quire_store **out, const quire_store_options *options);
@@ -230,8 +231,8 @@ QUIRE_API quire_status quire_namespace_create(quire_namespace **out, quire_store
 QUIRE_API quire_status quire_namespace_create_raw(quire_namespace **out, quire_store *store,
                                                   const quire_identity *identity, const char *layout,
                                                   size_t page_bytes);
-/* Waits for abandoned loads and for queued pages of the namespace. After that the store does not touch the pools that were
- * used with it. */
+/* Waits for queued pages of the namespace, and for loads until quire_load_end() was called: end them first. After that the
+ * store does not touch the pools that were used with it. */
 QUIRE_API void quire_namespace_destroy(quire_namespace *ns);
 QUIRE_API void quire_namespace_root(const quire_namespace *ns, uint8_t root[32]);
 
@@ -348,7 +349,8 @@ typedef struct quire_load quire_load;
 /*
  * Begins to load the longest stored prefix of a prompt into a sequence. The sequence's length must be a multiple of 64, and
  * the tokens below it count as already present. Leave at least one token of the prompt to compute: pass one token less
- * than the prompt has. The load takes pages from the sequence's pool. The sequence must not be in an open step.
+ * than the prompt has. The load takes pages from the sequence's pool. The sequence must not be in an open step. Every load is
+ * ended with quire_load_end(), before its sequence is destroyed.
  * EMISMATCH: the sequence has another plan or ring than the namespace.
  */
 QUIRE_API quire_status quire_load_begin(quire_load **out, quire_namespace *ns, const quire_prompt *prompt,
@@ -365,8 +367,8 @@ QUIRE_API int quire_load_is_done(const quire_load *load);
 /* The time limit is reached now: pages that have not arrived will not, and quire_load_end() returns soon. Does not wait. */
 QUIRE_API void quire_load_cancel(quire_load *load);
 /*
- * Waits until everything is loaded or the time limit is reached, and ends the load in any case. *n_tokens receives the new
- * length of the sequence: the longest prefix whose pages all arrived in time. ENOMEM, or EBUSY if the sequence is in an
+ * Waits until everything is loaded or the time limit is reached, and ends the load in any case. *n_tokens (may be NULL) receives
+ * the new length of the sequence: the longest prefix whose pages all arrived in time. ENOMEM, or EBUSY if the sequence is in an
  * open step: nothing was added.
  * For a raw load *n_tokens is the length of the prompt up to the first page that did not arrive. It counts the pages before
  * first_page. The rooms of this page and of all pages behind it have undefined contents; compute these pages again. If a
@@ -409,7 +411,7 @@ QUIRE_API quire_status quire_store_put_object(quire_store *store, const void *by
  * used ones until at most max_bytes are used (UINT64_MAX: no limit). Pinned objects are removed only if damaged. Returns
  * when all of this is done. */
 QUIRE_API quire_status quire_store_gc(quire_store *store, uint64_t max_age_s, uint64_t max_bytes,
-                                      uint64_t *n_removed);
+                                      uint64_t *n_removed /* may be NULL */);
 
 /* ------------------------------------------------------------------- tenants */
 /* Interface: experimental. */

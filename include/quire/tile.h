@@ -26,6 +26,8 @@ typedef struct quire_tile_format_options {
     const quire_allocator *allocator; /* copied */
 } quire_tile_format_options;
 
+/* Destroy it after the last use of tiles and lists that name it. EUNSUPPORTED: the codec cannot keep rows of this head size.
+ * EMISMATCH: the profile is not finished, or has no such layer of this head size. */
 QUIRE_API quire_status quire_tile_format_create(quire_tile_format **out, const char *codec,
                                                 const quire_tile_format_options *options);
 QUIRE_API void quire_tile_format_destroy(quire_tile_format *format);
@@ -38,7 +40,8 @@ QUIRE_API uint64_t quire_tile_format_fingerprint(const quire_tile_format *format
 /*
  * Encode, decode or clear rows [row, row + n) in the tile of one KV head. rows points at that head's first row. A new
  * tile must be zeroed and aligned to 64 bytes. Rows are independent of each other, but two threads must not write to one
- * tile at once. counts may be NULL. EFORMAT: a NATIVE row has a scale that is NaN or infinite; no row was written.
+ * tile at once. head matters to calibrated formats only. counts may be NULL. Clearing passes over rows from 64 on. EFORMAT: a
+ * NATIVE row has a scale that is NaN or infinite; no row was written.
  */
 QUIRE_API quire_status quire_tile_encode(const quire_tile_format *format, uint32_t head, void *tile,
                                          uint32_t row, uint32_t n, const quire_rows *rows,

@@ -183,14 +183,18 @@ quire_status quire_plan_create(quire_plan **out, const quire_geometry *geometry,
     quire_allocator a;
     const char *why;
     quire_plan *plan = NULL;
-    quire_status status = !out ? QUIRE_EINVAL : options ? quire_read_sized(&o, sizeof o, options) : QUIRE_OK;
-    if (!status) status = quire_allocator_read(&a, o.allocator);
+    quire_status status = options ? quire_read_sized(&o, sizeof o, options) : QUIRE_OK;
     if (status) return status;
     quire_plan_draft d = {.geometry = &model,
                           .profile = o.profile,
                           .message = o.message,
                           .message_size = o.message ? o.message_size : 0};
     if (d.message_size) d.message[0] = 0;
+    if (!out) return quire_plan_complain(&d, QUIRE_EINVAL, "there is no pointer for the plan");
+    status = quire_allocator_read(&a, o.allocator);
+    if (status)
+        return quire_plan_complain(&d, status,
+                                   "the allocator lacks some of its functions, or its size is not set");
     status = quire_geometry_read(&model, geometry, &why);
     if (status) return quire_plan_complain(&d, status, "%s", why);
     status = quire_policy_parse(&d.policy, policy, d.profile, d.message, d.message_size);

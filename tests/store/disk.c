@@ -208,6 +208,34 @@ static void parents_last(void **state)
     kit_remove(dir);
 }
 
+static void *no_memory(void *ctx, size_t bytes)
+{
+    (void)ctx, (void)bytes;
+    return NULL;
+}
+
+/* Whatever is wrong with the options, the caller is told in words. */
+static void refused_with_a_sentence(quire_store_options good)
+{
+    quire_allocator half = {.size = sizeof half, .alloc = no_memory};
+    quire_store_remote no_size = {.host = "localhost"};
+    quire_store_remote many = {.size = sizeof many, .host = "localhost", .connections = 65};
+    quire_store_options bad[6];
+    for (int i = 0; i < 6; i++) bad[i] = good;
+    bad[0].directory = NULL;
+    bad[1].disk_threads = 65;
+    bad[2].seal_disk = 2;
+    bad[3].allocator = &half;
+    bad[4].remote = &no_size;
+    bad[5].remote = &many;
+    for (int i = 0; i < 6; i++) {
+        quire_store *store = NULL;
+        good.message[0] = 0;
+        assert_int_equal(quire_store_open(&store, &bad[i]), QUIRE_EINVAL);
+        if (!good.message[0]) fail_msg("options %d are refused without a sentence", i);
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -225,6 +253,7 @@ static void refusals(void **state)
     o.directory = NULL;
     assert_int_equal(quire_store_open(&store, &o), QUIRE_EINVAL);
     o.directory = dir;
+    refused_with_a_sentence(o);
     assert_int_equal(quire_store_open(&store, &o), QUIRE_OK);
     assert_int_equal(quire_store_open(&second, &o), QUIRE_EBUSY);
     struct stat st;

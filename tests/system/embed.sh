@@ -40,6 +40,38 @@ else
     [ -s "$work/fetched" ] || fail "with QUIRE_FETCH=ON nothing tries to fetch: this test sees nothing"
 fi
 
+step "options"
+# $1 a piece of the sentence that is expected, then options
+refused() {
+    if cmake -S "$source" -B "$work/refused" -G Ninja -DQUIRE_TESTS=OFF "${@:2}" >"$work/refused.log" 2>&1; then fail "taken: ${*:2}"; fi
+    tr -s ' \n' ' ' <"$work/refused.log" | grep -qF "$1" || { cat "$work/refused.log"; fail "${*:2}: it does not say \"$1\""; }
+    rm -rf "$work/refused"
+}
+grep -q 'quire serve left out: ' "$work/plain.log" || fail "it does not say that quire serve is left out"
+refused 'QUIRE_STORE is ON, OFF or AUTO, not "no"' -DQUIRE_STORE=no # would be AUTO
+refused 'QUIRE_SERVE=ON: it needs the store' -DQUIRE_SERVE=ON -DQUIRE_STORE=OFF
+refused 'QUIRE_SERVE=ON needs QUIRE_TOOLS=ON' -DQUIRE_SERVE=ON -DQUIRE_TOOLS=OFF
+refused 'break the exact number contract' -DQUIRE_STORE=OFF -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_FLAGS_RELWITHDEBINFO=-march=native
+# What can be set is in docs/packaging.md, and nothing else is there.
+diff <(sed -nE 's/^(QUIRE_[A-Z_]+):.*/\1/p' "$work/plain/CMakeCache.txt" | sort) \
+    <(sed -n '/^## Options of CMake/,/^## Tests/p' "$source/docs/packaging.md" | grep '^| `' | cut -d'|' -f2 | grep -oE 'QUIRE_[A-Z_]+' | sort) ||
+    fail "docs/packaging.md has other options than CMake (<)"
+
+step "folders of pkg-config"
+if command -v pkg-config >/dev/null; then
+    # $1 folder of the build, $2 variable, $3 what it must be
+    points() {
+        got=$(PKG_CONFIG_PATH=$work/$1 pkg-config --variable="$2" quire)
+        [ "$got" = "$3" ] || fail "$2 of quire.pc is $got, not $3"
+    }
+    configure relative -DQUIRE_STORE=OFF -DCMAKE_INSTALL_LIBDIR=lib/somewhere
+    points relative libdir "$work/relative/../../../lib/somewhere"
+    configure absolute -DQUIRE_STORE=OFF -DCMAKE_INSTALL_PREFIX=/opt/a -DCMAKE_INSTALL_LIBDIR=/opt/b/lib -DCMAKE_INSTALL_INCLUDEDIR=/opt/c/include
+    points absolute prefix /opt/a
+    points absolute libdir /opt/b/lib
+    points absolute includedir /opt/c/include
+fi
+
 step "add_subdirectory"
 mkdir "$work/parent"
 cat >"$work/parent/CMakeLists.txt" <<END
@@ -133,4 +165,7 @@ if [ -n "$(find "$prefix" -name quireStoreTargets.cmake)" ]; then
 fi
 ! use "COMPONENTS store" quire::quire || fail "a store that is not there is found"
 grep -q 'built without its store' "$work/use.log" || { cat "$work/use.log"; fail "it does not say that the store is missing"; }
+# A distribution that ships no static libraries.
+find "$prefix" \( -name libquire.a -o -name 'quireStaticTargets*' \) -delete
+use "" quire::quire_shared || { cat "$work/use.log"; fail "without libquire.a find_package(quire) fails"; }
 echo "passed"

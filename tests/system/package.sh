@@ -51,6 +51,13 @@ if [ -f "$build/quire_store.pc" ]; then
     needs libquire-store0.2 libquire0.2
     grep -qx "Requires: quire = $version" "$build/quire_store.pc"
 fi
+# Libraries of the system that the two need; a patch may not add to them (docs/promises.md).
+only_needs() {
+    readelf -d "$(find "$root" -name "$1")" | sed -nE 's/.*NEEDED.*\[(.*)\]/\1/p' >"$work/needed"
+    ! grep -vxE "lib(c|m|pthread)\.so\.[0-9]+|ld-linux.*${2-}" "$work/needed" || { echo "$1 needs more than docs/packaging.md says"; exit 1; }
+}
+only_needs "libquire.so.$version"
+if [ -f "$build/quire_store.pc" ]; then only_needs "libquire_store.so.$version" '|lib(quire|sqlite3|xxhash|ssl|crypto|valkey|valkey_tls)\.so\.[0-9.]+'; fi
 # Nothing of the machine that built it.
 ! grep -rlaF "$source" "$root" || { echo "paths of the build are in the packages"; exit 1; }
 
@@ -69,7 +76,7 @@ if [ -s "$root/usr/share/man/man1/quire-serve.1.gz" ]; then
     unit=usr/lib/systemd/system/quire-serve@.service
     [ -s "$root/$unit" ]
     if command -v systemd-analyze >/dev/null; then
-        sed "s|/usr/bin/quire|$quire|" "$root/$unit" >"$work/quire-serve@.service"
+        sed "s|^ExecStart=quire|ExecStart=$quire|" "$root/$unit" >"$work/quire-serve@.service"
         systemd-analyze verify --man=no "$work/quire-serve@one.service"
     else
         echo "not verified: no systemd-analyze"

@@ -73,6 +73,27 @@ static void check_refused(const quire_geometry *geometry, const char *policy, co
     assert_int_equal(quire_plan_create(&plan, geometry, policy, &options), status);
 }
 
+/* What is wrong outside of the geometry and the policy is said too: a caller prints the message after any failure. */
+static void refused_before_the_plan(void **state)
+{
+    (void)state;
+    quire_geometry g = {sizeof(quire_geometry), .n_layers = 1, .n_q_heads = 1,
+                        .n_kv_heads = 1,        .d_k = 64,     .d_v = 64};
+    char message[256] = "old";
+    struct fail_alloc f;
+    fail_alloc_init(&f, 0);
+    quire_allocator half = fail_alloc_allocator(&f);
+    half.free = NULL;
+    quire_plan_options options = {.size = sizeof options, .message = message, .message_size = sizeof message};
+    quire_plan *plan = NULL;
+    assert_int_equal(quire_plan_create(NULL, &g, "safe", &options), QUIRE_EINVAL);
+    assert_non_null(strstr(message, "pointer"));
+    options.allocator = &half;
+    assert_int_equal(quire_plan_create(&plan, &g, "safe", &options), QUIRE_EINVAL);
+    assert_non_null(strstr(message, "allocator"));
+    assert_null(plan);
+}
+
 /* A profile of made-up rows; another seed gives another digest. */
 static quire_profile *make_profile(const quire_geometry *geometry, uint32_t seed, bool finish)
 {
@@ -400,10 +421,17 @@ static void references(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(smollm),     cmocka_unit_test(windows),          cmocka_unit_test(mla),
-        cmocka_unit_test(large),      cmocka_unit_test(shapes_per_layer), cmocka_unit_test(fingerprints),
-        cmocka_unit_test(refusals),   cmocka_unit_test(profiles),         cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(smollm),
+        cmocka_unit_test(windows),
+        cmocka_unit_test(mla),
+        cmocka_unit_test(large),
+        cmocka_unit_test(shapes_per_layer),
+        cmocka_unit_test(fingerprints),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(profiles),
+        cmocka_unit_test(memory_runs_out),
         cmocka_unit_test(references),
+        cmocka_unit_test(refused_before_the_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
