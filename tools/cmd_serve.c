@@ -176,10 +176,10 @@ static int open_tenants(serve *s)
 /* What operators should know of the store. */
 static void tell(void *ctx, quire_log_level level, const char *sentence)
 {
+    bool is_node = level == QUIRE_LOG_WARNING && !strncmp(sentence, "The remote node ", 16);
     (void)ctx;
-    (void)level;
     fprintf(stderr, "quire serve: the store: %s%s\n", sentence,
-            strstr(sentence, "is considered down") ? " quire store doctor --remote says more." : "");
+            is_node ? " quire store doctor --remote says more." : "");
 }
 
 /* The same tokens have other rows with the other set of factors. */
