@@ -66,7 +66,9 @@ static const tool_option cap_options[] = {
      TOOL_BYTES(store_options, cap_bytes, 0, STORE_MAX_BYTES)},
 };
 static const tool_option remote_options[] = {
-    {"--remote", "HOST:PORT", "the remote tier, through which machines share pages: a Valkey or Redis server, or any node\nof a cluster; for IPv6 [ADDRESS]:PORT (default port: 6379)", .set = set_remote},
+    {"--remote", "HOST:PORT",
+     "the remote tier, through which machines share pages: a Valkey or Redis server, or any node\nof a cluster; for IPv6 [ADDRESS]:PORT (default port: 6379)",
+     .set = set_remote},
     {"--user", "NAME", "ACL user of the remote", TOOL_WORD(store_options, remote.user)},
     {"--password-file", "FILE", "file whose first line is the password of the remote", .set = set_password},
     {"--tls", NULL, "use TLS", .set = set_tls},
