@@ -173,6 +173,8 @@ static void on_error(quire_lane *lane, quire_conn *c, quire_call *call)
     if (begins(text, "CLUSTERDOWN") || begins(text, "READONLY") || begins(text, "LOADING") ||
         begins(text, "MASTERDOWN"))
         quire_node_set_stale(lane->remote);
+    else if (!begins(text, "TRYAGAIN"))
+        quire_node_refuses(lane->remote, c->node, call->verb, text);
     /* A master that became a replica: its name may lead to another server by now. */
     if (begins(text, "READONLY")) c->is_outdated = true;
     bool auth = begins(text, "NOAUTH") || begins(text, "WRONGPASS") || begins(text, "NOPERM");

@@ -13,6 +13,7 @@
 #define QUIRE_EVENT_LIST(X)                             \
     X(NODE_DOWN, 20, "nodes that are considered down")  \
     X(NODE_BACK, 20, "nodes that answer again")         \
+    X(REFUSAL, 2, "nodes that refuse commands")         \
     X(CLUSTER, 5, "changes of the cluster")             \
     X(DISK, 4, "the directory that fails and recovers") \
     X(INDEX, 6, "the index")                            \

@@ -284,6 +284,20 @@ void quire_node_failed(quire_remote *r, uint32_t node, quire_trouble trouble, co
                                                : "does not answer and is considered down");
 }
 
+void quire_node_refuses(quire_remote *r, uint32_t node, quire_verb verb, const char *error)
+{
+    char host[QUIRE_HOST_MAX];
+    uint32_t port;
+    /* Its code alone: the rest can be anything, and is for a log. */
+    int n = (int)strspn(error, "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
+    bool is_save = verb == QUIRE_SET;
+    if (!is_save && verb != QUIRE_GET && verb != QUIRE_EXISTS) return;
+    if (quire_node_address(r, node, host, &port))
+        quire_log_say(r->log, QUIRE_EVENT_REFUSAL, QUIRE_LOG_WARNING,
+                      "The remote node %s:%u does not %s pages: it says %.*s.", host, (unsigned)port,
+                      is_save ? "take" : "give", n ? n : 3, n ? error : "ERR");
+}
+
 /* ---------------------------------------------------------------- topology */
 
 /* Nodes of the map, marked; returns how many masters there are. */

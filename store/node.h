@@ -104,6 +104,9 @@ typedef enum quire_trouble {
 /* call: what it did not answer, or NULL. */
 void quire_node_failed(quire_remote *r, uint32_t node, quire_trouble trouble, const quire_call *call);
 
+/* It answers, but with an error that it will give again: it is full and evicts nothing, or the login lacks a right. */
+void quire_node_refuses(quire_remote *r, uint32_t node, quire_verb verb, const char *error);
+
 /* The whole map at once; nodes that are not in it are forgotten some seconds after they were last told of. */
 void quire_node_apply(quire_remote *r, const quire_slot_map *map);
 void quire_node_set_topology(quire_remote *r, quire_topology topology);

@@ -177,9 +177,10 @@ static int open_tenants(serve *s)
 /* What operators should know of the store. */
 static void tell(void *ctx, quire_log_level level, const char *sentence)
 {
+    bool is_node = level == QUIRE_LOG_WARNING && !strncmp(sentence, "The remote node ", 16);
     (void)ctx;
-    (void)level;
-    fprintf(stderr, "quire serve: the store: %s\n", sentence);
+    fprintf(stderr, "quire serve: the store: %s%s\n", sentence,
+            is_node ? " quire store doctor --remote says more." : "");
 }
 
 /* The same tokens have other rows with the other set of factors. */
@@ -238,7 +239,7 @@ static int name_policy(serve *s)
     if (strstr(policy, "c:"))
         return tool_failed("serve", "policies with a profile cannot be used with quire serve yet");
     if (model_plan_create(&plan, s->has_model ? &s->model : NULL, policy, NULL, why, sizeof why))
-        return tool_failed("serve", "the policy %s cannot be used: %s", policy, why);
+        return tool_usage("serve", "the policy %s cannot be used: %s", policy, why);
     snprintf(s->kv_name, sizeof s->kv_name, "%s", quire_plan_policy(plan.plan));
     model_plan_destroy(&plan);
     s->kv = s->kv_name;
@@ -464,6 +465,14 @@ static int run_gateway(const serve *s, const sigset_t *ends)
     return f ? TOOL_OK : tool_failed("serve", "%s", message);
 }
 
+/* What a gateway would not do, although its operator asked for it. */
+static bool has_option_of_server(const serve *s)
+{
+    const store_options *o = &s->store;
+    return s->kv || s->tenants_file || s->min_tokens || s->slot_memory || s->load_ms || o->directory ||
+           o->cap_bytes || o->secret_file || o->seal_disk || o->remote.host;
+}
+
 int cmd_serve(int argc, char **argv)
 {
     static serve s; /* large */
@@ -477,6 +486,10 @@ int cmd_serve(int argc, char **argv)
                           "gateway (--replica)");
     if (s.n_replicas && s.argc)
         return tool_usage("serve", "give either --replica or a llama-server: a gateway has none of its own");
+    if (s.n_replicas && has_option_of_server(&s))
+        return tool_usage("serve",
+                          "a gateway has only --log, --client-seconds, --drain-seconds, --host and --port: "
+                          "tenants, pages and secrets are those of its replicas");
     if (s.argc < 1 && !s.n_replicas)
         return tool_usage("serve", "it needs a llama-server; quire serve --help explains it");
     signal(SIGPIPE, SIG_IGN);

@@ -63,7 +63,8 @@ def run_with(cluster):
             kept = warm(a, prompt, whole)
             expect(second["content"] == kept, "and gives the text that the first gives with these tokens in a slot", f"{kept!r} {second['content']!r}")
             note(f"look-up {lines(b, 'lookup_ms')[-1]} ms, load {lines(b, 'load_ms')[-1]} ms, restore {lines(b, 'restore_ms')[-1]} ms")
-            part(wrong_secret, cluster, prompt, first)
+            expect(a.root() and a.root() == b.root(), "and its figures have the same root", f"{a.root()} {b.root()}")
+            part(wrong_secret, cluster, prompt, first, a.root())
             part(emptied, cluster, a, prompt)
             part(one_master_killed, cluster, a, b)
             with server("hasty", cluster, secret, "--timeout", "200") as hasty:
@@ -71,11 +72,12 @@ def run_with(cluster):
     expect(a.ended == 0 and b.ended == 0, "they stop cleanly without the cluster", f"{a.ended} {b.ended}")
 
 
-def wrong_secret(cluster, prompt, first):
+def wrong_secret(cluster, prompt, first, root):
     with server("c", cluster, make_secret(folder / "other.key")) as c:
         other = c.complete(prompt)
         expect(other["timings"]["cache_n"] == 0 and c.figures()["restores"] == 0, "with another secret nothing is restored", str(other["timings"]))
         expect(other["content"] == first["content"], "and the text is computed", other["content"])
+        expect(c.root() not in ("", root), "its figures tell that it shares nothing", c.root())
 
 
 def emptied(cluster, a, prompt):
@@ -135,7 +137,8 @@ def cluster_killed(cluster, a, hasty):
     a.wait(lambda: b"degraded" in a.ask("GET", "/quire/health")[2])
     health = a.ask("GET", "/quire/health")
     expect(health[0] == 200 and b"remote tier" in health[2], "health says what degrades", str(health[2]))
-    expect(a.wait_text("the store:"), "and a line on stderr", a.text()[-500:])
+    expect("\nquire_serve_degraded 1\n" in a.metrics(), "its figures too", a.metrics()[:600])
+    expect(a.wait_text("is considered down. quire store doctor --remote"), "and lines on stderr, with what to do", a.text()[-500:])
     again = a.complete(TEXT[:1600])
     expect(again["timings"]["cache_n"] > 256, "what the disk has is restored all the same", str(again["timings"]))
 

@@ -372,7 +372,9 @@ def without_files():
 def refused():
     for words in (["--replica", "host"], ["--replica", "host:0"], ["--replica", "host:99999"], ["--replica", "::1:80"], ["--replica", "[::1]"], ["--replica", "http://a:80"],
                   ["--replica", "a b:80"], ["--replica", "a:80x"], ["--replica", ""], ["--replica", "a:80", "--replica", "A:80"], ["--replica", "a:80", "--", "llama-server"], ["--port", "80"],
-                  ["--port", "80", "--", "llama-server"], ["--drain-seconds", "5", "--", "llama-server"]):
+                  ["--port", "80", "--", "llama-server"], ["--drain-seconds", "5", "--", "llama-server"],
+                  *(["--replica", "a:80", "--port", str(kit.free_port()), *more] for more in (["--tenants", "file"], ["--store", "pages"], ["--seal-disk"], ["--remote", "cache:6379"],
+                                                                                              ["--secret-file", "key"], ["--kv", "none"]))):
         done = subprocess.run([tool(), "serve", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
         expect(done.returncode == 2 and done.stderr.strip().count("\n") <= 1, f"refused: {' '.join(words)}", f"{done.returncode} {done.stderr}")
 

@@ -116,9 +116,11 @@ def through(name, command, config, s, g, other):
                 break
             time.sleep(0.1)
         expect(answer.startswith(b"HTTP/1.1 200") and b"object" in answer, f"{name}: /v1/models through TLS", f"{answer[:200]} {(folder / f'{name}.log').read_text()[-500:]}")
-        with connect(port) as c:
-            c.sendall(request("/quire/metrics"))
-            expect(receive(c)[0][1].startswith(b"HTTP/1.1 403"), f"{name}: figures are not for the outside")
+        for path in ("/quire/metrics", "/props", "/%70rops", "/slots", "/metrics", "/tools", "/cors-proxy", "/v1/chat/completions/control"):
+            with connect(port) as c:
+                c.sendall(request(path))
+                answer = b"".join(b for _, b in receive(c))
+            expect(answer.startswith(b"HTTP/1.1 403") and b"one server" not in answer, f"{name}: {path} is not for the outside", str(answer[:200]))
         part(events_come_one_by_one, port)
         part(client_leaves, port, s, True)
         part(client_leaves, port, s, False)

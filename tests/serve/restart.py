@@ -154,7 +154,7 @@ def refused():
     status, said = run("--", server, "-m", str(parts / "m-00001-of-00002.gguf"))
     expect(status == 1 and "m-00002-of-00002.gguf, a part of the model" in said, "a model of which a part is missing is refused", said)
     status, said = run("--kv", "nonsense", "--", server, "-m", model)
-    expect(status == 1 and "nonsense" in said, "a wrong policy is refused", said)
+    expect(status == 2 and "nonsense" in said, "a wrong policy is refused", said)
     status, said = run("--seal-disk", "--", server, "-m", model)
     expect(status == 2 and "--secret-file" in said, "--seal-disk needs a secret that is not beside the pages", said)
     expect(run()[0] == 2, "without a server it is a wrong command line")

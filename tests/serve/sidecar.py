@@ -112,9 +112,15 @@ class Sidecar(Asked):
         return json.loads(answer)
 
     def figures(self):
-        _, _, text = self.ask("GET", "/quire/metrics")
-        return {line.split()[0][len("quire_serve_"):-len("_total")]: int(line.split()[1]) for line in text.decode().splitlines()
-                if line.startswith("quire_serve_")}
+        """Counters by their names."""
+        return {name: int(n) for name, n in re.findall(r"^quire_serve_(\w+)_total (\d+)$", self.metrics(), re.M)}
+
+    def metrics(self):
+        return self.ask("GET", "/quire/metrics")[2].decode()
+
+    def root(self):
+        """What servers have in common that share pages; "" if it is not known."""
+        return re.search(r'^quire_serve_info\{version="[\d.]+",root="(|[0-9a-f]{16})"\} 1$', self.metrics(), re.M)[1]
 
     def short_rest(self, text):
         """A text without a little of its end, so that fewer than 32 of its tokens come after its whole pages. From these quire serve does not learn how

@@ -123,12 +123,19 @@ def little_memory():
                "with memory for one, they are restored one after the other", f"{got} {f}")
 
 
+def by_model(store):
+    return subprocess.run([tool(), "store", "du", "--by", "model", "--json", "--dir", str(store)], stdout=subprocess.PIPE, text=True, timeout=120).stdout
+
+
 def lost_disk():
     """A directory that cannot be used: the server starts all the same, says so, and keeps prompts again when it can be used."""
     later = folder / "later"
     with start("later") as s:
         s.complete(TEXT[:900], 1)
         expect(s.wait_figure("saves", 1), "a prompt is kept")
+        expect(all(f"\nquire_serve_{line}\n" in s.metrics() for line in ("ready 1", "degraded 0")), "the figures say that all is well", s.metrics()[:600])
+        file = Path(model()).name[:63]
+        expect(s.wait(lambda: f'"model_name":"{file}"' in by_model(later)), "quire store du shows whose pages they are", by_model(later))
     head = later / "quire-store"
     kept = head.read_bytes()
     version = (99).to_bytes(4, "little") + (2**32 - 1 - 99).to_bytes(4, "little")
@@ -139,6 +146,7 @@ def lost_disk():
             expect(s.complete(TEXT[:900], 1)["timings"]["prompt_n"] > 64, f"it starts and computes, {what}")
             health = json.loads(s.ask("GET", "/quire/health")[2])
             expect(health["status"] == "degraded" and health["disk"] == "not used" and health["store"] is False, f"/quire/health says it, {what}", str(health))
+            expect("\nquire_serve_degraded 1\n" in s.metrics(), f"and so do the figures, {what}", s.metrics()[:600])
             expect(s.text().count("prompts are not kept on disk: ") == 1, f"one line says why, {what}", s.text()[-800:])
     head.write_bytes(kept)
     with start("later") as s:

@@ -79,6 +79,18 @@ static void command_lines(void **state)
         assert_int_equal(kit_quire(out, "%s", names[i]), 2); /* nothing given */
         assert_int_equal(kit_quire(out, "%s --no-such-option", names[i]), 2);
     }
+    /* Options about a remote that would have no effect: above all, TLS that is not on. */
+    static const char *const idle[] = {"--remote h --tls-ca f", "--remote h --tls-cert f --tls-key f",
+                                       "--remote h --tls-name n", "--dir /proc/none --tls",
+                                       "--dir /proc/none --user u"};
+    for (size_t i = 0; i < sizeof idle / sizeof *idle; i++)
+        assert_int_equal(kit_quire(out, "doctor %s", idle[i]), 2);
+    static const char *const addresses[] = {"::1",  "fe80::1:6379", "[::1", "[::1]6379",
+                                            "[]:1", "h:",           ":1",   "h:1:2"};
+    for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++)
+        assert_int_equal(kit_quire(out, "doctor --remote %s", addresses[i]), 2);
+    assert_int_equal(kit_quire(out, "doctor --remote [::1]:1"), 1); /* nobody is there */
+    assert_null(strstr(out, "Name or service"));
     assert_int_equal(kit_quire(out, "stat --dir /proc/none"), 1);
     assert_int_equal(kit_quire(out, "gc --dir /proc/none --max-age soon"), 2);
     assert_int_equal(kit_quire(out, "gc --dir /proc/none --max-age 30w"),

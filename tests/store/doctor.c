@@ -130,8 +130,12 @@ static void wrong_directories(void **state)
     assert_int_equal(chmod(dir, 0755), 0);
     snprintf(path, sizeof path, "%s/slab-00000001", dir);
     assert_int_equal(chmod(path, 0644), 0);
+    write_file(dir, "serve.key", "of quire serve, not foreign");
+    snprintf(path, sizeof path, "%s/serve.key", dir);
+    assert_int_equal(chmod(path, 0600), 0);
     write_file(dir, "notes.txt", "hello");
     assert_int_equal(examine(dir), 0);
+    EXPECT_FINDING("disk.files", "note", "1 files are not the store's");
     EXPECT_FINDING("disk.mode", "warning", "mode 755");
     EXPECT_FINDING("disk.file_mode", "warning", "slab-00000001");
     EXPECT_FINDING("disk.files", "note", "notes.txt");
@@ -396,7 +400,7 @@ static void logins(void **state)
     EXPECT_FINDING("remote.info", "note", "");
     snprintf(more, sizeof more, "--user pages --password-file %s/wrong", dir);
     assert_int_equal(examine_remote(s.port, more), 1);
-    EXPECT_FINDING("remote.login", "fault", "WRONGPASS");
+    EXPECT_FINDING("remote.login", "fault", "it says \\\"WRONGPASS");
     snprintf(more, sizeof more, "--user poor --password-file %s/right", dir);
     assert_int_equal(examine_remote(s.port, more), 1);
     EXPECT_FINDING("remote.rights", "fault", "lacks +getrange +set,");

@@ -313,10 +313,20 @@ static void sentences(void **state)
     world_sleep(&w, 4 * QUIRE_SECOND);
     assert_int_equal(w.n_logged, 3);
     assert_string_equal(w.last_log, "The remote node 10.0.0.1:6379 answers again.");
+    w.peer[0].error = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
+    assert_int_equal(world_set(&w, lane, objects, 1, BYTES, 300 * QUIRE_MS).n_whole, 0);
+    assert_int_equal(w.n_logged, 4);
+    assert_string_equal(w.last_log, "The remote node 10.0.0.1:6379 does not take pages: it says OOM.");
+    w.peer[0].error = "-\033[31m no code\r\n";
+    assert_int_equal(world_set(&w, lane, objects, 1, BYTES, 300 * QUIRE_MS).n_whole, 0);
+    assert_string_equal(w.last_log, "The remote node 10.0.0.1:6379 does not take pages: it says ERR.");
+    for (int i = 0; i < 10; i++) (void)world_set(&w, lane, objects, 1, BYTES, 300 * QUIRE_MS);
+    assert_int_equal(w.n_logged, 5); /* no more in a minute */
+    w.peer[0].error = NULL;
     promote(&w, 1);
     w.peer[0].master = 1;
     world_sleep(&w, 10 * QUIRE_SECOND);
-    assert_int_equal(w.n_logged, 4);
+    assert_int_equal(w.n_logged, 6);
     uint32_t n, n_down;
     quire_remote_nodes(w.remote, &n, &n_down);
     assert_int_equal(n, 2);

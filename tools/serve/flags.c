@@ -303,7 +303,7 @@ static const char *add_own(reading *r, const serve_place *place)
     char slots[16], context[24];
     long n = 0, c = 0, port = 8080;
     if (r->values[PORT] && !number(r->values[PORT], 0, 65535, &port))
-        return refuse(r, "--port", "it needs a number");
+        return refuse(r, "--port", "it needs a number up to 65535");
     if (r->values[SLOTS] && !number(r->values[SLOTS], -1, 256, &n))
         return refuse(r, "-np", "it needs a number up to 256");
     if (r->values[CONTEXT] && !number(r->values[CONTEXT], 0, INT32_MAX, &c))

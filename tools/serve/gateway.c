@@ -8,6 +8,8 @@
 #include "serve/replicas.h"
 #include "serve/route.h"
 
+#include <quire/quire.h>
+
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -201,6 +203,11 @@ static void give_metrics(gateway *g, front_request *request)
 {
     growing text = {0};
     char line[256];
+    snprintf(line, sizeof line,
+             "# HELP quire_gateway_info The version.\n# TYPE quire_gateway_info gauge\n"
+             "quire_gateway_info{version=\"%s\"} 1\n",
+             quire_version());
+    (void)growing_add_text(&text, line);
 #define LINE(name, what)                                                                  \
     snprintf(line, sizeof line,                                                           \
              "# HELP quire_gateway_" #name "_total " what "\n# TYPE quire_gateway_" #name \

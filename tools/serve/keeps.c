@@ -97,6 +97,14 @@ bool keeps_can_keep(keeps *k)
     return can;
 }
 
+bool keeps_root(keeps *k, uint8_t root[32])
+{
+    pthread_mutex_lock(&k->lock);
+    bool has = k->first && !k->has_tenants && prefix_root(k->first, root);
+    pthread_mutex_unlock(&k->lock);
+    return has;
+}
+
 bool keeps_have_states(keeps *k)
 {
     pthread_mutex_lock(&k->lock);

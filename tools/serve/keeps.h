@@ -30,6 +30,8 @@ void keeps_leave(keeps *k, tenants *now);
 bool keeps_can_keep(keeps *k); /* it has learnt it */
 /* The server was learnt, and its model has windows or recurrent layers: see prefix_has_states(). */
 bool keeps_have_states(keeps *k);
+/* prefix_root(), which servers have in common that share pages. false: nothing was learnt, or each tenant has another one. */
+bool keeps_root(keeps *k, uint8_t root[32]);
 /* NULL: nothing can be kept. What was made stays until the end. */
 prefix *keeps_of(keeps *k, uint32_t owner);
 /* The same for a tenant, whose pages are opened if they are not yet. */

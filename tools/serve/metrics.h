@@ -46,17 +46,19 @@ typedef struct serve_counts {
 
 #define SERVE_COUNT(counts, member, by) ((void)atomic_fetch_add(&(counts)->member, (by)))
 
-/* In Prometheus' text format, with the figures of the store (may be NULL), ended by a 0. false: out of memory. */
-bool serve_metrics_print(serve_counts *counts, quire_store *store, growing *text);
-
-/* What /quire/health tells. */
+/* What /quire/health tells, and the gauges of /quire/metrics. */
 typedef struct serve_health {
     bool is_ready;      /* the server answers */
     bool keeps;         /* prompts of this server can be kept */
     bool restores;      /* they are restored */
     bool has_lost_disk; /* the directory for them could not be used at the start */
+    bool has_root;      /* of the keys of all pages */
+    uint8_t root[32];
     quire_store *store; /* or NULL */
 } serve_health;
+
+/* In Prometheus' text format, with the figures of the store, ended by a 0. false: out of memory. */
+bool serve_metrics_print(serve_counts *counts, const serve_health *now, growing *text);
 
 enum { SERVE_HEALTH_SIZE = 1024 };
 /* A JSON object: "status" is "ok", "degraded" (prompts are answered, and computed where they need not be), or a sentence. */

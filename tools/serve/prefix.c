@@ -137,6 +137,12 @@ bool prefix_has_states(const prefix *p)
     return p->states != NULL;
 }
 
+bool prefix_root(const prefix *p, uint8_t root[32])
+{
+    if (p->ns) quire_namespace_root(p->ns, root);
+    return p->ns;
+}
+
 static uint32_t look_up_rows(const prefix *p, const uint32_t *tokens, uint32_t n)
 {
     uint32_t found = 0;

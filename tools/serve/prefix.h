@@ -60,6 +60,8 @@ void prefix_set_left(prefix *p, bool has_left);
  * from its end. Images and copies of slots are not for them, but prefix_advance().
  */
 bool prefix_has_states(const prefix *p);
+/* The root of the keys of its pages. false: it has no pages, only states. */
+bool prefix_root(const prefix *p, uint8_t root[32]);
 
 /*
  * Tokens of the longest stored prefix. It may be the whole prompt: the server computes the last token again in any case. With states at

@@ -250,10 +250,25 @@ static void pass_on(sidecar *s, front_request *request, route to, const tenant *
     pass(v, request);
 }
 
+static serve_health health_now(sidecar *s)
+{
+    bool can_keep = keeps_can_keep(s->keeps), restores = sidecar_restores(s);
+    serve_health now = {.keeps = can_keep,
+                        .restores = can_keep && restores,
+                        .has_lost_disk = s->o.has_lost_disk,
+                        .store = s->o.prefix.store};
+    now.has_root = keeps_root(s->keeps, now.root);
+    pthread_mutex_lock(&s->lock);
+    now.is_ready = s->is_ready && !s->is_finishing;
+    pthread_mutex_unlock(&s->lock);
+    return now;
+}
+
 static void give_metrics(sidecar *s, front_request *request)
 {
     growing text = {0};
-    if (serve_metrics_print(&s->counts, s->o.prefix.store, &text))
+    const serve_health now = health_now(s);
+    if (serve_metrics_print(&s->counts, &now, &text))
         front_give_text(request, 200, "text/plain; version=0.0.4", text.bytes);
     else
         front_drop(request);
@@ -263,14 +278,7 @@ static void give_metrics(sidecar *s, front_request *request)
 static void give_health(sidecar *s, front_request *request)
 {
     char text[SERVE_HEALTH_SIZE];
-    bool can_keep = keeps_can_keep(s->keeps), restores = sidecar_restores(s);
-    pthread_mutex_lock(&s->lock);
-    const serve_health now = {.is_ready = s->is_ready && !s->is_finishing,
-                              .keeps = can_keep,
-                              .restores = can_keep && restores,
-                              .has_lost_disk = s->o.has_lost_disk,
-                              .store = s->o.prefix.store};
-    pthread_mutex_unlock(&s->lock);
+    const serve_health now = health_now(s);
     serve_health_print(&now, text);
     front_give_text(request, now.is_ready ? 200 : 503, "application/json; charset=utf-8", text);
 }

@@ -52,9 +52,10 @@ static bool prepare_directory(tiers *t, char *message, size_t size)
         uint64_t tenth = (uint64_t)room.f_bavail * room.f_frsize / 10;
         o->cap_bytes = tenth < USUAL_BYTES ? tenth : USUAL_BYTES;
         if (tenth < TIERS_LEAST_BYTES) {
-            snprintf(message, size,
-                     "%s: a tenth of the free space is less than the 16 MiB that a store needs",
-                     o->directory);
+            snprintf(
+                message, size,
+                "%s: a tenth of the free space is less than the 16 MiB that a store needs: make room, or give --store-size",
+                o->directory);
             return false;
         }
     }

@@ -52,7 +52,7 @@ static bool look_at_directory(doctor *d, const char *dir, struct stat *st)
 
 typedef struct files {
     uint32_t n_slabs, n_foreign, n_open, n_others;
-    bool has_head, has_index, has_segments;
+    bool has_head, has_index, has_segments, is_unreadable;
     char foreign[64], open[64];
 } files;
 
@@ -71,7 +71,8 @@ static void look_at_name(files *f, const char *name, const struct stat *st, uid_
         f->n_slabs++;
     else
         known = strncmp(name, "index", 5) == 0 || strncmp(name, "quire-", 6) == 0 ||
-                strncmp(name, "quotas", 6) == 0; /* with journals, and new ones under way */
+                strncmp(name, "quotas", 6) == 0 || /* with journals, and new ones under way */
+                strcmp(name, "serve.key") == 0;    /* made by quire serve */
     if (!known && !f->n_foreign++) (void)snprintf(f->foreign, sizeof f->foreign, "%.60s", name);
     if (!known) return;
     if (st->st_mode & 077 && !f->n_open++) (void)snprintf(f->open, sizeof f->open, "%.60s", name);
@@ -81,6 +82,7 @@ static void look_at_name(files *f, const char *name, const struct stat *st, uid_
 static void list_files(files *f, const char *dir, uid_t owner)
 {
     DIR *list = opendir(dir);
+    f->is_unreadable = !list;
     for (struct dirent *e; list && (e = readdir(list));) {
         struct stat st;
         if (e->d_name[0] != '.' && fstatat(dirfd(list), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0)
@@ -192,7 +194,10 @@ void doctor_look_at_disk(doctor *d)
     look_at_files(d, dir, &st, &f);
     look_at_file_system(d, dir);
     try_file(d, dir);
-    if (!f.n_slabs && !f.has_head && !f.has_segments)
+    if (f.is_unreadable)
+        doctor_say(d, "disk.open", SEVERITY_NOTE, "Run this command as the owner of the directory.",
+                   "Whether %s holds a store cannot be seen by this user.", dir);
+    else if (!f.n_slabs && !f.has_head && !f.has_segments)
         doctor_say(d, "disk.open", SEVERITY_NOTE, NULL, "%s holds no store yet.", dir);
     else if (st.st_uid != geteuid())
         doctor_say(d, "disk.open", SEVERITY_NOTE, "Run this command as the owner of the directory.",

@@ -72,7 +72,8 @@ static void look_at_space(doctor *d, const quire_store_stats *st, const seen *s)
     if (statvfs(d->options->directory, &fs) == 0) {
         double available = (double)fs.f_bavail * (double)fs.f_frsize;
         if (used < cap && available < cap - used)
-            doctor_say(d, "disk.space", SEVERITY_WARNING, "Make room, or lower the size limit (disk_bytes).",
+            doctor_say(d, "disk.space", SEVERITY_WARNING,
+                       "Make room, or lower the size limit (disk_bytes; --store-size of quire serve).",
                        "The files may grow by %.3f GB, but the file system has only %.3f GB left.",
                        (cap - used) / 1e9, available / 1e9);
         else

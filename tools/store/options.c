@@ -14,13 +14,17 @@
 
 static const char *set_remote(void *ctx, const char *value)
 {
+    static const char form[] = "HOST or HOST:PORT, for IPv6 [ADDRESS]:PORT";
     store_options *o = (store_options *)ctx;
-    const char *colon = strrchr(value, ':');
+    bool in_brackets = *value == '[';
+    const char *host = value + in_brackets;
+    size_t n = strcspn(host, in_brackets ? "]" : ":");
+    const char *rest = host + n;
     uint64_t port = 6379;
-    size_t n = colon ? (size_t)(colon - value) : strlen(value);
-    if (!n || n >= sizeof o->host || (colon && !tool_number(colon + 1, 0, 1, 65535, &port, NULL)))
-        return "HOST or HOST:PORT";
-    memcpy(o->host, value, n);
+    if (!n || n >= sizeof o->host || (in_brackets && *rest++ != ']')) return form;
+    if (*rest && (*rest != ':' || !tool_number(rest + 1, 0, 1, 65535, &port, NULL))) return form;
+    memcpy(o->host, host, n);
+    o->host[n] = 0;
     o->remote.host = o->host;
     o->remote.port = (uint32_t)port;
     return NULL;
@@ -62,7 +66,9 @@ static const tool_option cap_options[] = {
      TOOL_BYTES(store_options, cap_bytes, 0, STORE_MAX_BYTES)},
 };
 static const tool_option remote_options[] = {
-    {"--remote", "HOST:PORT", "the remote tier: a server, or any node of a cluster", .set = set_remote},
+    {"--remote", "HOST:PORT",
+     "the remote tier, through which machines share pages: a Valkey or Redis server, or any node\nof a cluster; for IPv6 [ADDRESS]:PORT (default port: 6379)",
+     .set = set_remote},
     {"--user", "NAME", "ACL user of the remote", TOOL_WORD(store_options, remote.user)},
     {"--password-file", "FILE", "file whose first line is the password of the remote", .set = set_password},
     {"--tls", NULL, "use TLS", .set = set_tls},
@@ -103,6 +109,21 @@ static bool has_option(const tool_option *options, size_t n, const char *name)
     return false;
 }
 
+/* Options that would mean nothing, and whose giver believes that they mean something: that the connection is encrypted, for one. */
+static int check_remote(const store_options *o)
+{
+    const quire_store_remote *r = &o->remote;
+    bool has_tls_file = r->tls_ca || r->tls_cert || r->tls_key || r->tls_name;
+    if (has_tls_file && !r->tls)
+        return tool_usage(o->command,
+                          "give --tls with --tls-ca, --tls-cert, --tls-key and --tls-name: without "
+                          "it nothing is encrypted");
+    if (!r->host && (r->user || r->password || r->tls))
+        return tool_usage(
+            o->command, "give --remote HOST:PORT with --user, --password-file and --tls, which are about it");
+    return TOOL_OK;
+}
+
 int store_parse(store_options *o, uint32_t groups, const tool_command *about, const tool_option *more,
                 size_t n_more, int argc, char **argv)
 {
@@ -131,6 +152,8 @@ int store_parse(store_options *o, uint32_t groups, const tool_command *about, co
                          .remote = {.size = sizeof(quire_store_remote)}};
     int code = tool_parse(&command, argc, argv, o);
     if (code >= 0) return code;
+    code = check_remote(o);
+    if (code) return code;
     if (!(groups & STORE_OPTIONAL) && !o->directory && !(groups & STORE_REMOTE && o->remote.host))
         return tool_usage(about->name, groups & STORE_REMOTE
                                            ? "give --dir DIRECTORY, --remote HOST:PORT or both"
@@ -246,6 +269,19 @@ int store_secret(store_options *o)
     return wrong ? tool_failed(o->command, "%s: %s", o->secret_file, wrong) : TOOL_OK;
 }
 
+/* For quire store du and rm: the name of the model's file, as much of it as a name may have. */
+static const char *name_model(store_options *o)
+{
+    const char *slash = o->model ? strrchr(o->model, '/') : NULL;
+    snprintf(o->model_name, sizeof o->model_name, "%.63s",
+             slash      ? slash + 1
+             : o->model ? o->model
+                        : o->weights);
+    for (char *c = o->model_name; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    return o->model_name;
+}
+
 int store_identity(store_options *o, quire_identity *out)
 {
     if (!o->secret_file && !o->has_secret) return tool_usage(o->command, "give --secret-file FILE");
@@ -259,6 +295,7 @@ int store_identity(store_options *o, quire_identity *out)
                             .adapter = o->adapter ? o->adapter : "",
                             .adapter_scale = o->adapter_scale,
                             .rope = o->rope ? o->rope : "model",
-                            .secret = o->secret};
+                            .secret = o->secret,
+                            .model_name = name_model(o)};
     return TOOL_OK;
 }

@@ -21,7 +21,7 @@ typedef struct store_options {
     uint8_t secret[32];
     bool has_secret; /* without a file */
     bool seal_disk;  /* pages are encrypted on disk */
-    char weights_digest[80];
+    char weights_digest[80], model_name[64];
     /* Of single commands. */
     const char *file, *tokens, *layout, *like, *server;
     uint64_t max_bytes, max_age_s, timeout_ms, n_streams, pid;

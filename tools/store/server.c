@@ -196,7 +196,7 @@ static bool log_in(server *s, const quire_store_remote *o)
     if (!r)
         (void)fail(s, SERVER_UNREACHABLE, "it does not answer as a Valkey or Redis server does");
     else if (!good)
-        (void)fail(s, SERVER_NO_LOGIN, "it says: %s", r->str);
+        (void)fail(s, SERVER_NO_LOGIN, "it says \"%s\"", r->str);
     freeReplyObject(r);
     return good;
 }

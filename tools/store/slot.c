@@ -113,7 +113,7 @@ int store_put_slot(int argc, char **argv)
          "ask this llama-server (http://HOST:PORT) which LoRA adapters it has and\nwhich ones its last requests chose; it does not tell more",
          .set = set_server},
         {"--pid", "N",
-         "read the flags and the environment of this llama-server, which runs on\nthis machine: shift, re-use, adapters, RoPE; not its configuration files",
+         "read the flags, the environment and the config.ini files of this llama-server,\nwhich runs on this machine: shift, re-use, adapters, RoPE",
          TOOL_NUMBER(store_options, pid, 1, 4194304)},
     };
     static const tool_command about = {

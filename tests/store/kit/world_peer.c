@@ -198,6 +198,8 @@ static void do_key(quire_link *l, const command *c)
     world_value *v = find(w, l->peer, c->arg[1], c->n[1]);
     if (!reads && w->peer[l->peer].refuses_writes) {
         say(l, "-READONLY You can't write against a read only replica.\r\n");
+    } else if (!reads && w->peer[l->peer].error) {
+        say(l, w->peer[l->peer].error);
     } else if (is(c, 0, "SET")) {
         do_set(l, c);
     } else if (is(c, 0, "EXISTS")) {
