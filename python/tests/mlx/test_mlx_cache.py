@@ -448,6 +448,11 @@ class Words(unittest.TestCase):
     def test_every_public_name_has_a_docstring(self):
         self.assertEqual(unexplained(quire_mlx), [])
 
+    def test_what_is_not_a_model(self):
+        for wrong in (None, "model", (None, None)):  # load() returns a pair
+            with self.assertRaisesRegex(TypeError, f"model is a {type(wrong).__name__}, not a model of mlx-lm"):
+                quire_mlx.make_cache(wrong)
+
     def test_number_of_threads_in_the_environment(self):
         for wrong in ("two", "-3", "1.5", "0"):
             with mock.patch.dict(os.environ, QUIRE_THREADS=wrong), self.assertRaisesRegex(ValueError, "threads"):
