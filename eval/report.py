@@ -148,7 +148,7 @@ def presets(e):
                 c = measured_name(preset[form])
                 mine, bits = e.divergence(model, c), e.bits(model, c)
                 if mine and other:
-                    verdict = ("yes: " if holds(mine, other, bits, bits < e.bits(model, judge)) else "**no**: ") + what
+                    verdict = ("yes: " if holds(mine, other, bits, bits < e.bits(model, judge)) else "**no**; wanted: ") + what
                 else:
                     verdict = ""
                 rows.append([name, f"`{c}`", NAMES[model], number(bits), *(figures(mine) if mine else [NOT_MEASURED, "", "", ""]), verdict])

@@ -43,6 +43,6 @@ def use_isa(name: Optional[str]) -> None:
 __all__ = [
     "Chain", "ClosedError", "Codec", "Format", "Identity", "Layer", "Load", "Mask", "MlxRows", "Namespace", "NativeRows", "PAGE_TOKENS",
     "Partial", "Plan", "PlannedLayer", "Pool", "PoolFull", "PoolStats", "Preset", "Profile", "QuireError", "RawLoad", "Remote", "Ring",
-    "Sequence", "SnapshotInfo", "Step", "Store", "Threads", "bits", "codecs", "command", "decode", "encode", "finish", "isa", "llama_env",
+    "Sequence", "SnapshotInfo", "Step", "Store", "Threads", "Usage", "bits", "codecs", "command", "decode", "encode", "finish", "isa", "llama_env",
     "merge", "presets", "round_trip", "snapshot_info", "use_isa",
 ]

@@ -34,7 +34,9 @@ def path_of(value: "Union[str, PathLike[str], None]", what: str) -> Optional[byt
 
 INCOMPLETE = "identity: weights, tokenizer and rope must not be empty, and names have at most 63 bytes of printable text"
 MEDIA = "media: positions must rise and be positions of the tokens"
-NO_FIT = "tokens, media or sequence do not fit: positions of media must rise, and a loaded sequence must end with a whole page"
+NO_FIT = ("tokens, media or sequence do not fit: positions of media must rise, a sequence to save has no more finished pages than tokens are given for, "
+          "and a sequence to load into must end with a whole page")
+OTHER = "the sequence has another plan or other ring options than the namespace"
 PAGES = "first_page: the namespace is not raw, or the prompt has not so many whole pages"
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _native as n
 from ._handle import EndsWithBlock, Family, Handle, Shared, drain, find, holding, members
-from ._shapes import Layer, PoolStats, Ring
+from ._shapes import OTHER_LAYERS, OTHER_PLAN, Layer, PoolStats, Ring
 from ._stream import Reader, Writer
 from ._workspace import Workspace
 from .attend import AnyMask, job_of, mask_of, n_queries_of, per_sequence, place, settings
@@ -64,6 +64,7 @@ class Pool(Shared):
             Handle.close(other)  # a sequence whose step or load another thread is giving up is waited for
 
     def shape(self, layer: int) -> Layer:
+        """The heads and head sizes of a layer."""
         return self._layer(layer)[1]
 
     def _layer(self, layer: int) -> Tuple[int, Layer]:
@@ -85,17 +86,18 @@ class Pool(Shared):
         """Registers another plan, so that its snapshots can be loaded."""
         check_plan(plan)
         with self._lock, plan._lock:
-            n.check(n.lib.quire_pool_add_plan(self._get(), plan._get()))
+            n.check(n.lib.quire_pool_add_plan(self._get(), plan._get()), mismatch=OTHER_LAYERS)
 
     def load(self, source: Union[bytes, BinaryIO]) -> Sequence:
         """Loads a sequence that Sequence.save() wrote, from bytes or a binary file. Raises QuireError if the data is damaged or of another
-        plan. A file whose read() closes the pool gets QuireError with status EBUSY."""
+        plan, EOFError if it ends too early. A file whose read() closes the pool gets QuireError with status EBUSY."""
         reader = Reader(source)
         with self._use():
-            return Sequence._of(self, lambda *where: reader.call(n.lib.quire_seq_load, *where), self._get())
+            return Sequence._of(self, lambda *where: reader.call(n.lib.quire_seq_load, *where), self._get(), mismatch=OTHER_PLAN)
 
     @property
     def stats(self) -> PoolStats:
+        """Memory in use and counts, as they are now."""
         got = n.PoolStats()
         with self._lock:
             n.check(n.lib.quire_pool_stats_get(self._get(), got))
@@ -175,20 +177,20 @@ class Sequence(Handle):
             self._begin(pool, n.lib.quire_seq_create, pool._get(), options)
 
     @classmethod
-    def _of(cls, pool: Pool, create: Callable[..., int], *arguments: Any) -> Sequence:
+    def _of(cls, pool: Pool, create: Callable[..., int], *arguments: Any, mismatch: str = "") -> Sequence:
         """A sequence that a function of the library creates, while the pool cannot be closed."""
         sequence = cls.__new__(cls)
-        sequence._begin(pool, create, *arguments)
+        sequence._begin(pool, create, *arguments, mismatch=mismatch)
         return sequence
 
-    def _begin(self, pool: Pool, create: Callable[..., int], *arguments: Any) -> None:
+    def _begin(self, pool: Pool, create: Callable[..., int], *arguments: Any, mismatch: str = "") -> None:
         self.pool = pool
         # The tokens of its last step and load; while they are in _tokens, these have not ended.
         self._step: Optional[object] = None
         self._load: Optional[object] = None
         self._caller = 0  # the thread in a call on the sequence that runs code of the caller: what that calls must not change it
         Handle.__init__(self, n.lib.quire_seq_destroy)
-        self._open(create, *arguments, on=(pool,), family=pool._sequences)
+        self._open(create, *arguments, on=(pool,), family=pool._sequences, mismatch=mismatch)
         ring = n.SeqOptions()
         n.check(n.lib.quire_seq_options_get(self._pointer, ring))
         self.ring = Ring(ring.max_tokens, ring.sinks, ring.spare_tokens)
@@ -256,8 +258,7 @@ class Sequence(Handle):
                dtype: Optional[str] = None) -> None:
         """Appends the same number of rows in every layer: arrays (token, KV head, channel), one per layer.
 
-        With one layer you can give the arrays without a list. float32 and float16 need no dtype; dtype="bf16" is for uint16 arrays.
-        Leave v as None if V is part of K.
+        With one layer you need no list. float32 and float16 need no dtype; dtype="bf16" is for uint16 arrays. v is None if V is part of K.
         """
         k_layers, v_layers = per_layer(k, self.pool.plan.n_layers, "k"), per_layer(v, self.pool.plan.n_layers, "v")
         first = k_layers[0]
@@ -276,7 +277,7 @@ class Sequence(Handle):
 
     def attend(self, q: Array, layer: int = 0, *, out: Optional[Array] = None, mask: AnyMask = None,
                position: Optional[int] = None, dtype: Optional[str] = None, partial: bool = False, **options: Any) -> Any:
-        """Attention over the committed rows: Pool.attend() for one sequence."""
+        """Attention over the committed rows: Pool.attend(), which explains the arguments, for one sequence."""
         layer, shape = self.pool._layer(layer)
         chosen = settings(shape, partial, **options) if options or partial else None
         keep: List[Any] = []
@@ -319,14 +320,12 @@ class Sequence(Handle):
             return int(n.lib.quire_seq_trim_floor(self._get()))
 
     def convert(self, plan: Plan, *, new_only: bool = False) -> None:
-        """Switches to another plan of the same geometry and re-encodes the pages. new_only: finished pages stay as they are.
-
-        Pages shared with forks stay unchanged for the forks, so the sequences no longer share them afterwards.
-        """
+        """Switches to another plan of the same geometry and re-encodes the pages. new_only: finished pages stay as they are. Forks keep the
+        pages that they share as these were, so the sequences no longer share them afterwards."""
         check_plan(plan)
         flags = _NEW if new_only else 0
         with self._lock, plan._lock:
-            n.check(n.lib.quire_seq_convert(self._get(), plan._get(), flags))
+            n.check(n.lib.quire_seq_convert(self._get(), plan._get(), flags), mismatch=OTHER_LAYERS)
 
     # ------------------------------------------------------------------ out
 

@@ -115,10 +115,10 @@ class Handle:
         family[self._token] = weakref.ref(self)
 
     def _open(self, create: Callable[..., int], *arguments: Any, on: "Sequence[Handle]" = (), family: "Optional[Family]" = None,
-              message: "Optional[ctypes.Array[ctypes.c_char]]" = None, invalid: str = "") -> None:
+              message: "Optional[ctypes.Array[ctypes.c_char]]" = None, invalid: str = "", mismatch: str = "") -> None:
         """Calls a function of the library that creates the object; its first argument says where to put the pointer. If it fails or is
         interrupted, there is no object. on: what the object depends on. family: where its parent finds it. message: where the function
-        writes a sentence if it fails. invalid: one for EINVAL."""
+        writes a sentence if it fails. invalid: one for EINVAL, mismatch: one for EMISMATCH."""
         try:
             for other in on:
                 self._stands_on(other)
@@ -126,7 +126,7 @@ class Handle:
                 self._joins(family)
             status = create(ctypes.byref(self._slot), *arguments)
             if status:
-                n.check(status, "" if message is None else n.text(message.value), invalid)
+                n.check(status, "" if message is None else n.text(message.value), invalid, mismatch)
             self._pointer = self._slot.value or 0
             if not self._pointer:
                 raise MemoryError(f"the library could not create a {type(self).__name__}")
@@ -156,6 +156,7 @@ class Handle:
 
     @property
     def closed(self) -> bool:
+        """True after close(), and in a forked child. Every use then raises ClosedError."""
         return not self._slot.value
 
     def _get(self) -> int:

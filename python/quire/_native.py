@@ -283,13 +283,13 @@ def status_name(status: int) -> str:
     return text(lib.quire_status_name(status))
 
 
-def check(status: int, message: str = "", invalid: str = "") -> None:
-    """Raises the exception for a status; `message` is the sentence that the library gave, if any, and `invalid` one for EINVAL."""
+def check(status: int, message: str = "", invalid: str = "", mismatch: str = "") -> None:
+    """Raises the exception for a status; `message` is the sentence that the library gave, if any, `invalid` one for EINVAL and `mismatch` one for
+    EMISMATCH."""
     if status == 0:
         return
     name = status_name(status)
-    if name == "EINVAL":
-        message = message or invalid
+    message = message or {"EINVAL": invalid, "EMISMATCH": mismatch}.get(name, "")
     kind: Type[QuireError] = PoolFull if name == "EFULL" else QuireError
     raise kind(name, message or text(lib.quire_status_text(status)))
 

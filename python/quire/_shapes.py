@@ -9,6 +9,11 @@ from typing import Sequence as Seq
 
 from . import _native as n
 
+#: What is wrong with plans and snapshots that do not fit a pool.
+OTHER_LAYERS = "the plan is for other layers than those of the pool"
+OTHER_PLAN = ("the sequence was saved with a plan that this pool does not have; snapshot_info() names its policy, and add_plan() takes a plan of that "
+              "policy and of the layers of this pool")
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -33,6 +38,8 @@ class Ring:
 
 @dataclass(frozen=True)
 class PoolStats:
+    """The memory of a pool in bytes, and counts since the pool was made."""
+
     budget_bytes: int
     used_bytes: int  #: pages in use, and pages reserved for a running conversion
     resident_bytes: int  #: pages in use and free pages kept for reuse

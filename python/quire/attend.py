@@ -65,8 +65,11 @@ def _finite(value: float, what: str) -> float:
 
 
 def settings(shape: Layer, partial: bool, *, scale: float = 0.0, softcap: float = 0.0, alibi: Optional[Array] = None,
-             mask_slopes: Optional[Array] = None, sink_logits: Optional[Array] = None, bidirectional: bool = False) -> n.AttendOptions:
+             mask_slopes: Optional[Array] = None, sink_logits: Optional[Array] = None, bidirectional: bool = False,
+             **others: Any) -> n.AttendOptions:
     """The options of a call. They point into the arrays, which the caller keeps."""
+    for name in others:
+        raise TypeError(f"attend() has no option {name}; the options are scale, softcap, alibi, mask_slopes, sink_logits and bidirectional")
     flags = (_BIDIRECTIONAL if bidirectional else 0) | (_PARTIAL if partial else 0)
     scale, softcap = _finite(scale, "scale"), _finite(softcap, "softcap")
     if softcap < 0:

@@ -15,11 +15,14 @@ from .profile import Profile
 from .rows import (AnyRows, Array, MLX_FLAG, MLX_VLM_FLAG, MlxRows, NativeRows, codec_info, describe, empty_mlx, form_of, numpy_dtype, plain,
                    side_of)
 
+_MOST_CHANNELS = 1024  # of a head
 _FLOAT, _ROTATED, _CALIBRATED, _GGML = 1, 2, 4, 16  # QUIRE_CODEC_...
 
 
 @dataclass(frozen=True)
 class Codec:
+    """An entry of the list of codecs; docs/codecs.md says how to read its name."""
+
     name: str
     summary: str
     bits: int  #: per code; 16 or 32 for floats
@@ -54,11 +57,15 @@ class Format(Handle):
 
     def __init__(self, codec: str, d: int, side: str = "k", *, profile: Optional[Profile] = None, layer: int = 0,
                  head: int = 0) -> None:
-        codec_info(codec)  # raises if it is unknown
+        flags = codec_info(codec).flags  # raises if it is unknown
         name, self.d = n.c_text(codec, "codec"), n.u32(d, "d")
         options = n.TileFormatOptions(side=side_of(side), d=self.d, layer=n.u32(layer, "layer"))
         self.codec, self.side, self.head = codec, side, n.u32(head, "head")
         self.row_bytes = int(n.lib.quire_codec_row_bytes(name, self.d))
+        if not 1 <= self.d <= _MOST_CHANNELS:
+            raise ValueError(f"d is {self.d}, not a number from 1 to {_MOST_CHANNELS}")
+        if flags & _CALIBRATED and side == "v":
+            raise ValueError(f"codec {codec} is for K only, but side is 'v'")
         invalid = f"codec {codec} needs a profile" if profile is None else "layer: the profile has no such layer, or it is not finished"
         super().__init__(n.lib.quire_tile_format_destroy)
         if profile is None:

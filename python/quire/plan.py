@@ -35,6 +35,8 @@ class PlannedLayer:
 
 @dataclass(frozen=True)
 class Preset:
+    """A name that a policy may begin with, and the codecs that it stands for; the same pair twice if a profile makes no difference."""
+
     name: str
     without_profile: str
     with_profile: str
@@ -82,6 +84,7 @@ class Plan(Handle):
 
     @property
     def n_layers(self) -> int:
+        """The number of layers of the model."""
         return len(self.layers)
 
     @property
@@ -110,6 +113,7 @@ class Plan(Handle):
         return None if found is None else n.text(found)
 
     def layer(self, index: int) -> PlannedLayer:
+        """How one layer is stored: its codecs, its group and its bytes."""
         got, number = n.PlanLayer(), n.u32(index, "index")
         if number >= self.n_layers:
             raise ValueError(f"index is {number}, but the plan has {self.n_layers} layers")

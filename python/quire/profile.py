@@ -38,6 +38,7 @@ class Profile(Handle):
         return profile
 
     def save(self, path: "Union[str, PathLike[str]]") -> None:
+        """Writes the finished profile to a file, which load() and `quire run --profile` read."""
         writer = Writer()
         with self._lock:
             n.check(writer.call(n.lib.quire_profile_save, self._get()), invalid="the profile is not finished")

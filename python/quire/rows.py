@@ -112,8 +112,8 @@ def form_of(array: Array, dtype: Optional[str], what: str) -> int:
         for form, kind in (_FORMS["f32"], _FORMS["f16"]):
             if array.dtype == kind:
                 return form
-        hint = ' (bf16 rows are uint16 arrays with dtype="bf16")' if array.dtype == np.uint16 else ""
-        raise TypeError(f"{what} has dtype {array.dtype}, not float32 or float16{hint}")
+        hint = 'for bf16 give dtype="bf16" as well' if array.dtype == np.uint16 else "astype(numpy.float32) makes such an array"
+        raise TypeError(f"{what} has dtype {array.dtype}, not float32 or float16; {hint}")
     kind = numpy_dtype(dtype)
     if array.dtype != kind:
         raise TypeError(f"{what} has dtype {array.dtype}, but dtype={dtype!r} needs an array of {kind}")
@@ -137,7 +137,7 @@ def strides_of(array: Array, shape: Tuple[Optional[int], int, int], what: str) -
     found, strides, size = array.shape, array.strides, array.itemsize
     if len(found) != 3 or found[1:] != shape[1:] or shape[0] not in (None, found[0]):
         wanted = "(" + ", ".join("tokens" if s is None else str(s) for s in shape) + ")"
-        raise ValueError(f"{what} has shape {found}, not {wanted}")
+        raise ValueError(f"{what} has shape {found}, not {wanted}; the axes are (token, head, channel)")
     tokens, heads, width = found
     if not array.flags.aligned:
         raise ValueError(f"{what} is not aligned to its dtype")

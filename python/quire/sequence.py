@@ -16,6 +16,8 @@ __all__ = ["Ring", "Sequence", "SnapshotInfo", "snapshot_info"]
 
 @dataclass(frozen=True)
 class SnapshotInfo:
+    """What the header of a saved sequence says. A pool loads the sequence if its plan, or one given to add_plan(), has this fingerprint."""
+
     policy: str
     plan_fingerprint: int
     length: int

@@ -13,7 +13,7 @@ from os import PathLike
 from typing import Any, Dict, List, Optional, Sequence as Seq, Union
 
 from . import _native as n, _store as c
-from ._arguments import (INCOMPLETE, MEDIA, NO_FIT, PAGES, Buffer, Media, Pages, Prompt, Tokens, ms_of, path_of, seconds_of, text_of)
+from ._arguments import (INCOMPLETE, MEDIA, NO_FIT, OTHER, PAGES, Buffer, Media, Pages, Prompt, Tokens, ms_of, path_of, seconds_of, text_of)
 from ._handle import Family, Handle, Shared, holding, members
 from ._stream import Callback, Writer
 from .plan import Plan, check_plan
@@ -103,6 +103,8 @@ class Store(Shared):
                            message=ctypes.cast(message, c_char_p), message_size=len(message),
                            disk_cache_bytes=n.u64(disk_cache_bytes, "disk_cache_bytes"))
         if remote is not None:
+            if not isinstance(remote, Remote):
+                raise TypeError(f"remote is a {type(remote).__name__}, not a Remote")
             options.remote = ctypes.pointer(c.Remote(
                 text_of(remote.host, "host"), text_of(remote.user, "user"), text_of(remote.password, "password"), n.u32(remote.port, "port"), int(remote.tls),
                 text_of(remote.tls_ca, "tls_ca"), text_of(remote.tls_cert, "tls_cert"), text_of(remote.tls_key, "tls_key"), text_of(remote.tls_name, "tls_name"),
@@ -300,7 +302,7 @@ class Namespace(Shared):
         with sequence._lock, self._use():
             space, pointer = self._get(), sequence._get()
             self._uses(sequence.pool)
-            n.check(c.lib().quire_namespace_save(space, prompt.value, pointer), invalid=NO_FIT)
+            n.check(c.lib().quire_namespace_save(space, prompt.value, pointer), invalid=NO_FIT, mismatch=OTHER)
 
     def lookup(self, tokens: Tokens, *, media: Seq[Media] = (), timeout: float = 0.0) -> int:
         """The number of tokens of the prompt, in whole pages, that can be loaded. Asks the remote only if timeout is not 0."""
@@ -359,7 +361,7 @@ class _Running(Handle):
         """Waits for the load, ends it and returns its length."""
         self._get()
         self._end()
-        n.check(self._status[0], invalid=NO_FIT)
+        n.check(self._status[0], invalid=NO_FIT, mismatch=OTHER)
         return int(self._length.value)
 
 
@@ -377,7 +379,7 @@ class Load(_Running):
                 namespace._uses(sequence.pool)
                 sequence._load = self._token  # before it begins: a load that an interrupt lets run must not meet other calls
                 self._open(c.lib().quire_load_begin, space, prompt.value, pointer, limit, on=(namespace, sequence),
-                           family=namespace._loads, invalid=NO_FIT)
+                           family=namespace._loads, invalid=NO_FIT, mismatch=OTHER)
         except BaseException:
             self._end()
             raise
@@ -432,7 +434,7 @@ class Chain(Handle):
         with sequence._lock, self._lock, self.namespace._use():
             pointer = sequence._get()
             self.namespace._uses(sequence.pool)
-            n.check(c.lib().quire_chain_save(self._get(), pointer, dropped), invalid=NO_FIT)
+            n.check(c.lib().quire_chain_save(self._get(), pointer, dropped), invalid=NO_FIT, mismatch=OTHER)
         return int(dropped.value)
 
     def save_raw(self, pages: Seq[Buffer], first_page: int = 0) -> int:

@@ -276,6 +276,22 @@ class Change(unittest.TestCase):
                     pool.sequence().append(words, words)
                 self.assertEqual(raised.exception.status, "EUNSUPPORTED")
 
+    def test_what_is_wrong_is_named(self) -> None:
+        with one_layer() as pool:
+            s, q = filled(pool, 10), rows(7, 1, 8, 64)
+            for call in (s.attend, lambda q, **options: pool.attend([s], [q], **options)):
+                with self.assertRaisesRegex(TypeError, "^attend.* no option causal; the options are scale, "):
+                    call(q, causal=True)
+            with self.assertRaisesRegex(TypeError, r"k has dtype float64.*astype\(numpy.float32\)"):
+                s.append(rows(1, 2, 2, 64).astype(np.float64), rows(1, 2, 2, 64))
+            with self.assertRaisesRegex(ValueError, r"\(2, 5, 64\).*axes are \(token, head, channel\)"):
+                s.append(rows(1, 2, 5, 64), rows(1, 2, 5, 64))
+            other = quire.Plan("r4", n_q_heads=8, n_kv_heads=2, d_k=128)
+            for change in (pool.add_plan, s.convert):
+                with self.assertRaisesRegex(quire.QuireError, "plan is for other layers"):
+                    change(other)
+            self.assertEqual(len(s), 10)
+
     def test_abort_leaves_nothing(self) -> None:
         with one_layer() as pool:
             s = filled(pool, 10)
@@ -313,6 +329,7 @@ class Change(unittest.TestCase):
                 with self.assertRaises(quire.QuireError) as refused:
                     other.load(data)
                 self.assertEqual(refused.exception.status, "EMISMATCH")
+                self.assertRegex(str(refused.exception), r"snapshot_info\(\).*add_plan\(\)")  # what to do
                 other.add_plan(quire.Plan(info.policy, layers=other.plan.layers))
                 self.assertEqual(other.load(data).to_bytes(), data)
 

@@ -30,6 +30,15 @@ class Registry(unittest.TestCase):
             with self.assertRaises((ValueError, quire.QuireError)):
                 call()
 
+    def test_what_is_wrong_is_named(self) -> None:
+        for d in (0, 1025):
+            with self.assertRaisesRegex(ValueError, f"d is {d}, not a number from 1 to 1024"):
+                quire.round_trip("r4", rows(1, 2, d))
+        with self.assertRaisesRegex(ValueError, "K only"):
+            quire.encode("c:r4", rows(1, 2, 64), side="v")
+        with self.assertRaisesRegex(quire.QuireError, "needs a profile"):
+            quire.encode("c:r4", rows(1, 2, 64))
+
     def test_presets(self) -> None:
         self.assertIn("k8v4", [p.name for p in quire.presets()])
 

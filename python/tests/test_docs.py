@@ -11,6 +11,8 @@ import sys
 import tempfile
 import unittest
 
+import quire
+from explained import unexplained
 from support import SOURCE
 
 
@@ -50,6 +52,11 @@ class Docs(unittest.TestCase):
                     self.assertRegex(line, "run under qemu, (and )?nothing of it on a Mac", f"{page.name}: {line}")
                 self.assertNotRegex(line, "Intel Macs: no ", page.name)
         self.assertGreaterEqual(found, 4)  # README.md, python.md and twice requests.md
+
+    def test_every_public_name_has_a_docstring(self) -> None:
+        self.assertEqual(unexplained(quire), [])
+        listed = set(re.findall(r"`(\w+)(?:\(\))?`", (SOURCE / "docs" / "python.md").read_text()))
+        self.assertEqual([name for name in quire.__all__ if name not in listed], [])
 
     def test_how_it_works(self) -> None:
         found = blocks("how-it-works.md")  # one program

@@ -114,8 +114,11 @@ class Store(StoreTest):
             with self.assertRaises(quire.QuireError) as raised:
                 space.save(TOKENS, filled(other))
             self.assertEqual(raised.exception.status, "EMISMATCH")
-            with self.assertRaises(quire.QuireError):
+            self.assertIn("another plan", str(raised.exception))
+            with self.assertRaisesRegex(quire.QuireError, "no more finished pages than tokens"):
                 space.save(TOKENS[:10], filled(pool))
+            with self.assertRaisesRegex(TypeError, "remote is a str, not a Remote"):
+                quire.Store(remote="host")  # type: ignore[arg-type]
             for wrong in ([-1], [2**32], [1.5], [[1]]):
                 with self.assertRaises(ValueError):
                     space.lookup(wrong)  # type: ignore[arg-type]

@@ -171,7 +171,10 @@ static quire_status parse_first(parser *ps, piece item)
         return parse_pair(ps, pair, pair, &ps->policy.main);
     }
     if (!memchr(item.at, '/', item.n) && !find_codec(item))
-        return complain(ps, item, " is not a preset or a codec");
+        return complain(
+            ps, item,
+            " is not a preset or a codec; the presets are safe, balanced, small, k8v4 and k4v4, and "
+            "\"quire codecs\" lists the codecs");
     return parse_pair(ps, item, item, &ps->policy.main);
 }
 

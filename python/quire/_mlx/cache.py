@@ -49,6 +49,7 @@ class Cache:
     # ------------------------------------------------------- what models call
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Tuple[Keys, Values]:
+        """Appends rows (sequence, KV head, token, channel). What it returns can be passed to attention only."""
         check_rows(keys, values)
         n_sequences, heads, count, d_k = keys.shape
         shape = heads, d_k, values.shape[3]
@@ -86,10 +87,12 @@ class Cache:
 
     @property
     def keys(self) -> Optional[Keys]:
+        """The keys that the last update returned; None if the cache is empty. decode() makes an array of them."""
         return None if self.empty() else self.keys_and_values()[0]
 
     @property
     def values(self) -> Optional[Values]:
+        """The values that belong to `keys`."""
         return None if self.empty() else self.keys_and_values()[1]
 
     # -------------------------------------------------------------- attention
@@ -267,9 +270,11 @@ class Cache:
     # --------------------------------------------------------- what engines call
 
     def size(self) -> int:
+        """The number of tokens that can be attended to: at most max_tokens."""
         return min(self._columns, self.settings.max_tokens or self._columns)
 
     def empty(self) -> bool:
+        """True if the cache has no tokens."""
         return self._columns == 0
 
     @property

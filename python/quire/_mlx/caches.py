@@ -20,6 +20,8 @@ class StatefulCache(Cache):
 
     @property
     def state(self) -> Any:
+        """The contents as arrays, which save_prompt_cache() writes. Assigning one replaces the contents. Reading it frees what an update could have
+        been taken back to."""
         # Engines read it when a piece of the prompt has gone through all layers: what that could be taken back to is not needed any more.
         with self._guard():
             now = self._settled()
@@ -53,10 +55,12 @@ class SingleCache(StatefulCache):
 
     @property
     def offset(self) -> int:
+        """The number of tokens so far, also of those that a bound has dropped: the position of the next one."""
         return self._columns
 
     @classmethod
     def merge(cls, caches: Seq[Any]) -> Any:
+        """A batch of the sequences of several caches. They share pages with it until one of them writes."""
         return cls._batch.merge(caches)
 
 
@@ -76,10 +80,12 @@ class BatchCache(StatefulCache):
 
     @property
     def left_padding(self) -> mx.array:
+        """The number of columns before the first token of each sequence."""
         return mx.array(list(self._padding), mx.int32)
 
     @classmethod
     def merge(cls, caches: Seq[Any]) -> Any:
+        """A batch of the sequences of several caches. They share pages with it until one of them writes."""
         caches = list(caches)
         if not caches:
             raise ValueError("caches is empty, but a batch needs at least one cache")
@@ -101,6 +107,7 @@ class BatchCache(StatefulCache):
         return batch
 
     def prepare(self, *, left_padding: Any = None, lengths: Any = None, right_padding: Any = None) -> None:
+        """Announces the padding of the next prompts: at the left of an empty batch, or at the right, which finalize() ends."""
         with self._guard():
             now = self._settled()
             padding, end, count = now.padding, now.end, len(now.sequences)
@@ -126,6 +133,7 @@ class BatchCache(StatefulCache):
                 self._now = now.changed(padding=tuple(p + max(now.columns - e, 0) for p, e in zip(now.padding, now.end)), end=None)
 
     def filter(self, batch_indices: Any) -> None:
+        """Keeps the sequences with these indices, in this order. One that is named twice becomes two."""
         with self._guard():
             now = self._settled()
             which = places(batch_indices, "batch_indices", len(now.sequences))
@@ -143,6 +151,7 @@ class BatchCache(StatefulCache):
             self._now = found.shifted(-min(unused, now.columns))
 
     def extend(self, other: "BatchCache") -> None:
+        """Adds the sequences of another batch of the same policy."""
         if not isinstance(other, BatchCache):
             raise ValueError(f"only Quire batches can be joined, not a {type(other).__name__}")
         if other.settings != self.settings or other.pools is not self.pools:
@@ -165,6 +174,7 @@ class BatchCache(StatefulCache):
                                     floors=now.floors + added.floors, end=end, shape=known.shape, dtype=known.dtype, tails=tails)
 
     def extract(self, idx: int) -> Any:
+        """One sequence as a cache of its own. The batch keeps it, and they share pages."""
         which = places([idx], "idx", len(self._sequences))
         found = self._forks(which)
         end = found.columns if found.end is None else min(found.columns, found.end[0])

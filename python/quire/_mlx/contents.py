@@ -72,6 +72,7 @@ class Settings:
 
     @property
     def ring(self) -> Dict[str, int]:
+        """The options of Pool.sequence(). It keeps more rows than the bound, so that an update can be taken back; {} without a bound."""
         if not self.max_tokens:
             return {}
         return {"max_tokens": self.max_tokens, "sinks": self.sinks, "spare_tokens": max(self.spare + _UNDO, PIECE)}

@@ -39,4 +39,5 @@ def uninstall() -> None:
 
 
 def installed() -> bool:
+    """True between install() and uninstall()."""
     return _original is not None

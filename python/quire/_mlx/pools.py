@@ -32,6 +32,15 @@ def layer_policy(settings: Settings, shape: Shape) -> str:
     return f"{found.k}/{found.v}{sinks}"
 
 
+def _usual_threads() -> int:
+    given = os.environ.get("QUIRE_THREADS")
+    if not given:
+        return processors()
+    if not (given.isascii() and given.isdigit()):
+        raise ValueError(f"QUIRE_THREADS is {given!r}, not a number of threads")
+    return int(given)
+
+
 class Pools:
     """Pools with a memory budget, and the threads that compute on them.
 
@@ -42,7 +51,7 @@ class Pools:
 
     def __init__(self, budget_bytes: Optional[int] = None, threads: Optional[int] = None) -> None:
         self.budget_bytes = memory_bytes() if budget_bytes is None else n.u64(budget_bytes, "budget_bytes")
-        n_threads = int(os.environ.get("QUIRE_THREADS") or processors()) if threads is None else n.u32(threads, "threads")
+        n_threads = _usual_threads() if threads is None else n.u32(threads, "threads")
         if not self.budget_bytes or not n_threads:
             raise ValueError(f"budget_bytes and threads must be at least 1; budget_bytes={self.budget_bytes}, threads={n_threads}")
         self.n_threads = n_threads
@@ -65,6 +74,7 @@ class Pools:
 
     @property
     def used_bytes(self) -> int:
+        """Bytes of the pages that caches use now."""
         return sum(pool.stats.used_bytes for pool in list(self._pools.values()))
 
     @property

@@ -35,10 +35,12 @@ class _Rows:
 
     @property
     def ndim(self) -> int:
+        """4, as that array would have."""
         return 4
 
     @property
     def dtype(self) -> Any:
+        """The dtype of the rows that were given; decode() returns it again."""
         return self.cache._dtype
 
     def astype(self, dtype: Any) -> "_Rows":
@@ -73,6 +75,8 @@ class _Rows:
 
 
 class Keys(_Rows):
+    """What a cache returns as keys. Attention takes it; everything else raises TypeError. decode() makes an array of it."""
+
     side = "k"
 
     def attend(self, q: mx.array, v: Any, *, scale: float, mask: Any = None, sinks: Optional[mx.array] = None, force_fused: bool = False,
@@ -84,4 +88,6 @@ class Keys(_Rows):
 
 
 class Values(_Rows):
+    """What a cache returns as values, for attention with the keys that were returned with them."""
+
     side = "v"

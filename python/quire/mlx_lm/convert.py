@@ -20,7 +20,7 @@ def from_mlx(cache: Any, policy: Optional[str] = None, *, index: int = 0, n_laye
     the same codec for K and V; scales and biases in bf16 or f32 are rounded to f16.
     """
     if not isinstance(cache, (KVCache, QuantizedKVCache, RotatingKVCache)):
-        raise TypeError(f"a {type(cache).__name__} cannot be converted to a Quire cache")
+        raise TypeError(f"cache is a {type(cache).__name__}, not a KVCache, QuantizedKVCache or RotatingKVCache of mlx-lm")
     bound = {}
     if policy is None:
         policy = f"a{cache.bits}g{cache.group_size}" if isinstance(cache, QuantizedKVCache) else "safe"

@@ -23,6 +23,8 @@ def make_cache(model: Any, policy: str = "safe", max_tokens: Optional[int] = Non
     None: keep all. spare: this many tokens can be trimmed even after others were dropped, as speculative decoding needs. pools: the memory
     to use.
     """
+    if not hasattr(model, "make_cache") and not hasattr(model, "layers"):
+        raise TypeError(f"model is a {type(model).__name__}, not a model of mlx-lm")
     caches: List[Any] = make_prompt_cache(model)
     full = [i for i, c in enumerate(caches) if type(c) is KVCache]
     make = functools.partial(QuireKVCache, policy, max_tokens=max_tokens, sinks=sinks, spare=spare, pools=pools)

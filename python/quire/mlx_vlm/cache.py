@@ -66,6 +66,7 @@ class QuireKVCache(SingleCache, _VlmCache):
 
     @classmethod
     def merge(cls, caches: Seq[Any], prefix_lens: Any = None) -> "BatchQuireKVCache":
+        """A batch of the sequences of several caches. They share pages with it until one of them writes."""
         return BatchQuireKVCache.merge(caches)
 
     def prefix_cache_merge(self, rows: Seq[Any], prefix_lens: Any) -> Optional["BatchQuireKVCache"]:
@@ -93,13 +94,16 @@ class BatchQuireKVCache(BatchCache, _VlmCache):
 
     @property
     def batch_size(self) -> int:
+        """The number of sequences."""
         return len(self._padding)
 
     def is_single_row(self) -> bool:
+        """True if there is one sequence."""
         return len(self._padding) == 1
 
     @classmethod
     def merge(cls, caches: Seq[Any], prefix_lens: Any = None) -> "BatchQuireKVCache":
+        """A batch of the sequences of several caches. They share pages with it until one of them writes."""
         if any(type(c) is KVCache for c in caches):
             raise ValueError("the model has put rows into a KVCache of its own instead of this batch; Quire batches do not work with it")
         batch: BatchQuireKVCache = super().merge(caches)

@@ -32,7 +32,7 @@ def from_mlx(cache: Any, policy: Optional[str] = None, *, index: int = 0, n_laye
     """
     kind: Any = type(cache)
     if kind not in (*_BATCHES, KVCache, QuantizedKVCache, TurboQuantKVCache, HybridQuantKVCache, RotatingKVCache):
-        raise TypeError(f"a {kind.__name__} cannot be converted to a Quire cache")
+        raise TypeError(f"cache is a {kind.__name__}, which cannot be converted to a Quire cache; help(from_mlx) lists those that can")
     if kind is HybridQuantKVCache and policy is None:
         raise ValueError("K and V of a HybridQuantKVCache have different kinds of codes; name a policy, and they go through floats")
     if kind in _TURBO:

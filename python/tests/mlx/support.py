@@ -11,6 +11,9 @@ import mlx.core as mx
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[3]
+sys.path.append(str(ROOT / "python" / "tests"))  # at the end: it has a support.py, too
+from explained import unexplained  # noqa: E402, F401
+
 MOST = 5e-4  # what attention may differ from double precision, per output row
 mx.set_default_device(mx.cpu)
 

@@ -2,8 +2,10 @@
 """The caches by themselves: what mlx-lm calls on them, against double precision and against mlx-lm's own caches."""
 import copy
 import gc
+import os
 import tempfile
 import unittest
+from unittest import mock
 
 import mlx.core as mx
 import numpy as np
@@ -11,7 +13,7 @@ import quire
 import quire.mlx_lm as quire_mlx
 from mlx_lm.models import cache as mlx_cache
 from reference import attention, error, sees
-from support import MOST, attend, numpy, rows
+from support import MOST, attend, numpy, rows, unexplained
 
 Q, H, D = 6, 2, 64
 N = 300
@@ -440,6 +442,23 @@ class Hook(unittest.TestCase):
         original = mx.fast.scaled_dot_product_attention.__wrapped__
         args = dict(scale=0.1, mask="causal", sinks=mx.zeros((Q,)))
         np.testing.assert_array_equal(np.array(mx.fast.scaled_dot_product_attention(q, k, v, **args)), np.array(original(q, k, v, **args)))
+
+
+class Words(unittest.TestCase):
+    def test_every_public_name_has_a_docstring(self):
+        self.assertEqual(unexplained(quire_mlx), [])
+
+    def test_what_is_not_a_model(self):
+        for wrong in (None, "model", (None, None)):  # load() returns a pair
+            with self.assertRaisesRegex(TypeError, f"model is a {type(wrong).__name__}, not a model of mlx-lm"):
+                quire_mlx.make_cache(wrong)
+
+    def test_number_of_threads_in_the_environment(self):
+        for wrong in ("two", "-3", "1.5", "0"):
+            with mock.patch.dict(os.environ, QUIRE_THREADS=wrong), self.assertRaisesRegex(ValueError, "threads"):
+                quire_mlx.Pools()
+        with mock.patch.dict(os.environ, QUIRE_THREADS="1"):
+            self.assertEqual(quire_mlx.Pools().n_threads, 1)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from mlx_vlm.kv_quant import from_legacy
 from mlx_vlm.models.cache import (BatchKVCache, BatchQuantizedKVCache, BatchRotatingKVCache, BufferedRotatingKVCache, ChunkedKVCache, KVCache,
                                   QuantizedKVCache, RotatingKVCache)
 from mlx_vlm.turboquant import BatchTurboQuantKVCache, HybridQuantKVCache, TurboQuantKVCache, TurboQuantMSEState
-from vlm_support import MOST, attend, numpy, rows, same_state
+from vlm_support import MOST, attend, numpy, rows, same_state, unexplained
 from reference import attention, error, sees
 
 HEADS, KV_HEADS = 6, 2
@@ -30,6 +30,11 @@ def off(q, k, v, k2, v2, scale):
     score = scale * np.linalg.norm(q, axis=-1).max() * np.linalg.norm(k2 - k, axis=-1).max()
     longest = np.linalg.norm(v, axis=-1).max()
     return np.expm1(2 * score) * longest + np.linalg.norm(v2 - v, axis=-1).max()
+
+
+class Words(unittest.TestCase):
+    def test_every_public_name_has_a_docstring(self):
+        self.assertEqual(unexplained(quire_vlm), [])
 
 
 class States(unittest.TestCase):

@@ -14,7 +14,7 @@ from mlx_vlm.utils import StoppingCriteria
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "mlx"))  # reference.py needs nothing of mlx-lm, and support.py nothing before a model is asked for
-from support import MOST, ROOT, model_folder, numpy, rows  # noqa: E402, F401
+from support import MOST, ROOT, model_folder, numpy, rows, unexplained  # noqa: E402, F401
 
 COMMON = dict(hidden_size=64, num_hidden_layers=2, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5,
               vocab_size=211, head_dim=64, max_position_embeddings=8192)
