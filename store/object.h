@@ -21,8 +21,8 @@
 typedef struct quire_owner {
     quire_counters counters;
     quire_key seal_key;
-    bool
-        seals_disk; /* pages on disk that are not sealed are not taken: whoever can write there could have made them */
+    /* Plain pages on disk are not taken then: whoever can write there could have made them. */
+    bool seals_disk;
     char tenant_name[QUIRE_NAME], model_name[QUIRE_NAME];
 } quire_owner;
 
