@@ -38,6 +38,8 @@ static void key_name(char name[70], const quire_key *object)
 
 /* ---------------------------------------------------------------- one fetch */
 
+#define PATIENCE_MS 60000 /* of loads that take seconds: a busy machine is not a fault */
+
 typedef struct loader {
     pthread_t thread;
     kit_raw *raw;
@@ -49,14 +51,14 @@ typedef struct loader {
 static void *run_raw(void *arg)
 {
     loader *l = (loader *)arg;
-    l->n = kit_raw_load(l->raw, 7, PAGES, 20000);
+    l->n = kit_raw_load(l->raw, 7, PAGES, PATIENCE_MS);
     return NULL;
 }
 
 static void *run_seq(void *arg)
 {
     loader *l = (loader *)arg;
-    quire_seq *loaded = kit_load(l->scene, PAGES * 64, 20000);
+    quire_seq *loaded = kit_load(l->scene, PAGES * 64, PATIENCE_MS);
     l->n = quire_seq_length(loaded) / 64;
     KIT_REQUIRE(l->n < PAGES || kit_sight(l->scene, loaded) == l->sight);
     quire_seq_destroy(loaded);
@@ -81,7 +83,7 @@ static void one_fetch(void **state)
     kit_proxy_start(&proxy, server.port);
     quire_store_remote remote = kit_remote(proxy.port);
     remote.connections = THREADS + 2;
-    remote.stall_ms = 20000;
+    remote.stall_ms = PATIENCE_MS;
     quire_store *store = kit_open(NULL, 0, &remote);
     kit_raw raw;
     kit_scene s;
