@@ -234,50 +234,62 @@ static quire_entry entry_of(quire_store *store, const quire_key *object)
     return e;
 }
 
+/* The record of a page, as it lies on disk. */
+typedef struct stored {
+    quire_disk *disk;
+    quire_place place;
+    quire_slab *slab;
+    quire_buffer b;
+} stored;
+
+static stored take_stored(quire_store *store, const quire_key *object)
+{
+    stored s = {.disk = store->disk, .place = entry_of(store, object).place};
+    s.slab = quire_slab_take(&s.disk->slabs, s.place.slab);
+    assert_true(s.slab && quire_buffer_create(&s.b, &s.disk->allocator, (size_t)s.place.bytes));
+    assert_int_equal(quire_slab_read(s.slab, s.b.bytes, (size_t)s.place.bytes, s.place.at), QUIRE_MISS_NONE);
+    return s;
+}
+
+static void put_stored(stored *s)
+{
+    assert_true(quire_slab_write(s->slab, s->b.bytes, (size_t)s->place.bytes, s->place.at));
+    quire_slab_give(&s->disk->slabs, s->slab);
+    quire_buffer_destroy(&s->b, &s->disk->allocator);
+}
+
 /* Changes a byte of a page's payload; forge: header and MAC are made to fit, as someone with the directory's key could. */
 static void change_payload(quire_store *store, const quire_key *object, size_t payload_bytes, size_t at,
                            bool forge)
 {
-    quire_disk *d = store->disk;
-    quire_entry e = entry_of(store, object);
-    quire_buffer b;
-    quire_slab *slab = quire_slab_take(&d->slabs, e.place.slab);
-    assert_true(slab && quire_buffer_create(&b, &d->allocator, (size_t)e.place.bytes));
-    assert_int_equal(quire_slab_read(slab, b.bytes, (size_t)e.place.bytes, e.place.at), QUIRE_MISS_NONE);
-    b.bytes[QUIRE_BLOCK + at] ^= 4;
+    stored s = take_stored(store, object);
+    s.b.bytes[QUIRE_BLOCK + at] ^= 4;
     if (forge) {
         quire_record r;
         quire_payload_hash h;
         uint8_t header[QUIRE_OBJECT_HEADER], tag[QUIRE_PAYLOAD_TAG];
-        assert_int_equal(quire_record_read(&r, b.bytes, d->mac, &e.place), QUIRE_MISS_NONE);
-        memcpy(header, b.bytes + QUIRE_RECORD_OBJECT, sizeof header);
+        assert_int_equal(quire_record_read(&r, s.b.bytes, s.disk->mac, &s.place), QUIRE_MISS_NONE);
+        memcpy(header, s.b.bytes + QUIRE_RECORD_OBJECT, sizeof header);
         memcpy(tag, quire_object_tag(header), sizeof tag);
         quire_payload_begin(&h);
-        quire_payload_add(&h, b.bytes + QUIRE_BLOCK, payload_bytes);
+        quire_payload_add(&h, s.b.bytes + QUIRE_BLOCK, payload_bytes);
         quire_object_end_sealed(header, tag, &h);
-        assert_true(quire_record_write(b.bytes, d->mac, &r, header));
+        assert_true(quire_record_write(s.b.bytes, s.disk->mac, &r, header));
     }
-    assert_true(quire_slab_write(slab, b.bytes, (size_t)e.place.bytes, e.place.at));
-    quire_slab_give(&d->slabs, slab);
-    quire_buffer_destroy(&b, &d->allocator);
+    put_stored(&s);
 }
 
 /* Puts a page that is not sealed, of other bytes, in the place of one: the directory has all that is needed for it but the secret. */
 static void replace_by_plain(quire_store *store, const quire_key *object, size_t payload_bytes)
 {
-    quire_disk *d = store->disk;
-    quire_entry e = entry_of(store, object);
-    quire_buffer b;
+    stored s = take_stored(store, object);
     quire_record r;
     quire_payload_hash h;
     quire_object_info info;
     uint8_t header[QUIRE_OBJECT_HEADER];
-    quire_slab *slab = quire_slab_take(&d->slabs, e.place.slab);
-    assert_true(slab && quire_buffer_create(&b, &d->allocator, (size_t)e.place.bytes));
-    assert_int_equal(quire_slab_read(slab, b.bytes, (size_t)e.place.bytes, e.place.at), QUIRE_MISS_NONE);
-    assert_int_equal(quire_record_read(&r, b.bytes, d->mac, &e.place), QUIRE_MISS_NONE);
+    assert_int_equal(quire_record_read(&r, s.b.bytes, s.disk->mac, &s.place), QUIRE_MISS_NONE);
     assert_int_equal(
-        quire_object_read_header(b.bytes + QUIRE_RECORD_OBJECT, QUIRE_OBJECT_HEADER + payload_bytes, &info),
+        quire_object_read_header(s.b.bytes + QUIRE_RECORD_OBJECT, QUIRE_OBJECT_HEADER + payload_bytes, &info),
         QUIRE_MISS_NONE);
     quire_object_id id = {.group = info.group,
                           .page_index = info.page_index,
@@ -286,14 +298,12 @@ static void replace_by_plain(quire_store *store, const quire_key *object, size_t
     memcpy(id.root.byte, info.root, 32);
     memcpy(id.key.byte, info.key, 32);
     memcpy(id.parent.byte, info.parent, 32);
-    memset(b.bytes + QUIRE_BLOCK, 0x5a, payload_bytes);
+    memset(s.b.bytes + QUIRE_BLOCK, 0x5a, payload_bytes);
     quire_payload_begin(&h);
-    quire_payload_add(&h, b.bytes + QUIRE_BLOCK, payload_bytes);
+    quire_payload_add(&h, s.b.bytes + QUIRE_BLOCK, payload_bytes);
     quire_object_write_header(header, &id, &h);
-    assert_true(quire_record_write(b.bytes, d->mac, &r, header));
-    assert_true(quire_slab_write(slab, b.bytes, (size_t)e.place.bytes, e.place.at));
-    quire_slab_give(&d->slabs, slab);
-    quire_buffer_destroy(&b, &d->allocator);
+    assert_true(quire_record_write(s.b.bytes, s.disk->mac, &r, header));
+    put_stored(&s);
 }
 
 static void forged_plain(void **state)
