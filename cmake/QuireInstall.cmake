@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# What is installed, and in which component: library, store, development, device, tools. QuirePackages.cmake makes packages of them.
+# What is installed, and in which component: library, development, store, storedevelopment, device, tools. QuirePackages.cmake makes packages of them.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -11,7 +11,8 @@ install(TARGETS quire_shared EXPORT quireTargets INCLUDES DESTINATION "${CMAKE_I
 # Files of its own: distributions that ship no static libraries delete it with them.
 install(TARGETS quire EXPORT quireStaticTargets INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT development)
-install(DIRECTORY include/quire DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY include/quire DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development
+        FILES_MATCHING PATTERN "*.h" PATTERN store.h EXCLUDE)
 install(EXPORT quireTargets NAMESPACE quire:: DESTINATION "${quire_cmake_dir}" COMPONENT development)
 install(EXPORT quireStaticTargets NAMESPACE quire:: DESTINATION "${quire_cmake_dir}" COMPONENT development)
 configure_package_config_file(cmake/quireConfig.cmake.in "${PROJECT_BINARY_DIR}/quireConfig.cmake"
@@ -40,10 +41,11 @@ install(FILES "${PROJECT_BINARY_DIR}/quire.pc" DESTINATION "${CMAKE_INSTALL_LIBD
 # libquire without the store finds it all the same. -------------------------------------------------------------------------------------------
 if(TARGET quire_store_shared)
   install(TARGETS quire_store_shared EXPORT quireStoreTargets INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
-          LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT store NAMELINK_COMPONENT development)
-  install(EXPORT quireStoreTargets NAMESPACE quire:: DESTINATION "${quire_cmake_dir}" COMPONENT development)
+          LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT store NAMELINK_COMPONENT storedevelopment)
+  install(FILES include/quire/store.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/quire" COMPONENT storedevelopment)
+  install(EXPORT quireStoreTargets NAMESPACE quire:: DESTINATION "${quire_cmake_dir}" COMPONENT storedevelopment)
   configure_file(cmake/quire_store.pc.in "${PROJECT_BINARY_DIR}/quire_store.pc" @ONLY)
-  install(FILES "${PROJECT_BINARY_DIR}/quire_store.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT development)
+  install(FILES "${PROJECT_BINARY_DIR}/quire_store.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT storedevelopment)
   get_property(valkey_source GLOBAL PROPERTY quire_valkey_source)
   if(valkey_source) # built into it
     install(FILES "${valkey_source}/COPYING" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/libquire-store${quire_soversion}"

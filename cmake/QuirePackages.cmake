@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 # Packages of what QuireInstall.cmake installs: cpack -G DEB, cpack --config CPackSourceConfig.cmake.
 if(TARGET quire_store_shared)
-  set(quire_store_package "store:libquire-store${quire_soversion}")
+  set(quire_store_packages "store:libquire-store${quire_soversion}" storedevelopment:libquire-store-dev)
 endif()
-set(packages "library:libquire${quire_soversion}" ${quire_store_package} development:libquire-dev device:quire-llama tools:quire)
+set(packages "library:libquire${quire_soversion}" development:libquire-dev ${quire_store_packages} device:quire-llama tools:quire)
 set(CPACK_COMPONENTS_ALL)
 # The first line is the summary.
 set(about "Quire keeps the KV cache of a language model in 2 to 8 bits per value and
@@ -18,6 +18,10 @@ Valkey or Redis servers.")
 set(CPACK_DEBIAN_DEVELOPMENT_DESCRIPTION "attention on a compressed KV cache - development files
 ${about}
 This package has headers, the static library, and files for pkg-config
+and CMake.")
+set(CPACK_DEBIAN_STOREDEVELOPMENT_DESCRIPTION "attention on a compressed KV cache - development files of the store
+${about}
+This package has the header of libquire_store, and files for pkg-config
 and CMake.")
 set(CPACK_DEBIAN_DEVICE_DESCRIPTION "attention on a compressed KV cache - device for llama.cpp
 ${about}
@@ -45,13 +49,13 @@ endforeach()
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_STORE_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_STOREDEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVICE_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "libquire${quire_soversion} (= ${PROJECT_VERSION})")
-if(quire_store_package)
-  string(APPEND CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS ", libquire-store${quire_soversion} (= ${PROJECT_VERSION})")
-  set(CPACK_DEBIAN_STORE_PACKAGE_DEPENDS "libquire${quire_soversion} (= ${PROJECT_VERSION})")
-endif()
+set(CPACK_DEBIAN_STORE_PACKAGE_DEPENDS "libquire${quire_soversion} (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_STOREDEVELOPMENT_PACKAGE_DEPENDS
+    "libquire-dev (= ${PROJECT_VERSION}), libquire-store${quire_soversion} (= ${PROJECT_VERSION})")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_RECOMMENDS "quire-llama")
 set(CPACK_GENERATOR DEB)
 set(CPACK_DEB_COMPONENT_INSTALL ON)

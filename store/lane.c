@@ -170,11 +170,10 @@ static void on_error(quire_lane *lane, quire_conn *c, quire_call *call)
     }
     if (begins(text, "CLUSTERDOWN") && quire_node_topology(lane->remote) != QUIRE_CLUSTER)
         quire_node_set_topology(lane->remote, QUIRE_CLUSTER);
-    if (begins(text, "CLUSTERDOWN") || begins(text, "READONLY") || begins(text, "LOADING") ||
-        begins(text, "MASTERDOWN"))
-        quire_node_set_stale(lane->remote);
-    else if (!begins(text, "TRYAGAIN"))
-        quire_node_refuses(lane->remote, c->node, call->verb, text);
+    bool is_stale = begins(text, "CLUSTERDOWN") || begins(text, "READONLY") || begins(text, "LOADING") ||
+                    begins(text, "MASTERDOWN");
+    if (is_stale) quire_node_set_stale(lane->remote);
+    if (!begins(text, "TRYAGAIN")) quire_node_refuses(lane->remote, c->node, call->verb, !is_stale, text);
     /* A master that became a replica: its name may lead to another server by now. */
     if (begins(text, "READONLY")) c->is_outdated = true;
     bool auth = begins(text, "NOAUTH") || begins(text, "WRONGPASS") || begins(text, "NOPERM");
@@ -241,6 +240,7 @@ static quire_miss on_reply(quire_lane *lane, quire_conn *c, const quire_wait *w)
     }
     if (type == VALKEY_REPLY_INTEGER) call->found = c->reply.integer > 0;
     if (call->verb == QUIRE_SET) call->found = type == VALKEY_REPLY_NIL;
+    quire_node_complies(lane->remote, c->node, call->verb);
     finish(lane, call, QUIRE_MISS_NONE);
     return QUIRE_MISS_NONE;
 }

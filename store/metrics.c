@@ -69,6 +69,8 @@ static void put_single(page *p, const quire_store_stats *s, bool disk, bool remo
          remote},
         {"nodes", "gauge", "Known nodes of the remote tier.", s->nodes, remote},
         {"nodes_down", "gauge", "Nodes of the remote tier that are considered down.", s->nodes_down, remote},
+        {"nodes_refusing", "gauge", "Nodes of the remote tier that answer and refuse pages.",
+         s->nodes_refusing, remote},
         {"node_breaks_total", "counter", "Times that a node was considered down.", s->breaks, remote},
         {"connections_total", "counter", "Connections to nodes that were opened.", s->reconnects, remote},
         {"queue_cap_bytes", "gauge", "Limit of the pages that wait to be saved, per tier.",

@@ -284,7 +284,20 @@ void quire_node_failed(quire_remote *r, uint32_t node, quire_trouble trouble, co
                                                : "does not answer and is considered down");
 }
 
-void quire_node_refuses(quire_remote *r, uint32_t node, quire_verb verb, const char *error)
+static void set_refusal(quire_remote *r, uint32_t node, quire_verb verb, bool refuses)
+{
+    pthread_mutex_lock(&r->lock);
+    quire_node *n = find(r, node);
+    if (n) n->refused = refuses ? n->refused | 1u << verb : n->refused & ~(1u << verb);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void quire_node_complies(quire_remote *r, uint32_t node, quire_verb verb)
+{
+    set_refusal(r, node, verb, false);
+}
+
+void quire_node_refuses(quire_remote *r, uint32_t node, quire_verb verb, bool lasts, const char *error)
 {
     char host[QUIRE_HOST_MAX];
     uint32_t port;
@@ -292,7 +305,9 @@ void quire_node_refuses(quire_remote *r, uint32_t node, quire_verb verb, const c
     int n = (int)strspn(error, "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
     bool is_save = verb == QUIRE_SET;
     if (!is_save && verb != QUIRE_GET && verb != QUIRE_EXISTS) return;
-    if (quire_node_address(r, node, host, &port))
+    /* Reads go to replicas too, to which none may go again for long. */
+    if (is_save || lasts) set_refusal(r, node, verb, true);
+    if (lasts && quire_node_address(r, node, host, &port))
         quire_log_say(r->log, QUIRE_EVENT_REFUSAL, QUIRE_LOG_WARNING,
                       "The remote node %s:%u does not %s pages: it says %.*s.", host, (unsigned)port,
                       is_save ? "take" : "give", n ? n : 3, n ? error : "ERR");

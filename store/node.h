@@ -26,6 +26,7 @@ typedef struct quire_node {
     uint32_t master;        /* in the topology: its master, or itself */
     bool refuses_login;     /* it is considered down because it does not take the user or password */
     bool in_topology;       /* of a cluster, as last told */
+    uint32_t refused;       /* the bits 1 << verb of commands that it last answered with an error */
     uint32_t n_attempts;    /* to connect, ever */
     uint32_t n_failures;    /* one after the other */
     uint32_t n_slow;        /* runs in which it sent too little, since a value came at a good rate */
@@ -104,8 +105,10 @@ typedef enum quire_trouble {
 /* call: what it did not answer, or NULL. */
 void quire_node_failed(quire_remote *r, uint32_t node, quire_trouble trouble, const quire_call *call);
 
-/* It answers, but with an error that it will give again: it is full and evicts nothing, or the login lacks a right. */
-void quire_node_refuses(quire_remote *r, uint32_t node, quire_verb verb, const char *error);
+/* It answers, but with an error. lasts: it will give it again; it is full and evicts nothing, or the login lacks a right. */
+void quire_node_refuses(quire_remote *r, uint32_t node, quire_verb verb, bool lasts, const char *error);
+/* It did what was asked. */
+void quire_node_complies(quire_remote *r, uint32_t node, quire_verb verb);
 
 /* The whole map at once; nodes that are not in it are forgotten some seconds after they were last told of. */
 void quire_node_apply(quire_remote *r, const quire_slot_map *map);

@@ -106,16 +106,21 @@ uint64_t quire_remote_patience(const quire_remote *r, size_t bytes)
     return PATIENCE + bytes * QUIRE_SECOND / r->options.min_bytes_per_second;
 }
 
-void quire_remote_nodes(quire_remote *r, uint32_t *n, uint32_t *n_down)
+quire_node_counts quire_remote_nodes(quire_remote *r)
 {
+    const uint32_t saves = 1u << QUIRE_SET;
     pthread_mutex_lock(&r->lock);
-    *n = r->n_nodes;
-    *n_down = 0;
+    quire_node_counts of = {.n = r->n_nodes};
     for (uint32_t i = 0; i < r->n_places; i++) {
         const quire_node *node = &r->node[i];
         /* The name that was given need not be a node of the cluster for long. */
-        bool counts = node->name != QUIRE_NO_NODE && (r->topology != QUIRE_CLUSTER || node->in_topology);
-        *n_down += counts && node->open_until;
+        if (node->name == QUIRE_NO_NODE || (r->topology == QUIRE_CLUSTER && !node->in_topology)) continue;
+        /* Nothing is sent to a master that became a replica, so its last word about saving says nothing. */
+        bool is_replica = r->topology == QUIRE_CLUSTER && node->master != node->name;
+        uint32_t refused = is_replica ? node->refused & ~saves : node->refused;
+        of.n_down += node->open_until != 0;
+        of.n_refusing += !node->open_until && refused;
     }
     pthread_mutex_unlock(&r->lock);
+    return of;
 }

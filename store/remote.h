@@ -19,7 +19,10 @@ quire_status quire_remote_create(quire_remote **out, const quire_store_remote *o
                                  quire_store_log *log, const struct quire_transport *transport, char *message,
                                  size_t message_size);
 void quire_remote_destroy(quire_remote *remote); /* its lanes must be gone */
-void quire_remote_nodes(quire_remote *remote, uint32_t *n, uint32_t *n_down);
+typedef struct quire_node_counts {
+    uint32_t n, n_down, n_refusing; /* known; considered down; up and refusing pages */
+} quire_node_counts;
+quire_node_counts quire_remote_nodes(quire_remote *remote);
 size_t quire_remote_in_flight(const quire_remote *remote);
 uint32_t quire_remote_ttl(const quire_remote *remote); /* seconds; 0: none */
 /* How long sending may take at most, at the lowest rate that is accepted. */

@@ -42,7 +42,12 @@ quire_status quire_store_stats_get(quire_store *s, quire_store_stats *theirs)
     out->pinned_objects = usage.n_pinned;
     out->disk_unknown = usage.n_unknown;
     out->disk_rebuilding = usage.is_scanning;
-    if (s->remote) quire_remote_nodes(s->remote, &out->nodes, &out->nodes_down);
+    if (s->remote) {
+        quire_node_counts of = quire_remote_nodes(s->remote);
+        out->nodes = of.n;
+        out->nodes_down = of.n_down;
+        out->nodes_refusing = of.n_refusing;
+    }
     return quire_write_sized(theirs, out, sizeof *out);
 }
 

@@ -33,7 +33,8 @@ class Stats(n.Sized):
                 ("failed", c_uint64 * 2), ("queued_bytes", c_uint64 * 2), ("evicted", c_uint64), ("removed", c_uint64 * 2),
                 ("disk_bytes", c_uint64), ("disk_cap_bytes", c_uint64), ("disk_objects", c_uint64), ("pinned_objects", c_uint64),
                 ("breaks", c_uint64), ("reconnects", c_uint64), ("nodes", c_uint32), ("nodes_down", c_uint32), ("shared", c_uint64),
-                ("disk_unknown", c_uint64), ("queue_cap_bytes", c_uint64), ("disk_rebuilding", c_uint32), ("disk_failing", c_uint32)]
+                ("disk_unknown", c_uint64), ("queue_cap_bytes", c_uint64), ("disk_rebuilding", c_uint32), ("disk_failing", c_uint32),
+                ("nodes_refusing", c_uint32), ("reserved", c_uint32)]
 
 
 class Identity(n.Sized):

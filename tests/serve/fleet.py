@@ -66,6 +66,7 @@ def run_with(cluster):
             expect(a.root() and a.root() == b.root(), "and its figures have the same root", f"{a.root()} {b.root()}")
             part(wrong_secret, cluster, prompt, first, a.root())
             part(emptied, cluster, a, prompt)
+            part(refusing, cluster, a)
             part(one_master_killed, cluster, a, b)
             with server("hasty", cluster, secret, "--timeout", "200") as hasty:
                 part(cluster_killed, cluster, a, hasty)
@@ -87,6 +88,31 @@ def emptied(cluster, a, prompt):
     grown = prompt + TEXT[1600:2400]
     n = total(a.complete(grown))
     expect(wait_keys(cluster, n // 64), f"a cluster that was emptied gets all {n // 64} pages of a conversation that goes on", f"{cluster.keys()}")
+
+
+def limit(cluster, bytes_, policy):
+    for i in range(3):
+        cluster.command(i, "CONFIG", "SET", "maxmemory-policy", policy)
+        cluster.command(i, "CONFIG", "SET", "maxmemory", bytes_)
+
+
+def refusing(cluster, a):
+    """Nodes that are up and answer, and take nothing. The pages of one prompt need not meet all three."""
+    def health():
+        return json.loads(a.ask("GET", "/quire/health")[2])
+
+    limit(cluster, 1, "noeviction")
+    a.complete(TEXT[40000:42500], 1)
+    expect(a.wait(lambda: health()["status"] == "degraded") and "refuse pages" in health()["why"] and health()["remote_nodes_refusing"] > 0, "a full cluster degrades", str(health()))
+    figures = a.metrics()
+    expect(re.search(r"\nquire_store_nodes_refusing [123]\n", figures) and "\nquire_serve_degraded 1\n" in figures, "its figures say so", figures[:600])
+    expect(a.wait_text("does not take pages: it says OOM."), "and a line on stderr", a.text()[-500:])
+    limit(cluster, 0, "noeviction")
+    for begin in range(43000, 63000, 2500):
+        a.complete(TEXT[begin:begin + 2500], 1)
+        if a.wait(lambda: health()["status"] == "ok", 5):
+            break
+    expect((health()["status"], health()["remote_nodes_refusing"]) == ("ok", 0), "with room again all is well", str(health()))
 
 
 def one_master_killed(cluster, a, b):

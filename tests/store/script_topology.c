@@ -163,7 +163,7 @@ static void addresses_without_end(void **state)
 {
     (void)state;
     char host[32];
-    uint32_t n = 0, n_down = 0, most = 0;
+    uint32_t n = 0, most = 0;
     world_begin(&w);
     (void)world_add(&w, "10.0.0.0", 6379, -1);
     world_slots(&w, 0, ALL, 0);
@@ -178,21 +178,21 @@ static void addresses_without_end(void **state)
         world_name(&w, "cache", i);
         if (i % 2) die(&w, i - 1); /* else it stays and says MOVED */
         if (back_after(lane, w.clock, 300 * QUIRE_MS) > 5 * QUIRE_SECOND) {
-            quire_remote_nodes(w.remote, &n, &n_down);
+            n = quire_remote_nodes(w.remote).n;
             print_message("not back after change %d; %u nodes known\n", i, n);
             assert_true(false);
         }
         world_sleep(&w, 2 * QUIRE_SECOND);
-        quire_remote_nodes(w.remote, &n, &n_down);
+        n = quire_remote_nodes(w.remote).n;
         if (n > most) most = n;
     }
     print_message("at most %u nodes known, %u now\n", most, n);
     assert_true(most <= 16);
     world_sleep(&w, 60 * QUIRE_SECOND);
     (void)world_get(&w, lane, objects, N, BYTES, 300 * QUIRE_MS);
-    quire_remote_nodes(w.remote, &n, &n_down);
-    assert_true(n <= 2); /* the name and the address */
-    assert_int_equal(n_down, 0);
+    quire_node_counts of = quire_remote_nodes(w.remote);
+    assert_true(of.n <= 2); /* the name and the address */
+    assert_int_equal(of.n_down, 0);
     assert_true(w.n_links <= 4);
     end(lane);
 }
@@ -327,10 +327,58 @@ static void sentences(void **state)
     w.peer[0].master = 1;
     world_sleep(&w, 10 * QUIRE_SECOND);
     assert_int_equal(w.n_logged, 6);
-    uint32_t n, n_down;
-    quire_remote_nodes(w.remote, &n, &n_down);
-    assert_int_equal(n, 2);
-    assert_int_equal(n_down, 0);
+    quire_node_counts of = quire_remote_nodes(w.remote);
+    assert_int_equal(of.n, 2);
+    assert_int_equal(of.n_down, 0);
+    end(lane);
+}
+
+static uint32_t n_refusing(void)
+{
+    quire_node_counts of = quire_remote_nodes(w.remote);
+    assert_int_equal(of.n_down, 0);
+    return of.n_refusing;
+}
+
+/* Nodes that answer and do not do what is asked are counted, until they do it, or nobody asks them any more. */
+static void refusals(void **state)
+{
+    (void)state;
+    world_begin(&w);
+    (void)world_add(&w, "10.0.0.1", 6379, -1);
+    (void)world_add(&w, "10.0.0.2", 6379, 0);
+    world_slots(&w, 0, ALL, 0);
+    put_all(0, ALL);
+    quire_lane *lane = begin_lane("10.0.0.1", NULL);
+    world_sleep(&w, QUIRE_SECOND);
+    assert_int_equal(n_refusing(), 0);
+    const char *of_saves[] = {"-OOM full\r\n", "-CLUSTERDOWN The cluster is down\r\n", "-NOPERM no\r\n"};
+    for (int i = 0; i < 3; i++) {
+        w.peer[0].error = of_saves[i];
+        assert_int_equal(world_set(&w, lane, objects, 1, BYTES, 300 * QUIRE_MS).n_whole, 0);
+        assert_int_equal(n_refusing(), 1);
+        w.peer[0].error = NULL; /* to give pages does not mean to take them */
+        assert_int_equal(world_get(&w, lane, objects, N, BYTES, 300 * QUIRE_MS).n_whole, N);
+        assert_int_equal(n_refusing(), 1);
+        assert_int_equal(world_set(&w, lane, objects, 1, BYTES, 300 * QUIRE_MS).n_whole, 1);
+        assert_int_equal(n_refusing(), 0);
+    }
+    w.peer[0].read_error = "-NOPERM no\r\n";
+    assert_int_equal(world_get(&w, lane, objects, 1, BYTES, 300 * QUIRE_MS).n_whole, 0);
+    assert_int_equal(n_refusing(), 1);
+    w.peer[0].read_error = NULL;
+    assert_int_equal(world_get(&w, lane, objects, 1, BYTES, 300 * QUIRE_MS).n_whole, 1);
+    assert_int_equal(n_refusing(), 0);
+    /* The last word of a master that is none any more. */
+    w.peer[0].error = "-OOM full\r\n";
+    (void)world_set(&w, lane, objects, 1, BYTES, 300 * QUIRE_MS);
+    assert_int_equal(n_refusing(), 1);
+    w.peer[0].error = NULL;
+    promote(&w, 1);
+    w.peer[0].master = 1;
+    (void)world_set(&w, lane, objects, N, BYTES, 300 * QUIRE_MS);
+    world_sleep(&w, 10 * QUIRE_SECOND);
+    assert_int_equal(n_refusing(), 0);
     end(lane);
 }
 
@@ -380,6 +428,7 @@ int main(void)
         cmocka_unit_test(replicas),
         cmocka_unit_test(only_new),
         cmocka_unit_test(sentences),
+        cmocka_unit_test(refusals),
         cmocka_unit_test(name_leads_elsewhere),
         cmocka_unit_test(hosts),
     };

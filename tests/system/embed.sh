@@ -136,7 +136,7 @@ fi
 
 step "find_package"
 prefix=$work/prefix
-for component in library store development; do quietly install cmake --install "$build" --prefix "$prefix" --component $component; done
+for component in library development store storedevelopment; do quietly install cmake --install "$build" --prefix "$prefix" --component $component; done
 # $1 words of find_package(), $2 targets
 use() {
     rm -rf "$work/user"
@@ -164,7 +164,7 @@ if [ -n "$(find "$prefix" -name quireStoreTargets.cmake)" ]; then
     find "$prefix" -name 'quireStoreTargets*' -delete
 fi
 ! use "COMPONENTS store" quire::quire || fail "a store that is not there is found"
-grep -q 'built without its store' "$work/use.log" || { cat "$work/use.log"; fail "it does not say that the store is missing"; }
+grep -q 'store of quire is not installed' "$work/use.log" || { cat "$work/use.log"; fail "it does not say that the store is missing"; }
 # A distribution that ships no static libraries.
 find "$prefix" \( -name libquire.a -o -name 'quireStaticTargets*' \) -delete
 use "" quire::quire_shared || { cat "$work/use.log"; fail "without libquire.a find_package(quire) fails"; }

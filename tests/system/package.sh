@@ -24,7 +24,7 @@ step "packages"
     { tail -n 20 "$work/cpack.log"; exit 1; }
 names=(libquire0.2 libquire-dev quire-llama quire)
 # The store is left out where its libraries are not there.
-if [ -f "$build/quire_store.pc" ]; then names+=(libquire-store0.2); fi
+if [ -f "$build/quire_store.pc" ]; then names+=(libquire-store0.2 libquire-store-dev); fi
 for name in "${names[@]}"; do
     file=$work/packages/${name}_${version}_$arch.deb
     [ -f "$file" ] || { echo "no $file"; ls "$work/packages"; exit 1; }
@@ -47,7 +47,10 @@ done
 needs() { dpkg-deb -f "$work/packages/${1}_${version}_$arch.deb" Depends | grep -qF "$2 (= $version)" || { echo "$1 does not need $2 of the same patch"; exit 1; }; }
 needs libquire-dev libquire0.2
 if [ -f "$build/quire_store.pc" ]; then
-    needs libquire-dev libquire-store0.2
+    needs libquire-store-dev libquire-store0.2
+    needs libquire-store-dev libquire-dev
+    ! dpkg-deb -f "$work/packages/libquire-dev_${version}_$arch.deb" Depends | grep store || { echo "libquire-dev needs the store"; exit 1; }
+    ! dpkg-deb -c "$work/packages/libquire-dev_${version}_$arch.deb" | grep -i store || { echo "files of the store are in libquire-dev"; exit 1; }
     needs libquire-store0.2 libquire0.2
     grep -qx "Requires: quire = $version" "$build/quire_store.pc"
 fi

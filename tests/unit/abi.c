@@ -42,7 +42,7 @@
     X(quire_page_info, 24)           \
     X(quire_store_remote, 104)       \
     X(quire_store_options, 112)      \
-    X(quire_store_stats, 768)        \
+    X(quire_store_stats, 776)        \
     X(quire_identity, 72)            \
     X(quire_media, 36)               \
     X(quire_prompt, 40)              \

@@ -15,6 +15,7 @@ static const char *store_fault(const serve_health *now, const quire_store_stats 
     if (now->has_lost_disk) return "the directory of pages could not be used at the start";
     if (stats->disk_failing) return "pages cannot be saved to the disk";
     if (stats->nodes_down) return "nodes of the remote tier do not answer, or refuse the login";
+    if (stats->nodes_refusing) return "nodes of the remote tier refuse pages";
     if (now->is_ready && !now->keeps) return "prompts of this server cannot be kept";
     if (now->is_ready && !now->restores) return "prompts are no longer restored";
     return NULL;
@@ -68,7 +69,7 @@ void serve_health_print(const serve_health *now, char text[SERVE_HEALTH_SIZE])
     snprintf(
         text, SERVE_HEALTH_SIZE,
         "{\"status\":\"%s\",\"server\":\"%s\",\"store\":%s,\"restoring\":%s,\"disk\":\"%s\",\"remote_nodes\":%u,"
-        "\"remote_nodes_down\":%u,\"why\":\"%s\"}",
+        "\"remote_nodes_down\":%u,\"remote_nodes_refusing\":%u,\"why\":\"%s\"}",
         !now->is_ready ? "the server is not ready"
         : fault        ? "degraded"
                        : "ok",
@@ -77,5 +78,5 @@ void serve_health_print(const serve_health *now, char text[SERVE_HEALTH_SIZE])
         : stats.disk_failing    ? "failing"
         : stats.disk_rebuilding ? "its index is being made anew"
                                 : "ok",
-        stats.nodes, stats.nodes_down, fault ? fault : "");
+        stats.nodes, stats.nodes_down, stats.nodes_refusing, fault ? fault : "");
 }

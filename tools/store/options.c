@@ -98,6 +98,10 @@ static const tool_option identity_options[] = {
     {"--secret-file", "FILE",
      "32 bytes or 64 hex digits, the same on all servers of the tenant;\nonly you may be able to read it",
      TOOL_WORD(store_options, secret_file)},
+    {"--seal-disk", NULL,
+     "encrypt pages on disk with a key made from the secret, and load none that\nis not encrypted; needed "
+     "with a directory of quire serve --seal-disk",
+     TOOL_FLAG(store_options, seal_disk)},
 };
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))

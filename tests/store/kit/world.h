@@ -31,11 +31,12 @@ typedef struct world_peer {
     bool swallows;  /* connecting gets no answer */
     bool is_silent; /* commands get none */
     bool refuses_writes;
-    const char *error; /* the answer to commands that write; NULL: what they should get */
-    bool fails_slots;  /* CLUSTER SLOTS is an error */
-    uint64_t latency;  /* ns until a reply begins */
-    uint64_t rate;     /* bytes per second that it sends; 0: any */
-    uint64_t takes;    /* bytes per second that it takes in; 0: any */
+    const char *error;      /* the answer to commands that write; NULL: what they should get */
+    const char *read_error; /* the same of those that read */
+    bool fails_slots;       /* CLUSTER SLOTS is an error */
+    uint64_t latency;       /* ns until a reply begins */
+    uint64_t rate;          /* bytes per second that it sends; 0: any */
+    uint64_t takes;         /* bytes per second that it takes in; 0: any */
     uint32_t n_opened, n_slots_asked, n_commands, n_reads;
     uint64_t reset_after; /* bytes sent on a connection, then it is reset; 0: never */
 } world_peer;

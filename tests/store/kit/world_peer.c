@@ -194,12 +194,13 @@ static void do_key(quire_link *l, const command *c)
     world *w = l->world;
     bool reads = is(c, 0, "EXISTS") || is(c, 0, "GETRANGE");
     if (c->argc < 2 || !is_ours(l, c->arg[1], c->n[1], reads)) return;
+    const char *error = reads ? w->peer[l->peer].read_error : w->peer[l->peer].error;
     w->peer[l->peer].n_reads += reads;
     world_value *v = find(w, l->peer, c->arg[1], c->n[1]);
     if (!reads && w->peer[l->peer].refuses_writes) {
         say(l, "-READONLY You can't write against a read only replica.\r\n");
-    } else if (!reads && w->peer[l->peer].error) {
-        say(l, w->peer[l->peer].error);
+    } else if (error) {
+        say(l, error);
     } else if (is(c, 0, "SET")) {
         do_set(l, c);
     } else if (is(c, 0, "EXISTS")) {
