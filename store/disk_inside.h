@@ -138,6 +138,9 @@ void quire_disk_wake_keeper(quire_disk *d);
 /* Under the lock for it: a new index that knows of nothing yet. */
 quire_index_rc quire_disk_make_index(quire_disk *d, uint64_t cap_bytes);
 
+/* Of the page object in that record: the first block is read and verified, not the payload. */
+quire_miss quire_disk_read_header(quire_disk *d, const quire_entry *e, uint8_t header[QUIRE_OBJECT_HEADER]);
+
 /* A buffer of QUIRE_READ_PART bytes. */
 bool quire_disk_take_buffer(quire_disk *d, quire_buffer *out);
 void quire_disk_give_buffer(quire_disk *d, quire_buffer *b);

@@ -178,24 +178,23 @@ typedef struct walk {
     size_t cap;
 } walk;
 
-/* Only the first block. */
-static quire_miss read_first(walk *w, const quire_entry *e, uint8_t *header)
+quire_miss quire_disk_read_header(quire_disk *d, const quire_entry *e, uint8_t header[QUIRE_OBJECT_HEADER])
 {
     quire_buffer buffer;
     quire_record record;
     errno = 0;
-    quire_slab *slab = quire_slab_take(&w->disk->slabs, e->place.slab);
+    quire_slab *slab = quire_slab_take(&d->slabs, e->place.slab);
     if (!slab) return errno == ENOENT ? QUIRE_MISS_LENGTH : QUIRE_MISS_DISK;
-    quire_miss miss = quire_disk_take_buffer(w->disk, &buffer) ? QUIRE_MISS_NONE : QUIRE_MISS_MEMORY;
+    quire_miss miss = quire_disk_take_buffer(d, &buffer) ? QUIRE_MISS_NONE : QUIRE_MISS_MEMORY;
     if (!miss) {
         miss = quire_slab_read(slab, buffer.bytes, QUIRE_BLOCK, e->place.at);
-        if (!miss) miss = quire_record_read(&record, buffer.bytes, w->disk->mac, &e->place);
+        if (!miss) miss = quire_record_read(&record, buffer.bytes, d->mac, &e->place);
         if (!miss && (!quire_key_equal(&record.object, &e->object) || record.place.bytes != e->place.bytes))
             miss = QUIRE_MISS_KEY;
         if (!miss) memcpy(header, buffer.bytes + QUIRE_RECORD_OBJECT, QUIRE_OBJECT_HEADER);
-        quire_disk_give_buffer(w->disk, &buffer);
+        quire_disk_give_buffer(d, &buffer);
     }
-    quire_slab_give(&w->disk->slabs, slab);
+    quire_slab_give(&d->slabs, slab);
     return miss;
 }
 
@@ -204,7 +203,7 @@ static quire_miss read_object(walk *w, const quire_entry *e, uint8_t *header, si
 {
     *n = 0;
     if (e->version != QUIRE_RECORD_VERSION) return QUIRE_MISS_VERSION;
-    quire_miss miss = read_first(w, e, header);
+    quire_miss miss = quire_disk_read_header(w->disk, e, header);
     if (miss) return miss;
     uint64_t bytes = quire_object_payload_bytes(header);
     *n = QUIRE_OBJECT_HEADER + (size_t)bytes;

@@ -188,9 +188,17 @@ static quire_index_rc write_one(quire_disk *d, quire_index_head *h, const quire_
     return QUIRE_INDEX_OK;
 }
 
+/* A page that was stored before encryption was asked for: it must not stay as it is. */
+static bool is_plain(quire_disk *d, const quire_entry *e)
+{
+    uint8_t header[QUIRE_OBJECT_HEADER];
+    return e->version == QUIRE_RECORD_VERSION && !quire_disk_read_header(d, e, header) &&
+           !quire_object_is_sealed(header);
+}
+
 /* What the index does not have yet; another process may have been faster. */
-static quire_index_rc leave_out_known(quire_disk *d, const quire_disk_put *puts, uint32_t n,
-                                      const quire_disk_put **left, uint32_t *n_left)
+static quire_index_rc leave_out_known(quire_disk *d, quire_index_head *h, const quire_disk_put *puts,
+                                      uint32_t n, const quire_disk_put **left, uint32_t *n_left)
 {
     *n_left = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -198,6 +206,11 @@ static quire_index_rc leave_out_known(quire_disk *d, const quire_disk_put *puts,
         quire_index_rc rc = quire_index_find(&d->writer, &puts[i].id.object, &e);
         if (rc > QUIRE_INDEX_NONE) return rc;
         bool has = !rc;
+        if (has && puts[i].seal && is_plain(d, &e)) {
+            rc = quire_disk_delete(d, h, &e);
+            if (rc) return rc;
+            has = false;
+        }
         for (uint32_t j = 0; j < *n_left && !has; j++)
             has = quire_key_equal(&left[j]->id.object, &puts[i].id.object);
         if (!has) left[(*n_left)++] = &puts[i];
@@ -249,7 +262,7 @@ static quire_index_rc write_step(quire_disk *d, const quire_disk_put *puts, uint
     *is_full = false;
     if (rc) return rc;
     quire_index_head before = h;
-    rc = leave_out_known(d, puts, n, left, n_left);
+    rc = leave_out_known(d, &h, puts, n, left, n_left);
     uint64_t need = *n_left * quire_record_bytes(puts[0].id.bytes), budget = quire_disk_budget(d, &h);
     if (!rc && !d->write_buffer.memory &&
         !quire_buffer_create(&d->write_buffer, &d->allocator, QUIRE_WRITE_BUFFER + QUIRE_BLOCK))

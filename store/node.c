@@ -2,13 +2,17 @@
 /* store: the nodes of the remote. */
 #include "store/node.h"
 
+#include <assert.h>
+
 #define FAILURES 3u
 #define FIRST_BACKOFF (200 * QUIRE_MS)
-#define LAST_BACKOFF (2 * QUIRE_SECOND)   /* a node that comes back is used again within that time */
-#define REFRESH_INTERVAL (250 * QUIRE_MS) /* while the slots are wrong or a master is down */
-#define REFRESH_ALWAYS (5 * QUIRE_SECOND) /* replicas come and go without anybody telling */
-#define GRACE (5 * QUIRE_SECOND)          /* for a node that the others do not know yet */
-#define SUSPECT_AFTER (100 * QUIRE_MS)    /* a node that failed once is probed so long after it */
+#define LAST_BACKOFF (2 * QUIRE_SECOND)    /* a node that comes back is used again within that time */
+#define REFRESH_INTERVAL (250 * QUIRE_MS)  /* while the slots are wrong or a master is down */
+#define REFRESH_ALWAYS (5 * QUIRE_SECOND)  /* replicas come and go without anybody telling */
+#define GRACE (5 * QUIRE_SECOND)           /* for a node that the others do not know yet */
+#define REFUSAL_LASTS (600 * QUIRE_SECOND) /* it is counted for so long, */
+#define REFUSAL_PASSES (60 * QUIRE_SECOND) /* or for so long if a fail-over or a restart will end it */
+#define SUSPECT_AFTER (100 * QUIRE_MS)     /* a node that failed once is probed so long after it */
 
 static quire_node *find(quire_remote *r, uint32_t node)
 {
@@ -284,17 +288,18 @@ void quire_node_failed(quire_remote *r, uint32_t node, quire_trouble trouble, co
                                                : "does not answer and is considered down");
 }
 
-static void set_refusal(quire_remote *r, uint32_t node, quire_verb verb, bool refuses)
+static void set_refusal(quire_remote *r, uint32_t node, quire_verb verb, uint64_t counts)
 {
+    assert(verb < QUIRE_SLOTS_OF);
     pthread_mutex_lock(&r->lock);
     quire_node *n = find(r, node);
-    if (n) n->refused = refuses ? n->refused | 1u << verb : n->refused & ~(1u << verb);
+    if (n) n->refused_until[verb] = counts ? quire_remote_now(r) + counts : 0;
     pthread_mutex_unlock(&r->lock);
 }
 
 void quire_node_complies(quire_remote *r, uint32_t node, quire_verb verb)
 {
-    set_refusal(r, node, verb, false);
+    set_refusal(r, node, verb, 0);
 }
 
 void quire_node_refuses(quire_remote *r, uint32_t node, quire_verb verb, bool lasts, const char *error)
@@ -305,9 +310,8 @@ void quire_node_refuses(quire_remote *r, uint32_t node, quire_verb verb, bool la
     int n = (int)strspn(error, "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
     bool is_save = verb == QUIRE_SET;
     if (!is_save && verb != QUIRE_GET && verb != QUIRE_EXISTS) return;
-    /* Reads go to replicas too, to which none may go again for long. */
-    if (is_save || lasts) set_refusal(r, node, verb, true);
-    if (lasts && quire_node_address(r, node, host, &port))
+    set_refusal(r, node, verb, lasts ? REFUSAL_LASTS : REFUSAL_PASSES);
+    if (quire_node_address(r, node, host, &port))
         quire_log_say(r->log, QUIRE_EVENT_REFUSAL, QUIRE_LOG_WARNING,
                       "The remote node %s:%u does not %s pages: it says %.*s.", host, (unsigned)port,
                       is_save ? "take" : "give", n ? n : 3, n ? error : "ERR");

@@ -26,15 +26,16 @@ typedef struct quire_node {
     uint32_t master;        /* in the topology: its master, or itself */
     bool refuses_login;     /* it is considered down because it does not take the user or password */
     bool in_topology;       /* of a cluster, as last told */
-    uint32_t refused;       /* the bits 1 << verb of commands that it last answered with an error */
     uint32_t n_attempts;    /* to connect, ever */
     uint32_t n_failures;    /* one after the other */
     uint32_t n_slow;        /* runs in which it sent too little, since a value came at a good rate */
     uint64_t open_until;    /* 0: not considered down; else it is not probed before that time */
     uint64_t backoff;       /* ns */
     uint64_t failed, named; /* when it last failed, or was told of */
-    quire_key probe;        /* what it sent too slowly */
-    size_t probe_bytes;     /* 0: nothing */
+    /* By verb: until when the error that it last answered counts; 0: it did what was asked. */
+    uint64_t refused_until[QUIRE_SLOTS_OF];
+    quire_key probe;    /* what it sent too slowly */
+    size_t probe_bytes; /* 0: nothing */
 } quire_node;
 
 typedef enum quire_topology { QUIRE_TOPOLOGY_UNKNOWN, QUIRE_SINGLE, QUIRE_CLUSTER } quire_topology;
@@ -105,7 +106,8 @@ typedef enum quire_trouble {
 /* call: what it did not answer, or NULL. */
 void quire_node_failed(quire_remote *r, uint32_t node, quire_trouble trouble, const quire_call *call);
 
-/* It answers, but with an error. lasts: it will give it again; it is full and evicts nothing, or the login lacks a right. */
+/* It answers, but with an error. lasts: it will give it again; it is full and evicts nothing, or the login lacks a right. An error
+ * counts for a while only, because it may be long until something is sent to that node again. */
 void quire_node_refuses(quire_remote *r, uint32_t node, quire_verb verb, bool lasts, const char *error);
 /* It did what was asked. */
 void quire_node_complies(quire_remote *r, uint32_t node, quire_verb verb);

@@ -106,20 +106,26 @@ uint64_t quire_remote_patience(const quire_remote *r, size_t bytes)
     return PATIENCE + bytes * QUIRE_SECOND / r->options.min_bytes_per_second;
 }
 
+static bool is_refusing(const quire_remote *r, const quire_node *node, uint64_t now)
+{
+    /* Nothing is sent to a master that became a replica, so its last word about saving says nothing. */
+    bool is_replica = r->topology == QUIRE_CLUSTER && node->master != node->name;
+    for (uint32_t verb = 0; verb < QUIRE_SLOTS_OF; verb++)
+        if (node->refused_until[verb] > now && !(verb == QUIRE_SET && is_replica)) return true;
+    return false;
+}
+
 quire_node_counts quire_remote_nodes(quire_remote *r)
 {
-    const uint32_t saves = 1u << QUIRE_SET;
+    uint64_t now = quire_remote_now(r);
     pthread_mutex_lock(&r->lock);
     quire_node_counts of = {.n = r->n_nodes};
     for (uint32_t i = 0; i < r->n_places; i++) {
         const quire_node *node = &r->node[i];
         /* The name that was given need not be a node of the cluster for long. */
         if (node->name == QUIRE_NO_NODE || (r->topology == QUIRE_CLUSTER && !node->in_topology)) continue;
-        /* Nothing is sent to a master that became a replica, so its last word about saving says nothing. */
-        bool is_replica = r->topology == QUIRE_CLUSTER && node->master != node->name;
-        uint32_t refused = is_replica ? node->refused & ~saves : node->refused;
         of.n_down += node->open_until != 0;
-        of.n_refusing += !node->open_until && refused;
+        of.n_refusing += !node->open_until && is_refusing(r, node, now);
     }
     pthread_mutex_unlock(&r->lock);
     return of;

@@ -159,8 +159,9 @@ typedef struct quire_store_stats {
     uint64_t queue_cap_bytes; /* limit of queued_bytes, per tier */
     uint32_t disk_rebuilding; /* 1: the index is being made anew; pages that it lacks are misses meanwhile */
     uint32_t disk_failing;    /* 1: the last pages could not be saved to disk */
-    uint32_t nodes_refusing;  /* nodes that answer, but refused the last page sent to or asked of them */
-    uint32_t reserved;        /* 0 */
+    uint32_t
+        nodes_refusing; /* nodes that answer, but refused a page in the last minutes and did not do it since */
+    uint32_t reserved;  /* 0 */
 } quire_store_stats;
 
 QUIRE_API quire_status quire_store_stats_get(quire_store *store, quire_store_stats *out); /* set its size */

@@ -222,6 +222,8 @@ class Store(Shared):
 def _members(got: Any) -> Dict[str, Any]:
     stats: Dict[str, Any] = {}
     for name, *_ in got._fields_:
+        if name == "reserved":
+            continue
         value = getattr(got, name)
         stats[name] = value if isinstance(value, int) else tuple(value)
     stats["misses"] = {n.text(c.lib().quire_miss_name(i)): count for i, count in enumerate(got.misses) if count}

@@ -498,6 +498,13 @@ static void clusters(void **state)
         usleep(250000);
     }
     EXPECT_FINDING("remote.cluster", "ok", "3 masters and 1 replicas");
+    free(kit_command(c.node[2].port, "CONFIG SET maxmemory-policy noeviction"));
+    free(kit_command(c.node[2].port, "CONFIG SET maxmemory 1"));
+    assert_int_equal(examine_remote(c.node[0].port, ""), 1);
+    snprintf(words, sizeof words, "127.0.0.1:%u refuses to store: OOM", c.node[2].port);
+    EXPECT_FINDING("remote.write", "fault", words);
+    free(kit_command(c.node[2].port, "CONFIG SET maxmemory 0"));
+    assert_int_equal(examine_remote(c.node[0].port, ""), 0);
     kit_server_kill(&c.node[1]); /* a master without a replica */
     kit_wait_for(c.node[0].port, "CLUSTER INFO", "cluster_state:fail");
     assert_int_equal(examine_remote(c.node[0].port, ""), 1);

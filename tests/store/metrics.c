@@ -189,6 +189,7 @@ static void both_tiers(void **state)
     check_with_promtool(&t);
     assert_true(value_of(&t, "quire_store_nodes") == 1);
     assert_true(value_of(&t, "quire_store_nodes_down") == 0);
+    assert_true(value_of(&t, "quire_store_nodes_refusing") == 0);
     assert_true(value_of(&t, "quire_store_loads_total") == 2);
     assert_true(value_of(&t, "quire_store_loaded_pages_total{tier=\"remote\"}") == PAGES);
     assert_true(value_of(&t, "quire_store_read_seconds_count{tier=\"remote\"}") == PAGES);

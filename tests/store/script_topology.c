@@ -340,7 +340,7 @@ static uint32_t n_refusing(void)
     return of.n_refusing;
 }
 
-/* Nodes that answer and do not do what is asked are counted, until they do it, or nobody asks them any more. */
+/* Nodes that answer and do not do what is asked are counted until they do it; for a while only, if nobody asks them again. */
 static void refusals(void **state)
 {
     (void)state;
@@ -363,12 +363,30 @@ static void refusals(void **state)
         assert_int_equal(world_set(&w, lane, objects, 1, BYTES, 300 * QUIRE_MS).n_whole, 1);
         assert_int_equal(n_refusing(), 0);
     }
-    w.peer[0].read_error = "-NOPERM no\r\n";
-    assert_int_equal(world_get(&w, lane, objects, 1, BYTES, 300 * QUIRE_MS).n_whole, 0);
-    assert_int_equal(n_refusing(), 1);
-    w.peer[0].read_error = NULL;
-    assert_int_equal(world_get(&w, lane, objects, 1, BYTES, 300 * QUIRE_MS).n_whole, 1);
-    assert_int_equal(n_refusing(), 0);
+    /* A save asks first whether the page is there: a cluster that is down refuses that already. */
+    const char *of_loads[] = {"-NOPERM no\r\n", "-CLUSTERDOWN Hash slot not served\r\n", "-LOADING\r\n"};
+    for (int i = 0; i < 3; i++) {
+        w.peer[0].read_error = of_loads[i];
+        assert_int_equal(world_get(&w, lane, objects, 1, BYTES, 300 * QUIRE_MS).n_whole, 0);
+        assert_int_equal(n_refusing(), 1);
+        w.peer[0].read_error = NULL;
+        assert_int_equal(world_get(&w, lane, objects, 1, BYTES, 300 * QUIRE_MS).n_whole, 1);
+        assert_int_equal(n_refusing(), 0);
+    }
+    /* A fail-over that was over before anybody saved again, and a fault that was repaired while nobody did. */
+    const struct {
+        const char *error;
+        uint64_t seconds;
+    } of_idle[] = {{"-CLUSTERDOWN The cluster is down\r\n", 60}, {"-OOM full\r\n", 600}};
+    for (int i = 0; i < 2; i++) {
+        w.peer[0].error = of_idle[i].error;
+        (void)world_set(&w, lane, objects, 1, BYTES, 300 * QUIRE_MS);
+        w.peer[0].error = NULL;
+        world_sleep(&w, (of_idle[i].seconds - 10) * QUIRE_SECOND);
+        assert_int_equal(n_refusing(), 1);
+        world_sleep(&w, 10 * QUIRE_SECOND);
+        assert_int_equal(n_refusing(), 0);
+    }
     /* The last word of a master that is none any more. */
     w.peer[0].error = "-OOM full\r\n";
     (void)world_set(&w, lane, objects, 1, BYTES, 300 * QUIRE_MS);

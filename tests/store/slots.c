@@ -121,11 +121,20 @@ static void there_and_back(void **state)
                                   .n_tokens = 192,
                                   .n_streams = 1});
             assert_true(same(&s, "b", "c"));
-            /* What was stored without encryption is not taken if it is asked for. */
-            assert_int_equal(get(&s, "a", "e", "--seal-disk"), 1);
+            /* What was stored without encryption is replaced by what is encrypted. */
             assert_int_equal(put(&s, "a", ZERO " --seal-disk"), 0);
+            assert_says(&s, "\"saved\":4,\"known\":0");
+            assert_int_equal(put(&s, "a", ZERO " --seal-disk"), 0);
+            assert_says(&s, "\"saved\":0,\"known\":4");
             assert_int_equal(get(&s, "a", "e", "--seal-disk"), 0);
             assert_true(same(&s, "e", "c"));
+            assert_int_equal(
+                kit_quire(s.out,
+                          "put-slot --remote 127.0.0.1:1 --weights w --secret-file %s/key --seal-disk " ZERO
+                          " %s/a",
+                          s.dir, s.dir),
+                2);
+            assert_says(&s, "give --dir DIRECTORY with --seal-disk");
             assert_int_equal(get(&s, "a", "d", "--kv r8/r4"), 1);
             assert_says(&s, "0 of 401 tokens");
             assert_int_not_equal(access(in(&s, "b"), F_OK), -1);

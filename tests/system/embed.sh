@@ -136,7 +136,11 @@ fi
 
 step "find_package"
 prefix=$work/prefix
-for component in library development store storedevelopment; do quietly install cmake --install "$build" --prefix "$prefix" --component $component; done
+install_components() {
+    local component
+    for component in "$@"; do quietly install cmake --install "$build" --prefix "$prefix" --component "$component"; done
+}
+install_components library development
 # $1 words of find_package(), $2 targets
 use() {
     rm -rf "$work/user"
@@ -156,6 +160,8 @@ END
         cmake --build "$work/user/build" >>"$work/use.log" 2>&1
 }
 use "" "quire::quire quire::quire_shared" || { cat "$work/use.log"; fail "find_package(quire)"; }
+[ -z "$(find "$prefix" -iname '*store*')" ] || fail "files of the store are in the components of libquire"
+install_components store storedevelopment
 if [ -n "$(find "$prefix" -name quireStoreTargets.cmake)" ]; then
     use "COMPONENTS store" "quire::quire quire::store" || { cat "$work/use.log"; fail "find_package(quire COMPONENTS store)"; }
     # A machine that has the development files but not the library of the store.

@@ -49,8 +49,9 @@ needs libquire-dev libquire0.2
 if [ -f "$build/quire_store.pc" ]; then
     needs libquire-store-dev libquire-store0.2
     needs libquire-store-dev libquire-dev
-    ! dpkg-deb -f "$work/packages/libquire-dev_${version}_$arch.deb" Depends | grep store || { echo "libquire-dev needs the store"; exit 1; }
-    ! dpkg-deb -c "$work/packages/libquire-dev_${version}_$arch.deb" | grep -i store || { echo "files of the store are in libquire-dev"; exit 1; }
+    { dpkg-deb -f "$work/packages/libquire-dev_${version}_$arch.deb" Depends; dpkg-deb -c "$work/packages/libquire-dev_${version}_$arch.deb"; } >"$work/libquire-dev"
+    grep -q quire/quire.h "$work/libquire-dev"
+    ! grep -i store "$work/libquire-dev" || { echo "libquire-dev has files of the store or needs it"; exit 1; }
     needs libquire-store0.2 libquire0.2
     grep -qx "Requires: quire = $version" "$build/quire_store.pc"
 fi

@@ -55,6 +55,38 @@ static void look_at_certificate(doctor *d, const server *s)
 
 /* -------------------------------------------------------------------- rights */
 
+#define KEY_SIZE 80
+
+/* Of no page: what begins with so many zeros is no key of the store. */
+static void make_key(char key[KEY_SIZE], uint32_t i)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    (void)snprintf(key, KEY_SIZE, "q1:%040x%08x%016llx", 0, i,
+                   (unsigned long long)now.tv_nsec << 20 ^ (unsigned long long)now.tv_sec);
+}
+
+/* Whether one master of a cluster takes a page. What it answers about a key of another one says nothing. */
+static void look_at_saving(doctor *d, server *s, const char *name, uint32_t n_masters)
+{
+    char key[KEY_SIZE];
+    bool is_elsewhere = true;
+    for (uint32_t i = 0; i < 20 * n_masters && is_elsewhere; i++) {
+        make_key(key, i);
+        valkeyReply *r = server_ask(s, "EXISTS %s", key);
+        is_elsewhere = is_error(r, "MOVED") || is_error(r, "ASK");
+        freeReplyObject(r);
+    }
+    valkeyReply *r = is_elsewhere ? NULL : server_ask(s, "SET %s x EX 5 NX", key);
+    if (r && r->type == VALKEY_REPLY_ERROR)
+        doctor_say(
+            d, "remote.write", SEVERITY_FAULT,
+            "OOM: set maxmemory-policy allkeys-lru. NOPERM: give the login its rights on this server too. "
+            "Else look into the server's log.",
+            "%s refuses to store: %s.", name, r->str);
+    freeReplyObject(r);
+}
+
 static void look_at_rights(doctor *d, server *s)
 {
     static const struct {
@@ -71,12 +103,9 @@ static void look_at_rights(doctor *d, server *s)
         {"+readonly", "READONLY", "replicas are not read while a master is down", false},
         {"+cluster|slots", "CLUSTER SLOTS", "a cluster is not recognised", false},
     };
-    char key[80], missing[200] = "";
-    struct timespec now;
+    char key[KEY_SIZE], missing[200] = "";
     bool any = false, lost = false;
-    clock_gettime(CLOCK_REALTIME, &now);
-    (void)snprintf(key, sizeof key, "q1:%048x%016llx", 0,
-                   (unsigned long long)now.tv_nsec << 20 ^ (unsigned long long)now.tv_sec);
+    make_key(key, 0);
     for (size_t i = 0; i < sizeof rights / sizeof *rights && !lost; i++) {
         valkeyReply *r = strstr(rights[i].command, "%s") ? server_ask(s, rights[i].command, key)
                                                          : server_ask(s, rights[i].command);
@@ -232,7 +261,8 @@ static void look_at_cluster(doctor *d, server *s, const server_nodes *nodes)
     freeReplyObject(r);
 }
 
-static void look_at_node(doctor *d, const server_address *a, bool is_given)
+/* n_masters: of the cluster that this one is a master of, or 0. */
+static void look_at_node(doctor *d, const server_address *a, bool is_given, uint32_t n_masters)
 {
     char name[SERVER_HOST + 16];
     server s;
@@ -243,6 +273,7 @@ static void look_at_node(doctor *d, const server_address *a, bool is_given)
         look_at_certificate(d, &s);
         look_at_configuration(d, &s, name);
         look_at_replication(d, &s, name);
+        if (n_masters) look_at_saving(d, &s, name, n_masters);
         look_at_clock(d, &s, name);
     }
     server_close(&s);
@@ -265,7 +296,9 @@ void doctor_look_at_remote(doctor *d)
     if (server_list(&s, &nodes)) {
         if (nodes.is_cluster) look_at_cluster(d, &s, &nodes);
         server_close(&s);
-        for (uint32_t i = 0; i < nodes.n_nodes; i++) look_at_node(d, &nodes.node[i], !nodes.is_cluster);
+        for (uint32_t i = 0; i < nodes.n_nodes; i++)
+            look_at_node(d, &nodes.node[i], !nodes.is_cluster,
+                         nodes.is_cluster && i < nodes.n_masters ? nodes.n_masters : 0);
     } else {
         doctor_say(d, "remote.reach", SEVERITY_FAULT, "Look into the server's log.",
                    "%s:%u closed the connection, or stopped answering, while it was asked.", given.host,

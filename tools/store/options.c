@@ -99,8 +99,9 @@ static const tool_option identity_options[] = {
      "32 bytes or 64 hex digits, the same on all servers of the tenant;\nonly you may be able to read it",
      TOOL_WORD(store_options, secret_file)},
     {"--seal-disk", NULL,
-     "encrypt pages on disk with a key made from the secret, and load none that\nis not encrypted; needed "
-     "with a directory of quire serve --seal-disk",
+     "encrypt pages on disk with a key made from the secret; those that are there\nand not encrypted are "
+     "replaced or removed. Give it with a directory of\nquire serve --seal-disk: without it new pages are "
+     "written as they are",
      TOOL_FLAG(store_options, seal_disk)},
 };
 
@@ -114,7 +115,7 @@ static bool has_option(const tool_option *options, size_t n, const char *name)
 }
 
 /* Options that would mean nothing, and whose giver believes that they mean something: that the connection is encrypted, for one. */
-static int check_remote(const store_options *o)
+static int check_together(const store_options *o)
 {
     const quire_store_remote *r = &o->remote;
     bool has_tls_file = r->tls_ca || r->tls_cert || r->tls_key || r->tls_name;
@@ -125,6 +126,9 @@ static int check_remote(const store_options *o)
     if (!r->host && (r->user || r->password || r->tls))
         return tool_usage(
             o->command, "give --remote HOST:PORT with --user, --password-file and --tls, which are about it");
+    if (o->seal_disk && !o->directory)
+        return tool_usage(o->command, "give --dir DIRECTORY with --seal-disk, which is about that directory: "
+                                      "what goes to --remote is always encrypted");
     return TOOL_OK;
 }
 
@@ -156,7 +160,7 @@ int store_parse(store_options *o, uint32_t groups, const tool_command *about, co
                          .remote = {.size = sizeof(quire_store_remote)}};
     int code = tool_parse(&command, argc, argv, o);
     if (code >= 0) return code;
-    code = check_remote(o);
+    code = check_together(o);
     if (code) return code;
     if (!(groups & STORE_OPTIONAL) && !o->directory && !(groups & STORE_REMOTE && o->remote.host))
         return tool_usage(about->name, groups & STORE_REMOTE
