@@ -5,6 +5,22 @@ include(CMakePackageConfigHelpers)
 
 set(quire_cmake_dir "${CMAKE_INSTALL_LIBDIR}/cmake/quire")
 
+# --- licences: with every component, because each can be installed without the others. Debian wants them elsewhere (QuirePack.cmake). --------
+set(quire_doc_dir "${CMAKE_INSTALL_DATADIR}/doc/quire")
+set(quire_components library development)
+if(TARGET quire_store_shared)
+  list(APPEND quire_components store storedevelopment)
+endif()
+if(TARGET ggml-quire)
+  list(APPEND quire_components device)
+endif()
+if(TARGET quire_tool)
+  list(APPEND quire_components tools)
+endif()
+foreach(component IN LISTS quire_components)
+  install(FILES LICENSE docs/licences.md DESTINATION "${quire_doc_dir}" COMPONENT ${component})
+endforeach()
+
 # --- library, development ---------------------------------------------------------------------------
 install(TARGETS quire_shared EXPORT quireTargets INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT library NAMELINK_COMPONENT development)
@@ -47,12 +63,12 @@ if(TARGET quire_store_shared)
   configure_file(cmake/quire_store.pc.in "${PROJECT_BINARY_DIR}/quire_store.pc" @ONLY)
   install(FILES "${PROJECT_BINARY_DIR}/quire_store.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT storedevelopment)
   get_property(valkey_source GLOBAL PROPERTY quire_valkey_source)
-  if(valkey_source) # built into it
-    install(FILES "${valkey_source}/COPYING" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/libquire-store${quire_soversion}"
-            RENAME copyright.libvalkey COMPONENT store)
-    if(TARGET quire_tool) # and into the command
-      install(FILES "${valkey_source}/COPYING" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/quire" RENAME copyright.libvalkey COMPONENT tools)
-    endif()
+  if(valkey_source) # built into it, and into the command
+    foreach(component store tools)
+      if(NOT component STREQUAL "tools" OR TARGET quire_tool)
+        install(FILES "${valkey_source}/COPYING" DESTINATION "${quire_doc_dir}" RENAME copyright.libvalkey COMPONENT ${component})
+      endif()
+    endforeach()
   endif()
 endif()
 
@@ -71,7 +87,7 @@ if(TARGET quire_tool)
   endif()
   if(TARGET quire_json) # quire serve
     install(FILES packaging/systemd/quire-serve@.service DESTINATION lib/systemd/system COMPONENT tools)
-    install(FILES third_party/yyjson/LICENSE DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/quire" RENAME copyright.yyjson COMPONENT tools)
+    install(FILES third_party/yyjson/LICENSE DESTINATION "${quire_doc_dir}" RENAME copyright.yyjson COMPONENT tools)
   endif()
   install(FILES eval/text/calibrate.txt eval/text/README.md DESTINATION "${CMAKE_INSTALL_DATADIR}/quire/eval/text" COMPONENT tools)
 endif()

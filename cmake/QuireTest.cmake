@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: MIT
 # quire_test(), quire_fuzz_test() and quire_test_folder(), used by tests/CMakeLists.txt.
 
+if(QUIRE_FUZZ_ENGINE) # engines are written in it; inside of a function CMake would forget how programs are linked
+  enable_language(CXX)
+endif()
+
 # Sanitized programs, and those of another processor under qemu, run several times slower.
 if(quire_sanitizers OR CMAKE_CROSSCOMPILING OR CMAKE_C_FLAGS_DEBUG MATCHES "--coverage")
   set(quire_timeout_scale 5)
@@ -72,7 +76,6 @@ function(quire_fuzz_test source)
   if(QUIRE_FUZZ)
     quire_test_program(${name} "${source}")
     if(QUIRE_FUZZ_ENGINE)
-      enable_language(CXX) # engines are written in it
       target_link_libraries(${name} PRIVATE ${QUIRE_FUZZ_ENGINE})
       set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
     else()

@@ -16,10 +16,13 @@ set(CMAKE_SYSTEM_PROCESSOR "${QUIRE_PROCESSOR}")
 set(CMAKE_C_COMPILER "${zig}/${QUIRE_PROCESSOR}-linux-clang")
 set(CMAKE_AR "${zig}/${QUIRE_PROCESSOR}-linux-ar" CACHE FILEPATH "")
 set(CMAKE_RANLIB "${zig}/${QUIRE_PROCESSOR}-linux-ranlib" CACHE FILEPATH "")
+# Hardened as the Debian packages are (scripts/debian-flags). This compiler makes programs for fixed addresses unless it is told otherwise.
+set(CMAKE_C_FLAGS_INIT "-fstack-protector-strong -D_FORTIFY_SOURCE=2")
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 # Nothing of the machine that builds: no symbols for debuggers, with their paths, and no run path that is exchanged when it is installed.
-set(CMAKE_SHARED_LINKER_FLAGS_INIT "-s")
-set(CMAKE_MODULE_LINKER_FLAGS_INIT "-s")
-set(CMAKE_EXE_LINKER_FLAGS_INIT "-s")
+set(CMAKE_SHARED_LINKER_FLAGS_INIT "-s -Wl,-z,relro -Wl,-z,now")
+set(CMAKE_MODULE_LINKER_FLAGS_INIT "${CMAKE_SHARED_LINKER_FLAGS_INIT}")
+set(CMAKE_EXE_LINKER_FLAGS_INIT "${CMAKE_SHARED_LINKER_FLAGS_INIT} -pie")
 set(CMAKE_STRIP true CACHE FILEPATH "") # so nothing is left for it to do
 set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 set(CMAKE_FIND_ROOT_PATH "${QUIRE_LIBRARIES}")

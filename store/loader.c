@@ -342,13 +342,13 @@ quire_status quire_namespace_lookup_many(quire_namespace *ns, const quire_prompt
                                          size_t prompt_stride, uint32_t n, uint32_t timeout_ms,
                                          uint32_t *n_tokens)
 {
-    if (!ns || (n && (!prompts || !n_tokens || prompt_stride < sizeof(size_t)))) return QUIRE_EINVAL;
+    if (!ns || (n && (!prompts || !n_tokens))) return QUIRE_EINVAL;
     quire_load *first = NULL, **at = &first;
     quire_status status = QUIRE_OK;
     for (uint32_t i = 0; i < n && !status; i++) {
-        const quire_prompt *one =
-            (const quire_prompt *)(const void *)((const char *)prompts + i * prompt_stride);
-        status = create_of_prompt(at, ns, one, &ns->ring, 0, timeout_ms);
+        quire_prompt one;
+        status = quire_read_sized_element(&one, sizeof one, prompts, prompt_stride, i);
+        if (!status) status = create_of_prompt(at, ns, &one, &ns->ring, 0, timeout_ms);
         if (!status) at = &(*at)->part;
     }
     if (status)

@@ -7,8 +7,10 @@ source=${QUIRE_SOURCE:-$SRC/quire}
 build=$WORK/quire
 libraries=$(dirname "$(${CC} -print-file-name=libsqlite3.a)")
 
-# CFLAGS come from the environment, sanitizers among them.
-cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_FLAGS_RELEASE= -DQUIRE_FUZZ=ON -DQUIRE_STORE=ON \
+# CFLAGS come from the environment, sanitizers among them. Test programs are linked with cmocka, of which fuzz targets use nothing: with
+# --as-needed they do not ask for it. Without QUIRE_SERVE=ON targets would be missing if a library of quire serve is.
+cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_FLAGS_RELEASE= -DQUIRE_FUZZ=ON -DQUIRE_STORE=ON -DQUIRE_SERVE=ON \
+    "-DCMAKE_EXE_LINKER_FLAGS=${LDFLAGS-} -Wl,--as-needed" \
     "-DQUIRE_FUZZ_ENGINE=$LIB_FUZZING_ENGINE" -DOPENSSL_USE_STATIC_LIBS=ON "-DSQLITE3_LIBRARY=$libraries/libsqlite3.a" \
     "-DXXHASH_LIBRARY=$libraries/libxxhash.a"
 

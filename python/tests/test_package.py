@@ -45,12 +45,16 @@ class Package(unittest.TestCase):
         with zipfile.ZipFile(wheel) as file:
             names = set(file.namelist())
             sizes = sum(i.file_size for i in file.infolist())
+            metadata = file.read(next(name for name in names if name.endswith(".dist-info/METADATA"))).decode()
         wanted = {"lib/libquire.so.0.2", "lib/libquire_store.so.0.2", "lib/libggml-quire.so", "lib/libsqlite3.so.0", "lib/libxxhash.so.0",
                   "bin/quire", "py.typed", "share/quire/eval/text/calibrate.txt", "licences/sqlite3", "licences/xxhash", "licences/libvalkey"}
         self.assertLessEqual({f"quire/{name}" for name in wanted}, names)
         libraries = {name for name in wanted if name.startswith("lib/")}
         self.assertEqual({name for name in names if name.startswith("quire/lib/")}, {f"quire/{name}" for name in libraries})  # each once
-        self.assertTrue(any(name.endswith("licenses/LICENSE") for name in names))
+        self.assertIn("\nLicense-Expression: MIT AND CC-BY-SA-3.0 AND LicenseRef-public-domain\n", metadata)
+        for path in ("LICENSE", "docs/licences.md", "eval/text/README.md"):
+            self.assertIn(f"\nLicense-File: {path}\n", metadata)
+            self.assertTrue(any(name.endswith(f"licenses/{path}") for name in names), path)
         self.assertFalse([name for name in names if not name.startswith(("quire/", "quire-"))])
         self.assertLess(sizes, 16 << 20)
 

@@ -96,15 +96,4 @@ bool quire_seq_layouts_fit(const quire_seq *seq);
 quire_status quire_seqs_convert(quire_pool *pool, quire_seq *const *seqs, uint32_t n, const quire_plan *plan,
                                 uint32_t flags);
 
-/* Element i of an array whose elements also begin with their size: one cannot reach into the next. */
-static inline quire_status quire_read_sized_element(void *own, size_t own_size, const void *array,
-                                                    size_t stride, size_t i)
-{
-    size_t size;
-    if (stride < sizeof size) return QUIRE_EINVAL;
-    const uint8_t *at = (const uint8_t *)array + i * stride;
-    memcpy(&size, at, sizeof size);
-    return size > stride ? QUIRE_EINVAL : quire_read_sized(own, own_size, at);
-}
-
 #endif

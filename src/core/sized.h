@@ -43,6 +43,17 @@ static inline quire_status quire_read_element(void *own, size_t own_size, const 
                   : QUIRE_EINVAL;
 }
 
+/* Element i of an array whose elements also begin with their size: one cannot reach into the next. */
+static inline quire_status quire_read_sized_element(void *own, size_t own_size, const void *array,
+                                                    size_t stride, size_t i)
+{
+    size_t size;
+    if (stride < sizeof size) return QUIRE_EINVAL;
+    const uint8_t *at = (const uint8_t *)array + i * stride;
+    memcpy(&size, at, sizeof size);
+    return size > stride ? QUIRE_EINVAL : quire_read_sized(own, own_size, at);
+}
+
 /* Fills an output structure that begins with its size, as far as it goes. */
 static inline quire_status quire_write_sized(void *theirs, const void *own, size_t own_size)
 {

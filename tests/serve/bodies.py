@@ -25,9 +25,8 @@ FEW_TEMPLATES = {"meta-llama-Llama-3.1-8B-Instruct.jinja"}  # of all, with --qui
 COUNT = {"messages": "/v1/messages/count_tokens", "responses": "/v1/responses/input_tokens", "chat": "/v1/chat/completions/input_tokens"}
 
 
-# A line that a client puts before its system prompt, with a stamp that changes, which the server overwrites. The name is in two parts because
-# scripts/check takes it for a word that has no place here.
-STAMP = "x-" + "anthro" + "pic-billing-header: cc_version=2.1.101.e51; cc_entrypoint=cli; cch={};"
+# A line that a client puts before its system prompt, with a stamp that changes, which the server overwrites.
+STAMP = "x-anthropic-billing-header: cc_version=2.1.101.e51; cc_entrypoint=cli; cch={};"
 
 
 def bodies(form):

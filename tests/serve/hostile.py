@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """quire serve and clients that mean harm, with the real llama-server behind it; then answers that no llama-server should give.
 
-QUIRE_HOSTILE=long: 9,000 connections at a time, more rounds of each attack."""
+QUIRE_HOSTILE=long: 9,000 connections at a time, and more endless and unfinished bodies."""
 import json
 import os
 import re
@@ -308,18 +308,42 @@ def endless(s):
             sent += 1
         expect(sent < 130, "a body without an end is cut off", f"{sent} MiB")
         w.close()
-    # Held open, 64 MiB each: together they are more than all bodies may be.
-    holders, refused = [], 0
-    for _ in range(20):
-        w = Wire(s, 5)
-        w.send(request(b"POST /completion HTTP/1.1", b"Host: x", b"Content-Length: %d" % (65 << 20)))
-        refused += not w.send(b" " * (64 << 20))
-        holders.append(w)
-    expect(s.ask("GET", "/health")[0] == 200 and state(s)[2] < before[2] + (2500 << 10), "twenty bodies of 64 MiB do not take all memory", f"{before} {state(s)} {refused}")
+    after = settled(s, before)
+    expect(after and after[2] < before[2] + (128 << 10), "and it is given back", f"{before} {after or state(s)}")
+
+
+def peak(s, forget=False):
+    """The most resident KiB so far, or since it was forgotten."""
+    if forget:
+        Path(f"/proc/{s.process.pid}/clear_refs").write_text("5")
+    return int(re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{s.process.pid}/status").read_text())[1])
+
+
+def crowd(s):
+    """Bodies of 64 MiB that are never ended, of which 16 may be there at a time. s gives a body 120 seconds: what is cut is cut for its memory."""
+    before, lowest, n = state(s), peak(s, forget=True), 48 if LONG else 20
+    holders = []
+    for _ in range(n):
+        holders.append(Wire(s))
+        holders[-1].send(request(b"POST /completion HTTP/1.1", b"Host: x", b"Content-Length: %d" % (65 << 20)))
+        holders[-1].send(b" " * (64 << 20))
+    expect(s.ask("GET", "/health")[0] == 200, f"a request is answered beside {n} bodies of 64 MiB")
+    codes = []
+    for w in holders:
+        w.c.settimeout(1)
+        codes.append(status(w.rest()))  # 0: it is open, and nobody has said anything
+    cut, refused = codes.count(408), [i for i, code in enumerate(codes) if code == 503]
+    expect(refused and min(refused) >= 16, "what is more than 1 GiB is refused, and nothing before", str(codes))
+    expect(0 < cut <= len(refused) and codes[:cut] == [408] * cut, "for each the body that began first is cut off", str(codes))
+    expect(0 not in codes[:cut] and codes.count(0) <= 16, "no more than 1 GiB of them stay", str(codes))
+    took = peak(s) - lowest
+    expect(1000 << 10 < took < 1200 << 10, "1 GiB of bodies takes no more than 1.2 GiB of memory", f"{took >> 10} MiB")
+    note(f"{len(refused)} refused, the first {cut} cut off, {took >> 10} MiB")
     for w in holders:
         w.close()
     after = settled(s, before)
     expect(after and after[2] < before[2] + (128 << 10), "and it is given back", f"{before} {after or state(s)}")
+    expect(s.ask("POST", "/completion", {"prompt": "good"})[0] == 200, "the next body is taken")
 
 
 def full(s):
@@ -415,6 +439,7 @@ def run():
             part(answers, s)
             part(many, s)
         with Sidecar("none", options=("--kv", "none", "--client-seconds", "60"), server=broken) as s:
+            part(crowd, s)
             part(full, s)
     finally:
         shutil.rmtree(store, ignore_errors=True)

@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: MIT
 """quire serve --tenants with the real llama-server: prompts of one tenant are never reused for another, warm or from the store; a stranger gets
 nothing and leaves nothing; what shows others' requests is refused."""
+import base64
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
+import struct
 import sys
 import tempfile
 import threading
@@ -40,9 +43,12 @@ def write_tenants(*names):
     return write(folder / "tenants", "\n".join(lines) + "\n")
 
 
+def model():
+    return kit.made_model("--layers", "2", "--heads", "4", "--kv-heads", "2", "--head-size", "64", "--embd", "256", "--ffn", "256", "--ctx", "4096")
+
+
 def start(store, *flags):
-    model = kit.made_model("--layers", "2", "--heads", "4", "--kv-heads", "2", "--head-size", "64", "--embd", "256", "--ffn", "256", "--ctx", "4096")
-    return Tenants(folder / store, "-m", model, "-t", "1", *flags, options=("--kv", "none", "--tenants", str(folder / "tenants"), "--min-tokens", "64"))
+    return Tenants(folder / store, "-m", model(), "-t", "1", *flags, options=("--kv", "none", "--tenants", str(folder / "tenants"), "--min-tokens", "64"))
 
 
 class Tenants(Sidecar):
@@ -181,9 +187,7 @@ def restored():
         expect(s.reused("sk-unknown") == 0, "a stranger gets nothing")
     share = incompressible(folder / "kept")
     expect(share > 0.9, "pages on disk are encrypted", f"{share:.3f} of their blocks look random")
-    with Sidecar(folder / "kept", "-m", kit.made_model("--layers", "2", "--heads", "4", "--kv-heads", "2", "--head-size", "64", "--embd", "256", "--ffn",
-                                                        "256", "--ctx", "4096"), "-t", "1",
-                 options=("--kv", "none", "--secret-file", str(folder / "ann.key"))) as s:
+    with Sidecar(folder / "kept", "-m", model(), "-t", "1", options=("--kv", "none", "--secret-file", str(folder / "ann.key"))) as s:
         found = s.complete(PROMPT)["timings"]["cache_n"]
         expect(found >= 192, "a server with the tenant's secret alone shares its prompts", str(found))
 
@@ -210,6 +214,67 @@ def gone():
         expect(s.reused("bob", TEXT[:1500]) < 600 and s.reused("ann", TEXT[4000:4700]) >= 192, "its last prompt is not in the store", str(n))
 
 
+def forms(tokens):
+    """What may be in no log and no file, by name: the ways in which the prompt, the secrets and the keys could be written."""
+    found = {"the prompt's text": PROMPT[100:130].encode(), "its end": PROMPT[-30:].strip().encode()}
+    for name, key in KEYS.items():
+        found[f"the API key of {name}"] = key.encode()
+    for name in ("ann", "bob", "wrong"):
+        data = (folder / f"{name}.key").read_bytes()[:15]
+        for how, form in (("raw", data), ("in hex digits", data.hex().encode()), ("in base64", base64.b64encode(data))):
+            found[f"the secret of {name} {how}"] = form
+    for i in (0, 62, 64, len(tokens) - 4):
+        run = tokens[i:i + 4]
+        for kind in ("<I", ">I", "<Q"):
+            found[f"tokens from {i} as {kind}"] = b"".join(struct.pack(kind, t) for t in run)
+        for between in (" ", ",", ", "):
+            found[f"tokens from {i} with {between!r}"] = between.join(map(str, run)).encode()
+    return found
+
+
+def own_lines(text):
+    """Without those of llama-server, which begin with its time."""
+    return "\n".join(line for line in text.splitlines() if not re.match(r"\d+\.\d\d\.\d{3}\.\d{3} ", line)).encode()
+
+
+def traces():
+    """Prompts, tokens, secrets and keys are in no line of quire serve and in no file of the store, also where something is wrong with them."""
+    write(folder / "wrong.key", os.urandom(31))
+    write_tenants(*KEYS)
+    with start("sealed", "-np", "2") as s:
+        tokens = json.loads(s.post("ann", "/tokenize", {"content": PROMPT, "add_special": True})[1])["tokens"]
+        for name in ("ann", "bob", "ann", "sk-of-nobody"):
+            s.reused(name)
+        expect(s.wait_figure("saves", 2), "the prompts are saved", s.text()[-500:])
+        s.post("ann", "/completion", json.dumps({"prompt": PROMPT}).encode()[:-3])
+        s.post("ann", "/completion", {"prompt": PROMPT, "n_predict": "x" + PROMPT})
+        s.ask("POST", "/completion", {"prompt": PROMPT}, {"Authorization": f"Bearer {KEYS['ann']}", "X-Api-Key": KEYS["bob"]})
+        s.post("ann", f"/{KEYS['ann']}?key={KEYS['ann']}", {"prompt": PROMPT})
+        for n, wrong in enumerate((f"{KEYS['ann']} ann.key ann", f"{digest('ann')} wrong.key ann", f"{digest('ann')} {KEYS['ann']}"), 1):
+            write(folder / "tenants", wrong + "\n")
+            s.process.send_signal(signal.SIGHUP)
+            expect(s.wait_figure("tenants_unread", n), "a file that is wrong is not taken")
+        s.kill_server()
+        s.reused("ann")
+        sealed = own_lines(s.text())
+    with Sidecar(folder / "plain", "-m", model(), "-t", "1", options=("--kv", "none", "--min-tokens", "64", "--secret-file", str(folder / "ann.key"))) as s:
+        for _ in range(2):
+            s.ask("POST", f"/completion?key={KEYS['bob']}", {"prompt": PROMPT, "n_predict": 1}, {"Authorization": f"Bearer {KEYS['ann']}"})
+        expect(s.wait_figure("saves", 1), "without tenants it is saved too", s.text()[-500:])
+        plain = own_lines(s.text())
+    wanted = forms(tokens)
+    planted = PROMPT.encode() + f"{tokens} {KEYS}".encode() + (folder / "ann.key").read_bytes() + struct.pack("<4I", *tokens[:4])
+    expect(sum(form in planted for form in wanted.values()) >= 9, "the search finds what is there")
+    for name, text in (("sealed", sealed), ("plain", plain)):
+        expect(text.count(b"path=/completion") >= 2, f"{name}: the log has a line for each request", text[-500:])
+        found = [what for what, form in wanted.items() if form in text]
+        expect(not found, f"{name}: the log has no prompt, no secret and no key", f"{found} {text[-2000:]}")
+        files = [p for p in (folder / name).rglob("*") if p.is_file() and p.name != "serve.key"]
+        found = [(p.name, what) for p in files for data in [p.read_bytes()] for what, form in wanted.items() if form in data]
+        expect(len(files) >= 3 and not found, f"{name}: nor has one of {len(files)} files of the store", str(found[:10]))
+    write_tenants(*KEYS)
+
+
 def run():
     try:
         for name in ("ann", "bob"):
@@ -221,6 +286,7 @@ def run():
         part(refused)
         part(restored)
         part(gone)
+        part(traces)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

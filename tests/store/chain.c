@@ -170,6 +170,8 @@ static void arguments(void **state)
     quire_prompt p = kit_prompt(&s, 64);
     assert_int_equal(quire_namespace_lookup_many(raw.ns, &p, 4, 1, 0, &n), QUIRE_EINVAL);
     assert_int_equal(quire_namespace_lookup_many(raw.ns, NULL, sizeof p, 1, 0, &n), QUIRE_EINVAL);
+    /* A structure that reaches into the next one. */
+    assert_int_equal(quire_namespace_lookup_many(raw.ns, &p, sizeof p - 8, 1, 0, &n), QUIRE_EINVAL);
     const quire_chain *none[2] = {c, NULL};
     assert_int_equal(quire_chain_lookup_many(none, 2, 0, &n), QUIRE_EINVAL);
     assert_int_equal(quire_chain_lookup_many(NULL, 1, 0, &n), QUIRE_EINVAL);

@@ -59,12 +59,22 @@ class Documents(unittest.TestCase):
             text = path.read_text()
             if path.name == "config.yml":
                 self.assertIn("blank_issues_enabled: false", text)
+                self.assertRegex(text, r"(?m)^    url: https://github\.com/[^/]+/quire/security/advisories/new$")
                 continue
             for key in ("name", "description", "body"):
                 self.assertRegex(text, rf"(?m)^{key}:", path.name)
             ids = re.findall(r"(?m)^    id: (\S+)$", text)
             self.assertEqual(len(ids), len(set(ids)), path.name)
             self.assertEqual(text.count("  - type: "), len(ids) + text.count("type: markdown"), path.name)
+
+    def test_workflow(self):
+        """It may read the repository only, and does not end a run that .ci/run would let go on."""
+        text = (ROOT / ".github/workflows/ci.yml").read_text()
+        self.assertRegex(text, r"(?m)^permissions:\n  contents: read$")
+        script = (ROOT / ".ci/run").read_text()
+        seconds, times = int(re.search(r"^MAX_SUMS=\((\d+) ", script, re.M).group(1)), int(re.search(r"if \[ \$now -gt (\d)00 \]", script).group(1))
+        minutes = int(re.search(r"(?m)^    timeout-minutes: (\d+)$", text).group(1))
+        self.assertTrue(seconds * times / 60 < minutes < 360, minutes)
 
     def test_paths(self):
         """Files that these pages name in backquotes exist."""

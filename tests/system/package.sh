@@ -31,12 +31,15 @@ for name in "${names[@]}"; do
     dpkg-deb -x "$file" "$root"
     dpkg-deb -f "$file" Package Version Depends Installed-Size | paste -sd' '
     [ -s "$root/usr/share/doc/$name/licences.md" ]
+    [ -s "$root/usr/share/doc/$name/changelog.gz" ]
+    # The copyright file has its text, and Debian wants it once.
+    [ ! -e "$root/usr/share/doc/$name/LICENSE" ] || { echo "$name has LICENSE beside its copyright"; exit 1; }
     # In Debian's machine-readable form (DEP 5): every licence that is named is explained once.
     awk '
         NR == 1 && !/^Format: .*copyright-format\/1\.0\/$/ { print "no format: " $0; bad = 1 }
         /^Files:/ { files = 1 }
         /^$/ { files = 0 }
-        /^License: / { if (files) used[$2]; else defined[$2]++ }
+        /^License: / { if (files) { for (i = 2; i <= NF; i++) if ($i != "and") used[$i] } else defined[$2]++ }
         /^License: public-domain/ { defined[$2]++ }
         END {
             for (name in used) if (defined[name] != 1) { print "licence " name " is explained " defined[name] + 0 " times"; bad = 1 }
@@ -64,6 +67,20 @@ only_needs "libquire.so.$version"
 if [ -f "$build/quire_store.pc" ]; then only_needs "libquire_store.so.$version" '|lib(quire|sqlite3|xxhash|ssl|crypto|valkey|valkey_tls)\.so\.[0-9.]+'; fi
 # Nothing of the machine that built it.
 ! grep -rlaF "$source" "$root" || { echo "paths of the build are in the packages"; exit 1; }
+
+step "what cmake --install puts beside each component"
+for component in library development store storedevelopment device tools; do
+    case $component in store*) [ -f "$build/quire_store.pc" ] || continue ;; esac
+    cmake --install "$build" --prefix "$work/installed/$component" --component "$component" >"$work/install.log"
+    for file in LICENSE licences.md; do
+        [ -s "$work/installed/$component/share/doc/quire/$file" ] || { echo "component $component has no $file"; exit 1; }
+    done
+    [ "$(ls "$work/installed/$component/share/doc")" = quire ] || { echo "component $component: $(ls "$work/installed/$component/share/doc")"; exit 1; }
+done
+if find "$root" -name copyright.libvalkey | grep -q .; then # built in
+    for component in store tools; do [ -s "$work/installed/$component/share/doc/quire/copyright.libvalkey" ]; done
+    for name in libquire-store0.2 quire; do [ -s "$root/usr/share/doc/$name/copyright.libvalkey" ]; done
+fi
 
 step "command and device"
 quire=$root/usr/bin/quire
@@ -94,17 +111,24 @@ export PKG_CONFIG_PATH=$libdir/pkgconfig
 # shellcheck disable=SC2046 # words
 cc -std=c11 "$source/examples/first_attention.c" $(pkg-config --cflags --libs quire) -o "$work/shared"
 LD_LIBRARY_PATH=$libdir "$work/shared"
-readelf -d "$work/shared" | grep -q 'libquire.so.0.2'
+# The SONAMEs that a program asks for (docs/promises.md).
+asks_for() {
+    readelf -d "$1" | sed -nE 's/.*NEEDED.*\[(.*)\]/\1/p' >"$work/needed"
+    for soname in "${@:2}"; do grep -qxF "$soname" "$work/needed" || { echo "$1 does not ask for $soname"; exit 1; }; done
+}
+asks_for "$work/shared" libquire.so.0.2
 # shellcheck disable=SC2046
 cc -std=c11 "$source/examples/first_attention.c" $(pkg-config --cflags quire) "$libdir/libquire.a" -lm -lpthread -o "$work/static"
 "$work/static"
 
 if [ -f "$build/quire_store.pc" ]; then
     step "the store by pkg-config"
-    printf '#include <quire/store.h>\n#include <stdio.h>\nint main(void) { puts(quire_version()); return !quire_store_open; }\n' >"$work/store.c"
+    printf '#include <quire/store.h>\n#include <stdio.h>\nint main(void) { puts(quire_version()); return quire_store_open(NULL, NULL) != QUIRE_EINVAL; }\n' >"$work/store.c"
     # shellcheck disable=SC2046
     cc -std=c11 "$work/store.c" $(pkg-config --cflags --libs quire_store) "-Wl,-rpath-link,$libdir" -o "$work/store"
     LD_LIBRARY_PATH=$libdir "$work/store"
+    asks_for "$work/store" libquire_store.so.0.2 libquire.so.0.2
+    asks_for "$libdir/libquire_store.so" libquire.so.0.2
     # What is built into it is not offered to others.
     ! nm -D --defined-only "$libdir/libquire_store.so" | grep -v ' quire_' || { echo "other names are exported"; exit 1; }
 fi

@@ -4,7 +4,7 @@
 #
 #   tests/system/release.sh --quick            source archive, notes, recipes, list of contents, sums: made twice and compared, in seconds
 #   tests/system/release.sh FOLDER [STEP...]   a folder of scripts/release with all parts; steps, all unless named:
-#                                              notes sums source again python python-tests python-arm64 deb deb-arm64 recipes sbom
+#                                              notes sums source again python python-tests python-arm64 plugins deb deb-arm64 recipes sbom
 #
 # Roots are made of Debian's packages; programs for 64-bit ARM run in theirs under qemu-user. Needs lintian, mmdebstrap, qemu-user-static, ruby,
 # the right to chroot, and what scripts/release needs. Exit status 77: something that it needs is not there.
@@ -64,13 +64,15 @@ if [ "${1-}" = --quick ]; then
     check_notes "$work/one"
     check_sums "$work/one"
     check_sbom "$work/one"
+    step "flags of packages and wheels"
+    "$tools" tests/system/hardening.py --flags "$work/hardening"
     echo "passed"
     exit
 fi
 [ $# -ge 1 ] && [ -f "$1/SHA256SUMS" ] || { sed -n '3,/^set /{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
 folder=$(cd "$1" && pwd)
 shift
-[ $# -gt 0 ] || set -- notes sums source again python python-tests python-arm64 deb deb-arm64 recipes sbom
+[ $# -gt 0 ] || set -- notes sums source again python python-tests python-arm64 plugins deb deb-arm64 recipes sbom
 
 # --- roots -----------------------------------------------------------------------------------------------
 
@@ -112,6 +114,7 @@ use_debs() {
     step "packages for $1: ${#debs[@]}"
     lintian --fail-on error,warning --suppress-tags bogus-mail-host,bogus-mail-host-in-debian-changelog "${debs[@]}"
     echo "lintian: no errors, no warnings"
+    "$tools" tests/system/hardening.py "${debs[@]}"
     unpack_root "$1" "$root" "${debs[@]}"
     for deb in "${debs[@]}"; do [ -s "$root/usr/share/doc/$(basename "${deb%%_*}")/copyright" ]; done
     inside "$root" "$1" /usr/bin/quire --version | grep -F "$version"
@@ -165,6 +168,21 @@ test_wheel() {
     echo "wheel_store: $(grep -E '^(Ran|OK)' "$work/log" | paste -sd' ')"
 }
 
+# Wheels of plug-ins are for the machine that made them. They ask for names of glibc that are older than it all the same.
+check_plugins() {
+    local wheel asked
+    step "wheels of plug-ins"
+    for wheel in "$folder"/quire_*-py3-none-*.whl; do
+        [[ $wheel == *-py3-none-linux_"$(uname -m)".whl ]] || fail "another tag than linux_$(uname -m): $wheel"
+        "$tools" tests/system/hardening.py "$wheel"
+        python3 -m zipfile -e "$wheel" "$work/plugins"
+        asked=$(find "$work/plugins" -name '*.so' -exec readelf -VW {} + | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1)
+        echo "$(basename "$wheel"): ${asked:-no name of glibc}"
+        [ "$(printf '%s\n' "$asked" GLIBC_2.28 | sort -V | tail -n 1)" = GLIBC_2.28 ] || fail "docs/releasing.md says glibc 2.28"
+        compgen -G "$work/plugins/*.dist-info/licenses/LICENSE" >/dev/null || fail "no LICENSE in $wheel"
+    done
+}
+
 for name in "$@"; do
     case $name in
         notes | sums | recipes | sbom) "check_$name" "$folder" ;;
@@ -191,6 +209,7 @@ for name in "$@"; do
             ;;
         python) use_wheel x86_64 amd64 ;;
         python-tests) test_wheel ;;
+        plugins) check_plugins ;;
         python-arm64) need $emulator; use_wheel aarch64 arm64 ;;
         deb) need lintian; use_debs amd64 ;;
         deb-arm64) need lintian $emulator aarch64-linux-gnu-gcc; use_debs arm64 ;;

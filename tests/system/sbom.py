@@ -10,11 +10,30 @@ import sys
 import zipfile
 from pathlib import Path
 
+import licences
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 # Libraries whose version stands in what they are compiled into. xxHash and libvalkey do not say it.
 SPEAKS = ("openssl", "sqlite3")
+
+
+# The parts of names of files that are rows of docs/licences.md.
+ROWS = {r"quire-[\d.]+\.tar\.xz": "`quire-V.tar.xz`", r"quire-[\d.]+\.tar\.gz": "`quire-V.tar.gz`", r"quire-.*manylinux.*\.whl": "`manylinux_2_28`", r"quire-.*macosx.*\.whl": "for macOS",
+        r"quire_vllm-.*\.whl": "`quire-vllm`", r"quire_.*\.deb": "`quire` (Debian package)", r"(libquire|quire-llama)[^_]*_.*\.deb": None}
+
+
+def wrong_licences(file, row):
+    """licenseDeclared is the row of the page; licenseConcluded has all of it."""
+    key = next((name or f"`{file.name.partition('_')[0]}`" for pattern, name in ROWS.items() if re.fullmatch(pattern, file.name)), file.name)
+    declared, concluded = row.get("licenseDeclared", ""), row.get("licenseConcluded", "")
+    if declared != licences.expression(key):
+        yield f"{file.name}: the list says {declared}, docs/licences.md {licences.expression(key)}"
+    if not set(declared.split(" AND ")) <= set(concluded.split(" AND ")):
+        yield f"{file.name}: {concluded} lacks a part of {declared}"
+    by_gcc = file.name.startswith("quire_vllm-") or file.suffix == ".deb" and "-dev_" not in file.name
+    if by_gcc != ("GCC-exception-3.1" in concluded):
+        yield f"{file.name}: {concluded} has parts of another compiler"
 
 
 def main():
@@ -29,6 +48,7 @@ def main():
         sums = [c["checksumValue"] for c in files.get(file.name, {}).get("checksums", [])]
         if sums != [hashlib.sha256(file.read_bytes()).hexdigest()]:
             wrong.append(f"{file.name} is not listed, or with another sum")
+        wrong += wrong_licences(file, files.get(file.name, {}))
     linked = {}
     for r in document["relationships"]:
         if r["relationshipType"] == "STATIC_LINK":

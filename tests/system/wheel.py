@@ -11,6 +11,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+import hardening
+import licences
 from elftools.elf.elffile import ELFFile
 from elftools.elf.enums import ENUM_DT_FLAGS_1
 from elftools.elf.gnuversions import GNUVerNeedSection
@@ -59,6 +61,7 @@ def faults(path, machine):
             yield f"offers {sorted(offered)[:5]}"
         if elf.get_section_by_name(".symtab") or elf.get_section_by_name(".debug_info"):
             yield "has symbols for debuggers"
+    yield from hardening.faults(path)
     for place in NEVER:
         if place in data:
             yield f"names a place of the machine that built it: {place.decode()}"
@@ -74,9 +77,17 @@ def main():
             if path.is_file() and path.read_bytes()[:4] == b"\x7fELF":
                 files += 1
                 wrong += [f"{path.name}: {fault}" for fault in faults(path, machine)]
-        licences = {p.name for p in Path(folder, "quire/licences").iterdir()}
-        if licences != {"openssl", "sqlite3", "xxhash", "libvalkey", "libraries.tsv"} or not all(p.stat().st_size for p in Path(folder, "quire/licences").iterdir()):
-            wrong.append(f"licences: {sorted(licences)}")
+        texts = {p.name for p in Path(folder, "quire/licences").iterdir()}
+        if texts != {"openssl", "sqlite3", "xxhash", "libvalkey", "libraries.tsv"} or not all(p.stat().st_size for p in Path(folder, "quire/licences").iterdir()):
+            wrong.append(f"licences: {sorted(texts)}")
+        versions = {name: version for name, version, *_ in licences.table("Versions of what is built in")}
+        for line in Path(folder, "quire/licences/libraries.tsv").read_text().splitlines():
+            name, version = line.split("\t")[:2]
+            if versions.get({"openssl": "OpenSSL", "sqlite3": "SQLite", "xxhash": "xxHash"}[name]) != version:
+                wrong.append(f"{name} {version} is another than that of docs/licences.md")
+        metadata, = Path(folder).glob("*.dist-info/METADATA")
+        if f"\nLicense-Expression: {licences.expression('`manylinux_2_28`')}\n" not in metadata.read_text():
+            wrong.append("its licence is another than that of docs/licences.md")
     said = subprocess.run([sys.executable, "-m", "auditwheel", "show", str(wheel)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
     tag = re.search(r'following platform tag:\s+"([\w.]+)"', said) or re.search(r'"(manylinux_\w+)"', said)
     versions = tuple(map(int, re.findall(r"\d+", tag.group(1))[:2])) if tag else None

@@ -124,9 +124,12 @@ static void test_refused(void **state)
     text[5000] = 0;
     refuse(text, "too long");
     assert_null(try_bytes(ONE " a.key\n\0\n" TWO " b.key\n", 2 * 71 + 2)); /* a byte 0 hides nothing */
-    put("tenants", ONE " a.key\n", 71, 0644);
-    assert_null(tenants_open(path, message, sizeof message));
-    assert_non_null(strstr(message, "others can read"));
+    static const mode_t shared[] = {0644, 0640, 0604, 0620, 0602};
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) {
+        put("tenants", ONE " a.key\n", 71, shared[i]);
+        assert_null(tenants_open(path, message, sizeof message));
+        assert_non_null(strstr(message, "others can read or change it"));
+    }
     assert_null(tenants_open("/nonexistent/x", message, sizeof message));
 }
 

@@ -22,6 +22,7 @@ from quire_vllm import identity
 from quire_vllm.figures import Figures
 from quire_vllm.scheduling import Load, Save, StepMetadata
 from resets import check_memory, check_resets, check_tenants
+from traces import check_traces
 
 
 def check_moving(folder):
@@ -333,6 +334,7 @@ def main():
         check_identity(folder)
         check_start()
         check_moving(folder)
+        check_traces(folder)
         check_requests(folder)
         check_resaving(folder)
         check_resets(folder)

@@ -11,15 +11,17 @@ from pathlib import Path
 
 from checks import Checks
 from engines import Engine, in_process, words
+from traces import search_files
 
 ok = Checks()
 LONG = words(1, 512 + 40)  # one chunk of 512 tokens and a rest: computed and loaded prefixes end at the same place
 SALTED = words(2, 512 + 10)
+SALT = "alice-0123456789"
 
 
 def first(model, extra, options):
     with Engine(model, extra, **options) as e:
-        out = e.generate([LONG]) + e.generate([SALTED], salts=["alice"]) + e.generate([words(3, 40)])
+        out = e.generate([LONG]) + e.generate([SALTED], salts=[SALT]) + e.generate([words(3, 40)])
         e.settle()
         return out, e.figures()
 
@@ -29,11 +31,11 @@ def second(model, extra, options):
         out = {"long": e.generate([LONG])[0]}
         out["after load"] = e.figures()
         # One after the other, as the first engine had them: in a batch, chunks end elsewhere and bf16 rounds differently.
-        out["wrong salts"] = [e.generate([SALTED], salts=[salt])[0] for salt in (None, "bob", "alice ")]
+        out["wrong salts"] = [e.generate([SALTED], salts=[salt])[0] for salt in (None, "bob", SALT + " ")]
         out["after wrong salts"] = e.figures()
-        out["salt"] = e.generate([SALTED], salts=["alice"])[0]
+        out["salt"] = e.generate([SALTED], salts=[SALT])[0]
         out["after salt"] = e.figures()
-        out["prompt logprobs"] = e.generate([SALTED], salts=["alice"], prompt_logprobs=1)[0]["ids"]
+        out["prompt logprobs"] = e.generate([SALTED], salts=[SALT], prompt_logprobs=1)[0]["ids"]
         out["after prompt logprobs"] = e.figures()
         out["free"], out["blocks"] = e.free_blocks(), e.scheduler.kv_cache_manager.block_pool.num_gpu_blocks
         return out
@@ -69,6 +71,8 @@ def scene(model, folder, name, options):
     computed, figures = in_process(first, model, extra, options)
     ok(figures["saved_pages"] >= 8 + 8 and not figures["dropped_pages"] and not figures["save_errors"], f"{name}: finished pages are saved",
        str(figures))
+    found = [x for tokens in (LONG, SALTED) for x in search_files([directory], SALT, key.read_bytes(), tokens)[0]]
+    ok(not found, f"{name}: no file has the salt, the secret or tokens", str(found[:10]))
     shutil.copytree(directory, f"{directory}-copy")
     loaded = in_process(second, model, extra, options)
     exact = kv is None

@@ -32,6 +32,7 @@ def check_settings(folder):
             ({"secret_file": key}, "neither directory nor remote", "a directory, a remote, or both"),
             ({"directory": "d"}, "no secret", "secret_file"),
             ({"directory": "d", "secret_file": secret(folder, "open", mode=0o644)}, "a secret that others can read", "chmod 600"),
+            ({"directory": "d", "secret_file": secret(folder, "loose", mode=0o602)}, "a secret that others can change", "chmod 600"),
             ({"directory": "d", "secret_file": secret(folder, "short", b"x" * 31)}, "a secret of 31 bytes", "32 bytes or 64 hex"),
             ({"directory": "d", "secret_file": str(Path(folder) / "none")}, "a secret that is not there", "No such file"),
             ({"directory": "d", "secret_file": key, "dir": "x"}, "an unknown setting", "'dir'"),

@@ -57,5 +57,5 @@ bool private_is_shared(int fd)
 {
     struct stat st;
     if (fstat(fd, &st) || !S_ISREG(st.st_mode)) return false;
-    return (st.st_mode & S_IROTH) || (st.st_mode & S_IRGRP && st.st_uid == geteuid());
+    return st.st_mode & (S_IROTH | S_IWOTH | S_IWGRP) || (st.st_mode & S_IRGRP && st.st_uid == geteuid());
 }

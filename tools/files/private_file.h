@@ -19,7 +19,8 @@ bool private_open(private_file *f, const char *path);
 /* keep: it gets its name if all was written; else it is removed, and what had the name before stays. false: errno says why. */
 bool private_close(private_file *f, bool keep);
 
-/* Whether a file can be read by others than its owner, as ssh judges keys: a group may read what belongs to somebody else. */
+/* Whether others can read or change a file that should be its owner's alone. A group may read what belongs to somebody else, as the key
+ * files that ssh accepts, and may never change it. What is no regular file is not judged: a pipe belongs to who made it. */
 bool private_is_shared(int fd);
 
 #endif

@@ -33,7 +33,7 @@ const char *secret_read(const char *path, uint8_t secret[32])
     size_t n = fread(bytes, 1, sizeof bytes, f);
     bool is_shared = private_is_shared(fileno(f));
     fclose(f);
-    if (is_shared) return "others can read the secret; make it yours alone (chmod 600)";
+    if (is_shared) return "others can read or change the secret; make it yours alone (chmod 600)";
     if (n == 32) {
         memcpy(secret, bytes, 32);
         return NULL;

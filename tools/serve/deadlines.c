@@ -10,13 +10,17 @@
 #include <sys/socket.h>
 
 enum { LOOK_EVERY_MS = 250 };
+/* A body may take a second longer for each of so many bytes. */
+enum { BODY_RATE = 1024 };
 
 struct deadline {
     deadline *next, **before;
     int fd;
     deadline_stage stage;
     bool had_request, is_closed;
-    double since, limit_ms; /* of the stage */
+    double began; /* the stage */
+    double since; /* the client is waited for. Bytes of a body move it on, at most to now */
+    double limit_ms;
 };
 
 struct deadlines {
@@ -55,23 +59,33 @@ static void *look(void *ctx)
     return NULL;
 }
 
-/* Of those that have come to this stage, and have not sent their whole request. A client that sends its requests at once is never the one
- * that has waited longest. */
-static void close_slowest(deadlines *all, deadline_stage from)
+/* A client that sends its requests at once is never the one that is waited for longest. */
+static bool is_slower(const deadline *d, const deadline *than)
 {
-    deadline *slowest = NULL;
+    return d->since < than->since;
+}
+
+static bool is_older(const deadline *d, const deadline *than)
+{
+    return d->began < than->began;
+}
+
+/* The first in an order, of those that have come to this stage and have not sent their whole request. */
+static void close_first(deadlines *all, deadline_stage from,
+                        bool (*is_before)(const deadline *d, const deadline *than))
+{
+    deadline *first = NULL;
     for (deadline *d = all->first; d; d = d->next)
-        if (!d->is_closed && d->stage >= from && d->stage <= STAGE_BODY &&
-            (!slowest || d->since < slowest->since))
-            slowest = d;
-    if (slowest) close_one(all, slowest);
+        if (!d->is_closed && d->stage >= from && d->stage <= STAGE_BODY && (!first || is_before(d, first)))
+            first = d;
+    if (first) close_one(all, first);
 }
 
 static void begin(deadlines *all, deadline *d, deadline_stage stage)
 {
     const deadlines_options *o = &all->o;
     d->stage = stage;
-    d->since = clock_ms();
+    d->began = d->since = clock_ms();
     switch (stage) {
     case STAGE_LINE: d->limit_ms = d->had_request ? (double)o->idle_ms + o->headers_ms : o->line_ms; break;
     case STAGE_HEADERS: d->limit_ms = o->headers_ms; break;
@@ -92,7 +106,7 @@ deadline *deadlines_add(deadlines *all, int fd)
     if (d->next) d->next->before = &d->next;
     d->before = &all->first;
     all->first = d;
-    if (++all->n_open > all->o.most) close_slowest(all, STAGE_LINE);
+    if (++all->n_open > all->o.most) close_first(all, STAGE_LINE, is_slower);
     pthread_mutex_unlock(&all->lock);
     return d;
 }
@@ -120,18 +134,29 @@ void deadline_received(deadlines *all, deadline *d, size_t n)
 {
     if (!d) return;
     pthread_mutex_lock(&all->lock);
-    double most =
-        clock_ms() - d->since + all->o.body_ms; /* who has sent much at once may not be silent for hours */
-    d->limit_ms += 1000.0 * (double)n / all->o.body_rate;
-    if (d->limit_ms > most) d->limit_ms = most;
+    double now = clock_ms();
+    d->since += 1000.0 * (double)n / all->o.body_rate;
+    if (d->since > now) d->since = now; /* who has sent much at once may not be silent for hours */
     pthread_mutex_unlock(&all->lock);
 }
 
 void deadlines_need_memory(deadlines *all)
 {
     pthread_mutex_lock(&all->lock);
-    close_slowest(all, STAGE_BODY);
+    close_first(all, STAGE_BODY, is_older);
     pthread_mutex_unlock(&all->lock);
+}
+
+deadlines_options deadlines_defaults(uint32_t header_seconds, uint32_t most_connections)
+{
+    uint32_t ms = 1000 * (header_seconds ? header_seconds : 15);
+    return (deadlines_options){.line_ms = ms,
+                               .idle_ms = 4 * ms,
+                               .headers_ms = ms,
+                               .body_ms = 2 * ms,
+                               .body_rate = BODY_RATE,
+                               .sending_ms = 4 * ms,
+                               .most = most_connections / 4 * 3};
 }
 
 deadlines *deadlines_create(const deadlines_options *options)

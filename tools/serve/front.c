@@ -23,12 +23,11 @@
 /* What MHD keeps of a connection: the line and the headers of a request must fit. */
 #define CONNECTION_BYTES (64u << 10)
 #define PIECE_BYTES (16u << 10)
-/* A body may take a second longer for each of so many bytes. */
-#define BODY_RATE 1024u
 
 struct front {
     struct MHD_Daemon *daemon;
     front_options options;
+    deadlines_options limits;
     deadlines *deadlines;
     atomic_size_t n_bodies; /* bytes of bodies of all requests */
     atomic_uint n_requests; /* from their first line to the last byte of their answers */
@@ -351,7 +350,7 @@ static void end_request(void *ctx, struct MHD_Connection *connection, void **min
     (void)ctx;
     (void)why;
     if (!r) return;
-    MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, r->front->options.idle_seconds);
+    MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, r->front->limits.idle_ms / 1000);
     deadline_begin(r->front->deadlines, r->deadline, STAGE_LINE);
     atomic_fetch_sub(&r->front->n_bodies, r->body.n);
     atomic_fetch_sub(&r->front->n_requests, 1);
@@ -432,16 +431,6 @@ static bool is_path(const char *host)
     return n > 5 && !strcmp(host + n - 5, ".sock");
 }
 
-/* What the caller has left open. */
-static void set_defaults(front_options *o)
-{
-    if (!o->header_seconds) o->header_seconds = 15;
-    if (!o->body_seconds) o->body_seconds = 2 * o->header_seconds;
-    if (!o->sending_seconds) o->sending_seconds = 4 * o->header_seconds;
-    if (!o->idle_seconds) o->idle_seconds = 4 * o->header_seconds;
-    if (!o->most_bodies) o->most_bodies = (size_t)1 << 30;
-}
-
 front *front_start(const front_options *options, char *message, size_t size)
 {
     front *f = (front *)calloc(1, sizeof *f);
@@ -450,17 +439,11 @@ front *front_start(const front_options *options, char *message, size_t size)
         return NULL;
     }
     f->options = *options;
-    set_defaults(&f->options);
+    if (!f->options.most_bodies) f->options.most_bodies = (size_t)1 << 30;
     options = &f->options;
     f->socket = -1;
-    const deadlines_options limits = {.line_ms = 1000 * options->header_seconds,
-                                      .idle_ms = 1000 * options->idle_seconds,
-                                      .headers_ms = 1000 * options->header_seconds,
-                                      .body_ms = 1000 * options->body_seconds,
-                                      .body_rate = BODY_RATE,
-                                      .sending_ms = 1000 * options->sending_seconds,
-                                      .most = options->most_connections / 4 * 3};
-    f->deadlines = deadlines_create(&limits);
+    f->limits = deadlines_defaults(options->header_seconds, options->most_connections);
+    f->deadlines = deadlines_create(&f->limits);
     if (!f->deadlines) {
         snprintf(message, size, "out of memory");
     } else if (is_path(options->host) ? listen_at_path(f, message, size) : listen_at_port(f, message, size)) {
@@ -471,7 +454,7 @@ front *front_start(const front_options *options, char *message, size_t size)
             end_request, NULL, MHD_OPTION_URI_LOG_CALLBACK, begin_request, f, MHD_OPTION_UNESCAPE_CALLBACK,
             leave, NULL, MHD_OPTION_NOTIFY_CONNECTION, note_connection, f, MHD_OPTION_STRICT_FOR_CLIENT, 1,
             MHD_OPTION_CONNECTION_LIMIT, options->most_connections, MHD_OPTION_CONNECTION_TIMEOUT,
-            options->idle_seconds, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES,
+            f->limits.idle_ms / 1000, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES,
             MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_END);
         if (f->daemon) return f;
         snprintf(message, size, "the HTTP server cannot be started");

@@ -24,10 +24,9 @@ typedef struct front_options {
     const char *host; /* an address, or the path of a UNIX socket that ends in .sock */
     uint16_t port;    /* 0: any; front_port() tells */
     uint32_t most_connections;
-    /* What a client may take; see deadlines.h. 0: 15, and two, four and four times header_seconds. */
-    uint32_t header_seconds, body_seconds, sending_seconds, idle_seconds;
-    size_t most_body;   /* bytes of a request */
-    size_t most_bodies; /* bytes of all requests at a time; 0: 1 GiB */
+    uint32_t header_seconds; /* what a client may take; see deadlines_defaults() */
+    size_t most_body;        /* bytes of a request */
+    size_t most_bodies;      /* bytes of all requests at a time; 0: 1 GiB */
     /* Called in the thread of the connection when the whole request is there. Calls one of the functions below. */
     void (*handle)(void *ctx, front_request *request);
     void *ctx;

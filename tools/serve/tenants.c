@@ -131,7 +131,7 @@ static bool read_list(list *l, const char *path, char *message, size_t size)
     if (!f)
         snprintf(message, size, "%s: %s", path, strerror(errno));
     else if (private_is_shared(fileno(f)))
-        snprintf(message, size, "%s: others can read it; make it yours alone (chmod 600)", path);
+        snprintf(message, size, "%s: others can read or change it; make it yours alone (chmod 600)", path);
     else if ((wrong = read_lines(l, path, f, &number)))
         snprintf(message, size, "%s, line %u: %s", path, number, wrong);
     else if (!l->n)

@@ -11,7 +11,9 @@
 #include <sys/stat.h>
 
 static const char magic[16] = "QUIRE PAGES 1\n\n";
+#define MIN_OBJECT 192u /* the header of a page object */
 #define MAX_OBJECT (1ull << 34)
+#define FIRST_ROOM (1u << 20)
 
 typedef struct archive {
     FILE *file;
@@ -98,41 +100,67 @@ int store_export(int argc, char **argv)
     return good ? report(&o, &a, "written") : tool_failed(o.command, "%s: %s", o.file, strerror(why));
 }
 
-/* TOOL_OK at the end of the file. */
+typedef struct room {
+    uint8_t *bytes;
+    size_t cap;
+} room;
+
+/* What was read is less than an object. */
+static int ends_early(const store_options *o, FILE *file)
+{
+    return ferror(file) ? tool_failed(o->command, "%s: %s", o->file, strerror(errno))
+                        : tool_failed(o->command, "%s ends in the middle of an object", o->file);
+}
+
+/* The next n bytes of the file. The room grows while they come: a wrong length takes at most twice the memory that the file fills. */
+static int read_object(const store_options *o, FILE *file, room *r, size_t n)
+{
+    for (size_t have = 0, part; have < n; have += part) {
+        if (have == r->cap) {
+            size_t cap = have ? 2 * have : FIRST_ROOM;
+            uint8_t *more = (uint8_t *)realloc(r->bytes, cap);
+            if (!more) return tool_failed(o->command, "out of memory");
+            r->bytes = more;
+            r->cap = cap;
+        }
+        part = (n < r->cap ? n : r->cap) - have;
+        if (fread(r->bytes + have, part, 1, file) != 1) return ends_early(o, file);
+    }
+    return TOOL_OK;
+}
+
+static int put_object(const store_options *o, quire_store *store, archive *a, const room *r, size_t n)
+{
+    quire_status status = quire_store_put_object(store, r->bytes, n);
+    if (status == QUIRE_EFORMAT || status == QUIRE_EVERSION)
+        a->n_left_out++;
+    else if (status)
+        return tool_failed(o->command, "%s", quire_status_text(status));
+    else
+        a->n++, a->bytes += (double)n;
+    progress_show(&a->progress, (double)ftell(a->file) / 1e6);
+    return TOOL_OK;
+}
+
+/* TOOL_OK: the file ended behind an object, or behind its head. */
 static int read_all(const store_options *o, quire_store *store, archive *a)
 {
-    uint8_t length[8], *bytes = NULL;
-    size_t cap = 0;
+    room r = {0};
     int code = TOOL_OK;
-    while (code == TOOL_OK && fread(length, 8, 1, a->file) == 1) {
+    while (code == TOOL_OK) {
+        uint8_t length[8] = {0};
+        size_t got = fread(length, 1, sizeof length, a->file);
+        if (!got && !ferror(a->file)) break;
         uint64_t n = get_length(length);
-        if (n > MAX_OBJECT) {
+        if (got < sizeof length)
+            code = ends_early(o, a->file);
+        else if (n < MIN_OBJECT || n > MAX_OBJECT)
             code = tool_failed(o->command, "%s is damaged", o->file);
-            break;
-        }
-        if (n > cap) { /* taken as bytes come, in the end: a wrong length ends with the file */
-            uint8_t *more = (uint8_t *)realloc(bytes, (size_t)n);
-            if (!more) {
-                code = tool_failed(o->command, "out of memory");
-                break;
-            }
-            bytes = more;
-            cap = (size_t)n;
-        }
-        if (fread(bytes, (size_t)n, 1, a->file) != 1) {
-            code = tool_failed(o->command, "%s ends in the middle of an object", o->file);
-            break;
-        }
-        quire_status status = quire_store_put_object(store, bytes, (size_t)n);
-        if (status == QUIRE_EFORMAT || status == QUIRE_EVERSION)
-            a->n_left_out++;
-        else if (status)
-            code = tool_failed(o->command, "%s", quire_status_text(status));
         else
-            a->n++, a->bytes += (double)n;
-        progress_show(&a->progress, (double)ftell(a->file) / 1e6);
+            code = read_object(o, a->file, &r, (size_t)n);
+        if (code == TOOL_OK) code = put_object(o, store, a, &r, (size_t)n);
     }
-    free(bytes);
+    free(r.bytes);
     return code;
 }
 
@@ -159,10 +187,14 @@ int store_import(int argc, char **argv)
     if (!a.file || fstat(fileno(a.file), &st))
         return tool_failed(o.command, "%s: %s", o.file, strerror(errno));
     if (fread(head, sizeof head, 1, a.file) != 1 || memcmp(head, magic, sizeof head)) {
+        code =
+            ferror(a.file)
+                ? tool_failed(o.command, "%s: %s", o.file, strerror(errno))
+                : tool_failed(o.command,
+                              "%s was not written by quire store export, or by a version with another format",
+                              o.file);
         fclose(a.file);
-        return tool_failed(o.command,
-                           "%s was not written by quire store export, or by a version with another format",
-                           o.file);
+        return code;
     }
     code = store_open(&o, &store);
     if (!code) {

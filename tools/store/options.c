@@ -44,7 +44,7 @@ static const char *set_password(void *ctx, const char *value)
     FILE *f = fopen(value, "r");
     bool is_shared = f && private_is_shared(fileno(f)), read = f && fgets(o->password, sizeof o->password, f);
     if (f) fclose(f);
-    if (is_shared) return "a file that only you can read (chmod 600)";
+    if (is_shared) return "a file that only you can read and change (chmod 600)";
     if (!read) return "a readable file";
     o->password[strcspn(o->password, "\r\n")] = 0;
     o->remote.password = o->password;

@@ -109,16 +109,16 @@ def _host_and_port(remote: str) -> "tuple[str, int]":
 
 
 def _private_bytes(path: str, most: int) -> bytes:
-    """The bytes of a file that only its owner can read, as ssh judges keys: a group may read what belongs to somebody else."""
+    """The bytes of a file that only its owner can read and change. A group may read what belongs to somebody else, as ssh judges keys."""
     try:
         with open(path, "rb") as file:
             st = os.fstat(file.fileno())
             data = file.read(most)
     except OSError as error:
         raise ValueError(f"QuireConnector: {path}: {error.strerror}.") from None
-    is_shared = st.st_mode & stat.S_IROTH or (st.st_mode & stat.S_IRGRP and st.st_uid == os.geteuid())
+    is_shared = st.st_mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP) or (st.st_mode & stat.S_IRGRP and st.st_uid == os.geteuid())
     if stat.S_ISREG(st.st_mode) and is_shared:
-        raise ValueError(f"QuireConnector: {path}: others can read it; make it yours alone (chmod 600).")
+        raise ValueError(f"QuireConnector: {path}: others can read or change it; make it yours alone (chmod 600).")
     return data
 
 
