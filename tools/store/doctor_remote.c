@@ -84,6 +84,8 @@ static void look_at_saving(doctor *d, server *s, const char *name, uint32_t n_ma
             "OOM: set maxmemory-policy allkeys-lru. NOPERM: give the login its rights on this server too. "
             "Else look into the server's log.",
             "%s refuses to store: %s.", name, r->str);
+    else if (r)
+        freeReplyObject(server_ask(s, "DEL %s", key)); /* else it goes after 5 seconds */
     freeReplyObject(r);
 }
 
